@@ -52,33 +52,24 @@ class _Waiter(msgspec.Struct, eq=False):
 
 
 class ReservationQueue(msgspec.Struct, eq=False):
-    """The threads of a tree that wait for room in this process, in order of arrival.
-
-    No waiter is overtaken for ever in the budget that it waits for. Thread-safe.
-    """
+    """The threads of a tree that wait for room here, in order of arrival. Thread-safe."""
 
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     _waiting: list[_Waiter] = []
 
     def join(self, root: str) -> _Waiter:
-        """Join the end of the line."""
         mine = _Waiter(root)
         with self._lock:
             self._waiting.append(mine)
         return mine
 
     def leave(self, mine: _Waiter) -> None:
-        """Leave the line."""
         with self._lock:
             self._waiting.remove(mine)
         self.wake()
 
     def behind(self, mine: _Waiter | None, roots: Sequence[str]) -> str:
-        """Return the first of the budgets `roots` for which another thread waits ahead of `mine`;
-        "" for none.
-
-        `mine` is None for a caller that is not in the line: every waiter is ahead of it.
-        """
+        """Return the first of `roots` for which another thread waits before `mine`; "" for none."""
         if not self._waiting:
             return ""
         with self._lock:
@@ -101,8 +92,7 @@ class ReservationQueue(msgspec.Struct, eq=False):
 
 
 class Spending(msgspec.Struct, eq=False):
-    """The budgets of one open conversation: its own tree's, if it has one, then those of its
-    ancestors."""
+    """The budgets of one open conversation: its own tree's, then those of its ancestors."""
 
     _journal: Journal
     own: Budget | None
@@ -141,8 +131,7 @@ class Spending(msgspec.Struct, eq=False):
     # --- reservation ---
 
     def step(self, llm: Model, draft: Sequence[Any] = ()) -> Amount:
-        """Return the most that the next model call may take once `draft` is written. Holds the
-        journal's lock."""
+        """Return the most that the next model call takes once `draft` is written."""
         if not self.counts_amounts:
             return _STEP
         sizes = self._journal.fold.measure(self._journal.tail)
@@ -153,7 +142,6 @@ class Spending(msgspec.Struct, eq=False):
         return self._amount(1, int(sizes.worth(total) * ESTIMATE_FACTOR), llm)
 
     def _is_priced(self, llm: Model) -> bool:
-        """Return True if the most that a call of this model may take is known."""
         try:
             self._check(llm)
         except ConfigurationError:
@@ -166,8 +154,7 @@ class Spending(msgspec.Struct, eq=False):
             self._max_output = (llm, most_output(llm) or 0)
 
     def _amount(self, steps: int, read: int, llm: Model) -> Amount:
-        """Return the most that a call may take. Raises `ConfigurationError` if that is not
-        known."""
+        """Return the most that a call takes. Raises `ConfigurationError` if that is unknown."""
         self._check(llm)
         written = self._max_output[1]
         cost = 0
@@ -332,8 +319,7 @@ class Spending(msgspec.Struct, eq=False):
         return key
 
     def ask(self, key: str, llm: Model, ask: Callable[[], Completion]) -> Completion:
-        """Make a reserved model call. A failure is settled at once, an answer with the append
-        that writes it."""
+        """Make a reserved model call; an answer is settled with the append that writes it."""
         answer = self._settle_failure(key, ask)
         with self._journal.changed:
             self.due.append(
@@ -363,8 +349,7 @@ class Spending(msgspec.Struct, eq=False):
         self.line.wake()
 
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
-        """Return the amount that a call took; the reserved one where the provider gives no
-        usable number."""
+        """Return the amount that a call took; `held` if the provider gives no usable number."""
         counted = _token_count(usage)
         if not counted:
             return held
@@ -395,7 +380,6 @@ class Spending(msgspec.Struct, eq=False):
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
     def confirm_written(self, settled: Sequence[Settlement]) -> None:
-        """Forget settlements that are in the store now. Holds the journal's lock."""
         if settled:
             self.due.clear()
             for one in settled:
@@ -434,8 +418,7 @@ class Spending(msgspec.Struct, eq=False):
 
 
 def of_tree(event: ev.ErrorRecorded) -> bool:
-    """Return True if a run ended on the budget of a tree, whose spending by others its journal
-    does not show."""
+    """Return True if a run ended on the budget of a tree, also spent by other conversations."""
     return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
 
 

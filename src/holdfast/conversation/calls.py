@@ -73,8 +73,7 @@ def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
 
 
 class _Batch(msgspec.Struct, eq=False):
-    """Calls that run side by side: the queue of those that have not begun, and the helper
-    threads."""
+    """Calls that run side by side: those that have not begun, and the helper threads."""
 
     queue: deque[ToolCall]
     known: set[str]  # the ids of all its calls
@@ -85,7 +84,6 @@ class _Batch(msgspec.Struct, eq=False):
     _helper_count: int = 0
 
     def next(self) -> ToolCall | None:
-        """Return the next call to run; None if none waits."""
         try:
             return self.queue.popleft()
         except IndexError:
@@ -99,7 +97,7 @@ class _Batch(msgspec.Struct, eq=False):
         self.hire(len(new))
 
     def hire(self, wanted: int) -> None:
-        """Start up to `wanted` more helper threads, within the limit of the batch."""
+        """Start up to `wanted` more helper threads."""
         self.helpers = [helper for helper in self.helpers if helper.is_alive()]
         for _ in range(wanted):
             if len(self.helpers) >= self._max_helpers:
@@ -216,14 +214,12 @@ class Calls(msgspec.Struct, eq=False):
             raise batch.failures[0]
 
     def admit(self) -> None:
-        """Start calls that a decision made ready, if their neighbours are running. Otherwise the
-        loop or a client finds them."""
+        """Start calls that a decision made ready, if their neighbours are running."""
         with self._journal.changed:
             if self._batch is not None:
                 self._batch.admit(self._ready())
 
     def _ready(self) -> list[ToolCall]:
-        """Return the calls that the loop may start now. Holds the journal's lock."""
         return [item.call for item in self._journal.fold.turn if item.ready]
 
     def _is_alone(self) -> bool:
@@ -306,7 +302,6 @@ class Calls(msgspec.Struct, eq=False):
     def context(
         self, call: ToolCall, attempt: int = 1, token: Cancellation | None = None
     ) -> ToolContext:
-        """Return the context of an attempt of a call; `token` None is the present one."""
         journal, context = self._journal, self._context
         return ToolContext(
             journal.id,
@@ -354,11 +349,7 @@ class Calls(msgspec.Struct, eq=False):
     def refuse_client_calls(
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
     ) -> dict[int, ToolResult]:
-        """Return the immediate results of client calls that are refused, by their index in the
-        answer.
-
-        Runs user code.
-        """
+        """Return immediate refusals of client calls by index in the answer. Runs user code."""
         clients, found = self._journal.fold.call_kinds.clients, dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
@@ -371,8 +362,7 @@ class Calls(msgspec.Struct, eq=False):
         return found
 
     def client_result(self, item: OpenCall, result: ToolResult) -> ToolResult:
-        """Return a client's result after hooks and edits, in the form that the model is shown.
-        Runs user code."""
+        """Return a client's result after hooks, as the model is shown it. Runs user code."""
         call = item.effective
         try:
             result = self._context.agent.tools.finish(
@@ -480,13 +470,11 @@ class Calls(msgspec.Struct, eq=False):
             return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
 
     def refuse_queued(self) -> None:
-        """Answer every call that never began. Within a transaction."""
         for item in self._journal.fold.open.values():
             if not item.attempt:
                 self.write_refusal(item.call)
 
     def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
-        """Answer calls as rejected. Within a transaction."""
         by = "the user" if by == "user" else by
         text = REJECTED.format(by=by, reason=f": {reason}" if reason else "")
         for call in calls:
@@ -524,8 +512,7 @@ class Calls(msgspec.Struct, eq=False):
         cleanup()  # registered by a call that `close` left behind
 
     def left_running(self, deadline: float) -> list[str]:
-        """Wait for this conversation's call threads until `deadline` (monotonic seconds); return
-        the names of those that still run."""
+        """Wait for call threads until `deadline` (monotonic seconds); return the ones left."""
         with self._journal.changed:
             threads = list(self._threads or ())
         for thread in threads:

@@ -36,16 +36,14 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Spawned(NamedTuple):
-    """The origin of a child: the idempotency key of the call that spawned it, and the family it
-    joins."""
+    """The idempotency key of the call that spawned a child, and the family it joins."""
 
     key: str
     family: Children
 
 
 class ConversationOrigin(NamedTuple):
-    """The origin of a conversation that no user opened: the events and the fold of a fork, or the
-    call that spawned it."""
+    """The events and the fold of a fork, or the call that spawned the conversation."""
 
     known: tuple[list[AnyEvent], Fold] | None = None
     spawned: Spawned | None = None
@@ -58,10 +56,7 @@ class _Child(NamedTuple):
 
 
 class Children(msgspec.Struct, eq=False):
-    """The children of one conversation that are open in this process.
-
-    Created with the first child. Thread-safe.
-    """
+    """The children of one conversation that are open in this process. Thread-safe."""
 
     journal: Journal
     runtime: object | None
@@ -181,7 +176,6 @@ class Children(msgspec.Struct, eq=False):
             return [child.conversation for child in self._open.values() if not child.detached]
 
     def _interrupt_child(self, child: Conversation) -> None:
-        """Interrupt a child whose spawning call was cancelled."""
         try:
             child.interrupt()
         except ConversationBusy:  # a signal handler interrupted an append of the child
@@ -199,8 +193,7 @@ class Children(msgspec.Struct, eq=False):
             self._interrupt_child(child)
 
     def stop(self) -> None:
-        """Let the children that are not detached begin nothing further, and spawn no more.
-        `close` follows."""
+        """Begin nothing further in the children that are not detached. `close` follows."""
         with self._lock:
             self._stopped = True
         for child in self._attached():
@@ -216,7 +209,6 @@ class Children(msgspec.Struct, eq=False):
                 _log.exception("closing %s, a child of conversation %s", child.id, self.journal.id)
 
     def closed(self, id: str, child: Hosting) -> None:
-        """Forget a child that is closed."""
         with self._lock:
             found = self._open.get(id)
             if found is None or found.conversation.hosting is not child:
@@ -240,8 +232,7 @@ def _quietly(work: Callable[[], object]) -> None:
 
 
 def runtime_of(agent: Agent) -> object | None:
-    """Return the runtime that the agent's tools share; None if they use none, or several.
-    Contacts no service."""
+    """Return the runtime that the agent's tools share; None if they use none, or several."""
     found = None
     for tool in agent.tools.list_tools():
         if tool.runtime is not None and tool.runtime is not found:

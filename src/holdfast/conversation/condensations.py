@@ -62,8 +62,7 @@ class Condensations(msgspec.Struct, eq=False):
                     journal.condense((), "", failed=failed)
 
     def shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
-        """Have the agent's condenser leave something out; return "" if it did, else the reason
-        why not."""
+        """Have the condenser leave something out; return "" if it did, else the reason why not."""
         context, journal = self._context, self._context.journal
         condenser = context.agent.condenser
         if condenser is None:
@@ -112,7 +111,6 @@ class Condensations(msgspec.Struct, eq=False):
     def _work(
         self, reason: ContextTooLong, token: Cancellation, instructions: str
     ) -> CondenserInput:
-        """Return the input of the condenser. Holds the journal's lock."""
         from holdfast.agent.condensers.condenser_input import (  # few agents have a condenser
             CondenserInput,
             pieces_of,
@@ -142,8 +140,7 @@ class Condensations(msgspec.Struct, eq=False):
         )
 
     def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
-        """Return True if the condenser hides something that is shown, and nothing that never
-        was. Holds the journal's lock."""
+        """Return True if something shown is hidden, and nothing that never was. Needs the lock."""
         shown = {piece.seq for piece in work.pieces if not piece.summary}
         hidden = set(found.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}

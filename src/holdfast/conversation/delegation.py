@@ -137,8 +137,7 @@ class Delegation(msgspec.Struct, eq=False):
         return result
 
     def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Return a call's result after hooks, with the facts about children that it had before
-        them."""
+        """Return a call's result after hooks, with the facts about children from before them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
         return msgspec.structs.replace(result, meta={**result.meta, **meta}) if meta else result
@@ -167,8 +166,7 @@ class Delegation(msgspec.Struct, eq=False):
 
     @contextmanager
     def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
-        """Hold back the outcome messages of these children meanwhile; afterwards send those that
-        are still needed."""
+        """Hold back outcome messages of these children meanwhile; then send those still needed."""
         with self._lock:
             for id in ids:
                 self._awaited[id] = self._awaited.get(id, 0) + 1
@@ -335,11 +333,7 @@ class Delegation(msgspec.Struct, eq=False):
     def _wait_until_read(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
     ) -> bool:
-        """Wait until a message is taken out of an inbox; return False if it is still there in the
-        end.
-
-        The child takes it, reopened if it had ended, or another owner of that conversation does.
-        """
+        """Return True once the child, or another owner, has read a message; False if none does."""
         deadline = time.monotonic() + (_CLOSE_SECONDS if own else _INBOX_SECONDS)
         while True:
             with self._woken(context, [id]) as woken:
@@ -362,12 +356,10 @@ class Delegation(msgspec.Struct, eq=False):
                 woken(min(left, _FOREIGN_POLL_SECONDS))
 
     def _has_mail(self, id: str) -> bool:
-        """Return True if an inbox holds a command."""
         return bool(self._journal.store.list([id], waiting=True))
 
     def _check_messages(self, delegates: Delegates) -> None:
-        """Raise `ToolError` if this conversation has used up the messages that it may send
-        between two messages of the user."""
+        """Raise `ToolError` if no message may be sent until the user's next one."""
         journal = self._journal
         with self._lock:
             sent = self._sent_times
@@ -393,7 +385,6 @@ class Delegation(msgspec.Struct, eq=False):
             )
 
     def _last_word(self, id: str) -> datetime | None:
-        """Return the time of the user's last message in a conversation."""
         journal = self._journal
         if id == self.id:
             with journal.changed:
@@ -412,7 +403,6 @@ class Delegation(msgspec.Struct, eq=False):
     def _start_child(
         self, context: ToolContext, agent: Agent, task: str, detached: bool
     ) -> Conversation:
-        """Return the child of this call, with its task, running."""
         child = cast("Conversation", context.spawn(agent, detached=detached))
         if not child.hosting.journal.fold.message_seq:
             child.send_message(task, sender=self.id)
@@ -518,8 +508,7 @@ class Delegation(msgspec.Struct, eq=False):
     # --- the background ---
 
     def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
-        """Watch a child on a thread that posts its outcome, and release the `place` held for it.
-        Idempotent."""
+        """Watch a child on a thread that posts its outcome; release the `place` held for it."""
         with self._lock:
             self._places.discard(place)
             if child.id in self._background:
@@ -557,8 +546,7 @@ class Delegation(msgspec.Struct, eq=False):
             self._open_again(child.id, lambda: self._has_mail(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
-        with a warning, if that fails."""
+        """Let a child of an earlier call continue if `wanted()`; return False if that fails."""
         delegates = self._delegates_of(id)
         try:
             if wanted() and delegates is not None:
@@ -570,8 +558,7 @@ class Delegation(msgspec.Struct, eq=False):
             return False
 
     def _delegates_of(self, id: str) -> Delegates | None:
-        """Return the delegates that a child of an earlier call belongs to, even after a handoff
-        to another agent."""
+        """Return the delegates that a child belongs to, even after a handoff."""
         name = self._children()[id].agent
         return next(
             (
@@ -604,7 +591,6 @@ class Delegation(msgspec.Struct, eq=False):
         self._drain_inbox()
 
     def _unwatch(self, id: str) -> None:
-        """Stop watching a child on this thread."""
         with self._lock:
             if self._background.get(id) is not threading.current_thread():
                 return
@@ -613,7 +599,6 @@ class Delegation(msgspec.Struct, eq=False):
             self._journal.changed.notify_all()
 
     def _join_watcher(self, id: str) -> None:
-        """Wait until no thread watches a closed child."""
         with self._lock:
             thread = self._background.get(id)
         if thread is not None:
@@ -662,8 +647,7 @@ class Delegation(msgspec.Struct, eq=False):
         return found
 
     def _selected(self, ids: Sequence[str]) -> list[str]:
-        """Return the named children; by default those in the background. Raises `ToolError` for
-        an unknown id."""
+        """Return the named children; by default those in the background. Raises `ToolError`."""
         known = self._children()
         if not ids:
             with self._lock:
@@ -682,7 +666,6 @@ class Delegation(msgspec.Struct, eq=False):
             children[id] = given
 
     def _mark_known(self, id: str, seq: int) -> None:
-        """Record that the model knows a child's outcome as of event `seq`."""
         children = self._children()
         with self._lock:
             if id in children:
@@ -704,8 +687,7 @@ class Delegation(msgspec.Struct, eq=False):
     # --- after a crash ---
 
     def _agent_of(self, delegates: Delegates, id: str) -> Agent:
-        """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
-        exists."""
+        """Return the agent of a child. Raises `ToolError` if it no longer exists."""
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
@@ -717,8 +699,7 @@ class Delegation(msgspec.Struct, eq=False):
     def _reopen(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
-        """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
-        owner has it."""
+        """Let a child of an earlier call continue. Raises `LeaseHeld`."""
         given = self._children()[id]
         agent = self._agent_of(delegates, id)
         spawned = context.spawn(agent, id=id, detached=delegates.detached)
@@ -793,8 +774,7 @@ class Delegation(msgspec.Struct, eq=False):
             )
 
     def resume_stopped(self) -> None:
-        """Resume the children that an interrupt stopped, when this conversation resumes. Not
-        within a transaction."""
+        """Resume the children that an interrupt stopped. Not within a transaction."""
         journal = self._journal
         if journal.fold.status is _S.PAUSED:
             return
@@ -838,11 +818,7 @@ def _unknown(text: str) -> ToolError:
 
 
 def _continues_later(agent: str) -> ToolResult:
-    """Return the result of a call that continues later: the conversation is being closed.
-
-    The result is not written. The call is made again when the conversation is opened, and finds
-    its child.
-    """
+    """Return the unwritten result of a call that is made again after a reopening."""
     return ToolResult.failure(
         f"{agent} continues when the conversation is opened again.",
         "cancelled",
@@ -863,8 +839,7 @@ def has_ended(child: Conversation) -> bool:
 
 
 def close_inbox(child: Conversation) -> bool:
-    """Refuse further messages to a child that has ended, so that it can be closed; return False
-    if one arrived meanwhile."""
+    """Refuse further messages to an ended child; return False if one arrived meanwhile."""
     hosting = child.hosting
     hosting.drain_inbox()
     with hosting.journal.changed:

@@ -77,8 +77,7 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
 
 
 def _number(value: Any) -> int:
-    """Return an event's number; 0 for text that is not one, since ids and metas may hold
-    anything."""
+    """Return a seq; 0 for text that is not one, since ids and metas may hold anything."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 

@@ -12,8 +12,7 @@ Listener = Callable[[Delta], object]
 
 
 class Deltas:
-    """The listeners to the deltas of one conversation. Thread-safe; changes apply to the model
-    calls that begin from then on."""
+    """The listeners to the deltas of one conversation's model calls. Thread-safe."""
 
     __slots__ = ("_forward", "_journal", "_listeners")
 
@@ -25,7 +24,6 @@ class Deltas:
             self.listen(guarded(listener))
 
     def listen(self, listener: Listener) -> None:
-        """Pass deltas to `listener` as well."""
         with self._journal.changed:
             self._listeners += (listener,)
             self._forward = self._forward or DeltaListener(self._pass)
@@ -45,7 +43,6 @@ class Deltas:
         return self._forward
 
     def accept(self) -> None:
-        """Accept the deltas so far as a complete answer."""
         if self._forward is not None:
             self._forward.whole()
 

@@ -41,8 +41,7 @@ Prepared = cmd.Command | HookedMessage
 
 
 class UnfitCommand(ConfigurationError):
-    """Arguments or values of a command do not fit. Its cause has the details, which may hold
-    secrets and must not reach the log."""
+    """Arguments or values do not fit. Its cause may hold secrets, so it is not logged."""
 
 
 # Errors of a command that is invalid, or that does not fit the present state.
@@ -89,8 +88,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
         return sent
 
     def prepare(self, command: cmd.Command) -> Prepared:
-        """Return a command after user code has checked or changed it, such as a result after the
-        agent's hooks."""
+        """Return a command after user code has checked or changed it."""
         context = self._context
         match command:
             case cmd.Send():
@@ -178,8 +176,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
         effect()
 
     def pending(self, call_id: str | None) -> list[ToolCall]:
-        """Return the calls that wait for a decision, or only the one with that id. Holds the
-        journal's lock. Raises `NotPending` if there is none."""
+        """Return the calls that wait, or that one alone. Needs the lock. Raises `NotPending`."""
         open_calls = self._context.journal.fold.open.values()
         waiting = [item.call for item in open_calls if item.asked is not None]
         found = [call for call in waiting if call_id is None or call.id == call_id]
@@ -201,8 +198,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
         return sent
 
     def begin(self, resume: bool) -> None:
-        """Set a conversation with work to RUNNING, with `resume` also after a pause or an error.
-        Within a transaction."""
+        """Set a conversation with work to RUNNING; `resume`: also a paused or failed one."""
         self._context.check_open()
         journal = self._context.journal
         if journal.fold.asked:
@@ -231,8 +227,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
         return None if delegation is None else delegation.resume_stopped
 
     def _has_unfinished_work(self) -> bool:
-        """Return True if there is work: for the model, for a call, or for a run whose required
-        output is missing."""
+        """Return True if the model, a call, or a run without its required output has work."""
         fold, rounds = self._context.journal.fold, self._context.agent.output_rounds
         problem = bool(rounds and fold.output.problem(fold.assistant))
         return fold.owed or bool(fold.open) or problem or self._hooks.end_is_open
@@ -270,8 +265,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
         reason: str,
         arguments: dict[str, Any] | None = None,
     ) -> Effect:
-        """Approve calls, or answer them as rejected. The effect starts those that may run now, if
-        their neighbours are running."""
+        """Approve or reject calls. The effect starts those that may run now."""
         journal, by, reason = self._context.journal, clean(by), clean(reason)
         for call in calls:
             journal.add(
@@ -297,7 +291,6 @@ class CommandExecutor(msgspec.Struct, eq=False):
     # --- calls that clients run ---
 
     def _offered(self, call_id: str) -> OpenCall:
-        """Return an open call that a client may run."""
         item = self._context.journal.fold.open.get(call_id)
         if item is None:
             problem = "is not open: it has a result, or there is no such call."
@@ -313,7 +306,6 @@ class CommandExecutor(msgspec.Struct, eq=False):
         raise NotPending(f"Call {call_id!r} {problem}")
 
     def _claimed(self, call_id: str, runner: str) -> OpenCall:
-        """Return an open call that `runner` has claimed."""
         item = self._offered(call_id)
         if not runner or item.runner != runner:
             whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"

@@ -57,8 +57,7 @@ class OpenCall(msgspec.Struct, eq=False):
         )
 
     def decide(self, decision: ev.DecisionMade) -> None:
-        """Apply a decision about this call. An approval for other arguments than the call has is
-        ignored."""
+        """Apply a decision. An approval for other arguments than the call has is ignored."""
         if decision.question is not None:
             self.questions = (*self.questions, decision.question)
             self.questioned += 1
@@ -132,7 +131,6 @@ class Fold(msgspec.Struct, eq=False):
     pictures: facts.PictureFacts = facts.PictureFacts()
 
     def copy(self) -> Fold:
-        """Return an independent copy."""
         found = copy(self)
         found._uncounted = list(self._uncounted)
         found.sizes = None
@@ -268,8 +266,7 @@ class Fold(msgspec.Struct, eq=False):
         self.run = self.run.add(usage, cost)
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Apply many events at once. Calls of any answer but the last need not be folded in
-        detail."""
+        """Apply many events at once, in detail from the last answer on."""
         answers = (
             i for i in range(len(events) - 1, -1, -1) if type(events[i]) is ev.AssistantReplied
         )
@@ -332,8 +329,7 @@ class Fold(msgspec.Struct, eq=False):
 
     @classmethod
     def after(cls, at: ev.Checkpoint, read: Callable[[int], ev.AnyEvent]) -> Fold:
-        """Return the fold at a checkpoint: the inverse of `checkpoint`. `read(seq)` reads one
-        event."""
+        """Return the fold at a checkpoint. `read(seq)` reads one event."""
         found = cls()
         found.last_seq, found.created, found.title = at.seq, at.created, at.title
         found.status, found.status_seq = ConversationStatus(at.status), at.status_seq
@@ -374,17 +370,14 @@ class Fold(msgspec.Struct, eq=False):
 
     @property
     def turn(self) -> list[OpenCall]:
-        """The open calls whose turn it is."""
         return turn(self.open.values())
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
-        """The steps of the current plan."""
         return () if self.planning.plan is None else self.planning.plan.steps
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all model calls."""
         if self._uncounted:
             uncounted, self._uncounted = self._uncounted, []
             self._usage = sum(uncounted, self._usage)
@@ -422,14 +415,12 @@ class Fold(msgspec.Struct, eq=False):
 
 
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
-    """Return the fold of a whole journal."""
     found = Fold()
     found.take(journal)
     return found
 
 
 def title_of(message: ev.MessageAdded) -> str:
-    """Return the title that a message gives a conversation."""
     return message.text.strip().split("\n", 1)[0][:80]
 
 

@@ -21,16 +21,14 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 
 def delegating_agents(agent: Agent, own: Agent) -> list[Agent]:
-    """Return the agents with delegates in a conversation that was opened with `own`; first
-    `agent`, which answers now."""
+    """Return the agents with delegates; first `agent`, which answers now."""
     known = [own] if own.handoffs is None else [own, *family(own).values()]
     found = [agent, *(one for one in known if one is not agent)]
     return [one for one in found if one.delegates is not None]
 
 
 def refusal(context: RunContext, name: str) -> str:
-    """Return the reason to refuse a handoff to the agent of that name before it runs; "" if
-    none."""
+    """Return the reason to refuse a handoff to that agent before it runs; "" if none."""
     shown = name or MAIN
     if name == context.agent_name:
         return ITSELF.format(name=shown)
@@ -42,8 +40,7 @@ def refusal(context: RunContext, name: str) -> str:
 
 
 def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
-    """Return the agent to hand over to, and the message to the model if that cannot be done, ""
-    if it can."""
+    """Return the agent to hand over to, and the reason why that is impossible, "" if none."""
     agent, spending = find(context.own_agent, name), context.journal.spending
     if agent is None:
         return None, UNKNOWN.format(name=name)

@@ -52,7 +52,6 @@ class HookNote(msgspec.Struct, frozen=True):
     details: dict[str, Any] = {}
 
     def write(self, journal: Journal) -> None:
-        """Add the note. Within a transaction."""
         journal.add(
             ev.NoteRecorded, about=f"hook:{self.hook}", text=self.text, details=self.details
         )
@@ -68,8 +67,7 @@ class HookedMessage(msgspec.Struct, frozen=True):
     notes: tuple[HookNote, ...] = ()
 
     def write(self, journal: Journal) -> ev.MessageAdded:
-        """Add the message with the additions and notes that follow it; return the message. Within
-        a transaction."""
+        """Add the message, and what follows it; return the message."""
         sent = journal.add(ev.MessageAdded, self.event_id, content=self.content, sender=self.sender)
         for one in self.added:
             if one.about not in journal.fold.own_messages.seqs:
@@ -101,8 +99,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
     notes: tuple[HookNote, ...] = ()
 
     def fields(self, agent: Agent) -> dict[str, Any]:
-        """Return the fields of the `AssistantReplied` event but its calls. Asks the model for a
-        price, so the caller must not hold the lock."""
+        """Return the fields of `AssistantReplied` but its calls. Asks the model for a price."""
         found = self.completion
         usage, cost = fair(found.usage, found.cost)
         if cost is None and agent.limits.cost is not None:
@@ -142,8 +139,7 @@ class HookPoints(msgspec.Struct, eq=False):
     def _ask(
         self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str
     ) -> HookAnswer:
-        """Return a hook's answer that cannot change the subject. Raises `HookDenied`, whose
-        message begins with `failure`, if the hook fails."""
+        """Return the answer of a hook that can change nothing. Raises `HookDenied`."""
         hooked = self._context.agent.hooked
         assert hooked is not None
         context = self._context_of(cancelled)
@@ -187,13 +183,11 @@ class HookPoints(msgspec.Struct, eq=False):
         self._additions = tuple(found)
 
     def cancel_messages(self) -> None:
-        """Cancel the hooks that judge a message: the conversation is being closed."""
         if self._closed is not None:
             self._closed.cancel()
 
     def end(self, deadline: float) -> None:
-        """Call the end hooks of a closing conversation if it was started, until `deadline`
-        (monotonic seconds). The lease is still held."""
+        """Call the end hooks of a started conversation, until `deadline` (monotonic seconds)."""
         context, hooked = self._context, self._context.agent.hooked
         if not self._started or hooked is None or not hooked.end or context.failure is not None:
             return
@@ -295,8 +289,7 @@ class HookPoints(msgspec.Struct, eq=False):
         return bool(self._additions) or (hooked is not None and bool(hooked.before_model))
 
     def before_model(self, situation: Situation) -> list[Addition]:
-        """Return the additions of the agent's hooks before a model call and at the start. Raises
-        `HookDenied`."""
+        """Return the additions before a model call and at the start. Raises `HookDenied`."""
         hooked, last = self._context.agent.hooked, self._context.journal.fold.assistant
         answered = 0 if last is None else last.seq
         found = [
@@ -311,8 +304,7 @@ class HookPoints(msgspec.Struct, eq=False):
         return found
 
     def after_model(self, answer: ModelAnswer) -> ModelAnswer | None:
-        """Return the answer after the agent's hooks; None if a hook denied it, which is journaled
-        here."""
+        """Return the answer after the hooks; None for a denied one, which is journaled here."""
         hooked, tools = self._context.agent.hooked, self._context.agent.tools
         assert hooked is not None
         context = self._context_of(answer.token)
@@ -351,8 +343,7 @@ class HookPoints(msgspec.Struct, eq=False):
         reason: str,
         error: HookDenied | None = None,
     ) -> None:
-        """Journal an answer that hooks denied: its usage, without its content, and the reason for
-        the model. `error` is that of a failed hook."""
+        """Journal a denied answer without its content, and the reason for the model."""
         blank = Completion(
             usage=completion.usage,
             stop_reason=DENIED,
@@ -403,8 +394,7 @@ class HookPoints(msgspec.Struct, eq=False):
         return None
 
     def journal_objection(self, objection: StopObjection) -> bool:
-        """Journal an objection to the end, within a transaction; return True if the run continues
-        or ends differently. Runs no user code."""
+        """Journal an objection, within a transaction; return True if the run goes on."""
         journal = self._context.journal
         if self._context.closing:
             return True  # asked again when the conversation is opened
@@ -422,8 +412,7 @@ class HookPoints(msgspec.Struct, eq=False):
 
     @property
     def end_is_open(self) -> bool:
-        """True if hooks must still be asked about the end of the run: one failed or was
-        interrupted. Runs no user code."""
+        """True if hooks must still be asked about the end of the run."""
         fold, hooked = self._context.journal.fold, self._context.agent.hooked
         if fold.error is not None and fold.error.error == HookDenied.__name__:
             return fold.error.details.get("on") == "stop"
@@ -435,8 +424,7 @@ class HookPoints(msgspec.Struct, eq=False):
     def before_condensation(
         self, reason: str, instructions: str, token: Cancellation
     ) -> tuple[str, str]:
-        """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
-        additions."""
+        """Return a hook's refusal, "" for none, and the instructions with additions."""
         hooked, journal = self._context.agent.hooked, self._context.journal
         if hooked is None or not hooked.condensation:
             return "", instructions
@@ -462,13 +450,11 @@ class HookPoints(msgspec.Struct, eq=False):
 
 
 def journal_denial(journal: Journal, error: HookDenied) -> None:
-    """Journal that a hook failed, or denied something that leaves no other trace. Within a
-    transaction."""
+    """Journal that a hook failed, or denied something that leaves no other trace."""
     HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
 def journal_failed_hook(journal: Journal, result: ToolResult) -> None:
-    """Journal that a hook of a call failed. Within a transaction."""
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         name = str(cast("dict[str, Any]", said).get("name", ""))

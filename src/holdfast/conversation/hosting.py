@@ -147,7 +147,7 @@ class Hosting:
         self._close_from_within = False
 
     def children(self) -> Children:
-        """Return the children that the conversation's calls spawned and that are open here."""
+        """Return the children that are open here, made at the first use."""
         context = self.context
         with self.journal.changed:
             if context.closing:
@@ -159,7 +159,7 @@ class Hosting:
             return context.children
 
     def delegation(self) -> Delegation:
-        """Return the delegation of the conversation, made at the first use."""
+        """Return the delegation, made at the first use."""
         from holdfast.conversation.delegation import Delegation  # few agents delegate
 
         with self.journal.changed:
@@ -223,12 +223,10 @@ class Hosting:
 
     @property
     def resting(self) -> bool:
-        """True if the loop waits for something to do, or no thread drives it."""
         return self._loop.resting
 
     def at_rest(self) -> bool:
-        """Return True if the loop has nothing to do. A loop that was notified but has not woken yet
-        is not at rest."""
+        """Return True if the loop has nothing to do and has noticed."""
         fold = self.journal.fold
         idle = fold.status is not RUNNING and not fold.condensing
         return self._loop.resting and (idle or self.context.failure is not None)
@@ -244,8 +242,7 @@ class Hosting:
     # --- commands ---
 
     def open(self) -> None:
-        """Take the lease, and count as one of the agent's open conversations. Raises
-        `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Take the lease. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         context, failure = self.context, self.context.failure
         with self.journal.changed:
             context.check_open()
@@ -275,7 +272,6 @@ class Hosting:
         self.executor.execute(command)
 
     def send_first(self, content: tuple[Content, ...]) -> None:
-        """Send a message unless the conversation already has one."""
         self.open()
         if self.journal.fold.message_seq:
             return
@@ -388,12 +384,10 @@ class Hosting:
                 self._finish(time.monotonic() + CLOSE_SECONDS)
 
     def interrupt(self) -> None:
-        """Pause at once. See `Conversation.interrupt`."""
         self.execute(Interrupt())
 
     def wait(self, timeout: float | None) -> None:
-        """Block until nothing runs any more, or nothing drives the conversation, at most `timeout`
-        seconds."""
+        """Block until nothing runs or drives the conversation, at most `timeout` seconds."""
         self.check_not_inside("wait")
         journal, loop = self.journal, self._loop
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -447,8 +441,7 @@ class Hosting:
         self._finish(deadline)
 
     def stop(self) -> None:
-        """Begin nothing further, here and in its children, and cancel what runs. `close`
-        follows."""
+        """Begin nothing further, here and in its children. `close` follows."""
         self.context.stop()
         self._hooks.cancel_messages()
 

@@ -83,17 +83,13 @@ class Journal(msgspec.Struct, eq=False):
 
     @property
     def changed(self) -> JournalLock:
-        """The lock. Raises `WrongProcess` in a forked child, where a thread that does not exist
-        there may hold it."""
+        """The lock. Raises `WrongProcess` in a fork, where a missing thread may hold it."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
 
     def acquire(self) -> None:
-        """Take the lease if it is not held yet, and read the events that were appended meanwhile.
-
-        Raises `LeaseHeld`, `ConversationClosed`.
-        """
+        """Take the lease if it is not held yet, and catch up. Raises `LeaseHeld`, or if closed."""
         with self.changed:
             if self.closed:
                 raise ConversationClosed(
@@ -150,7 +146,6 @@ class Journal(msgspec.Struct, eq=False):
             return {_processes().OWNER: self._process_mark}
 
     def commands(self) -> list[Posted]:
-        """Return the commands in the inbox; none without the lease. Raises `Fenced`."""
         with self.changed:
             return [] if self.lease is None or self.closed else self.store.commands(self.lease)
 
@@ -174,8 +169,7 @@ class Journal(msgspec.Struct, eq=False):
 
     @property
     def events(self) -> list[ev.AnyEvent]:
-        """All events. Condensed ones are read from the store at the first access. Needs the
-        lock."""
+        """All events; condensed ones are read at the first access. Needs the lock."""
         if self._condensed_count:
             head = self.store.read(self.id, 0, self._condensed_count)
             self.tail, self._condensed_count, self._so_far = head + self.tail, 0, None
@@ -187,7 +181,6 @@ class Journal(msgspec.Struct, eq=False):
             return tuple(self.events[:seq])
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
-        """Return the events after `seq`. Needs the lock."""
         events = self.tail if seq >= self._condensed_count else self.events
         return events[seq - self._condensed_count :]
 
@@ -198,8 +191,7 @@ class Journal(msgspec.Struct, eq=False):
     # --- transactions: `with journal as j: j.add(...)` ---
 
     def __enter__(self) -> Journal:
-        """Begin an append. Added events are written in one transaction when the block ends, and
-        not at all if it raises."""
+        """Begin an append: one transaction when the block ends, none at all if it raises."""
         self.changed.acquire()
         try:
             if self._draft is not None:
@@ -265,13 +257,11 @@ class Journal(msgspec.Struct, eq=False):
         self.add(ev.MessageAdded, content=content, sender="holdfast", about=about)
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
-        """Store bytes with this transaction for event `seq` that refers to them, by default the
-        next one."""
+        """Store bytes with this transaction for event `seq`, by default the next one."""
         self._draft_extras = self._draft_extras or ([], [])
         self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
-        """Mark a command as done by this transaction."""
         self._draft_extras = self._draft_extras or ([], [])
         self._draft_extras[0].append(posted.number)
 
@@ -354,8 +344,7 @@ class Journal(msgspec.Struct, eq=False):
         return self.store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
-        """Return the whole result of a call, even if the journal holds only its beginning and
-        end; None if the call has no result. Thread-safe."""
+        """Return the whole result of a call; None if it has none. Thread-safe."""
         with self.changed:
             events = list(self.events)
         for event in reversed(events):

@@ -69,41 +69,33 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
                 )
 
     def replace(self, **more: Any) -> LentModel:
-        """Return a copy with other settings, counted in the same way."""
         return msgspec.structs.replace(self, wrapped=self.wrapped.replace(**more))
 
     # --- members of the wrapped model; the last three are only those of Holdfast's own models ---
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return self.wrapped.model
 
     def parameters(self) -> dict[str, Any]:
-        """Return the settings that shape answers."""
         return self.wrapped.parameters()
 
     def cost(self, usage: Usage) -> float | None:
-        """Return the cost of `usage` in US dollars, None if it is unknown."""
         return self.wrapped.cost(usage)
 
     def close(self) -> None:
-        """Close idle connections."""
         self.wrapped.close()
 
     @property
     def info(self) -> Any:
-        """The model's limits and prices, None if they are unknown."""
         return getattr(self.wrapped, "info", None)
 
     @property
     def models(self) -> Any:
-        """The models of a composite by name; None if it is not one."""
         return getattr(self.wrapped, "models", None)
 
     @property
     def sees(self) -> bool | None:
-        """True if the model accepts pictures; None if that is unknown."""
         return getattr(self.wrapped, "sees", None)
 
     def __repr__(self) -> str:

@@ -11,20 +11,8 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.conversation.actions import (
-    Action,
-    AwaitEvents,
-    CallModel,
-    CondenseHistory,
-    HandOver,
-    Nudge,
-    RecoverCalls,
-    RunCalls,
-    Stop,
-    limit_error,
-    next_action,
-    output_error,
-)
+from holdfast.conversation import actions
+from holdfast.conversation.actions import Action, AwaitEvents, CallModel, Nudge, Stop, next_action
 from holdfast.conversation.budget import Spending, spending_of
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
@@ -101,8 +89,7 @@ class Loop(msgspec.Struct, eq=False):
             self.leave()
 
     def _is_for_caller(self, error: BaseException) -> bool:
-        """Return True for Ctrl-C and `sys.exit`, which the caller of `run` gets. A host's thread
-        serves others as well."""
+        """Return True for Ctrl-C, and for `sys.exit` unless a host drives many conversations."""
         return not isinstance(error, Exception) and not (
             self.hosted and isinstance(error, SystemExit)
         )
@@ -140,7 +127,6 @@ class Loop(msgspec.Struct, eq=False):
         return None
 
     def _decide(self, trigger: int | None = None) -> Action:
-        """Return `next_action` for the agent in force. Holds the journal's lock."""
         agent, fold = self.context.agent, self.context.journal.fold
         return next_action(fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
 
@@ -148,15 +134,15 @@ class Loop(msgspec.Struct, eq=False):
         match action:
             case CallModel():
                 self._model_call.step()
-            case RunCalls(calls):
+            case actions.RunCalls(calls):
                 self._calls.run(calls)
-            case RecoverCalls(calls):
+            case actions.RecoverCalls(calls):
                 self._calls.recover(calls)
-            case HandOver(name):
+            case actions.HandOver(name):
                 self._hand_over(name)
             case Nudge():
                 self._nudge(action)
-            case CondenseHistory(asked, tokens):
+            case actions.CondenseHistory(asked, tokens):
                 self._condensing.condense(asked, tokens)
             case Stop():
                 self._stop(action)
@@ -177,15 +163,14 @@ class Loop(msgspec.Struct, eq=False):
             if objection is not None and self._hooks.journal_objection(objection):
                 return
             if action.limit is not None:
-                self.context.write_error(limit_error(action.limit, journal.id))
+                self.context.write_error(actions.limit_error(action.limit, journal.id))
             elif action.output:
-                self.context.write_error(output_error(action, journal.fold))
+                self.context.write_error(actions.output_error(action, journal.fold))
             else:
                 journal.add(ev.StatusChanged, status=action.status.value, reason=action.reason)
         self._view.rest()
 
     def leave(self) -> None:
-        """Stop driving on this thread, if it is the driving one."""
         with self.context.journal.changed:
             if self.thread is threading.current_thread():
                 self.thread = None
@@ -195,8 +180,7 @@ class Loop(msgspec.Struct, eq=False):
     # --- the agent that answers ---
 
     def _hand_over(self, name: str) -> None:
-        """Carry out the last handoff: append one `AgentConfigured` event, from which on the other
-        agent answers."""
+        """Carry out the last handoff: append the `AgentConfigured` event of the other agent."""
         context, journal = self.context, self.context.journal
         before = context.agent, context.agent_name
         agent, problem = handoff_problem(context, name)

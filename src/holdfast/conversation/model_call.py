@@ -108,8 +108,7 @@ class ModelCall(msgspec.Struct, eq=False):
         )
 
     def _contribute(self) -> bool:
-        """Add the contributions of the agent's parts before the next model call; return False if
-        that failed, and the run with it."""
+        """Add the contributions of the agent's parts; return False if that failed, and the run."""
         context, journal = self._context, self._context.journal
         with journal.changed:
             contributed = self._contributed_seq
@@ -169,8 +168,7 @@ class ModelCall(msgspec.Struct, eq=False):
             )
 
     def _write_head(self, contributes: bool) -> Cancellation | None:
-        """Journal the parts of requests that have changed; return the cancellation of the call,
-        None if the loop must decide anew."""
+        """Journal changed parts of requests; return the call's cancellation, if it goes on."""
         context, journal = self._context, self._context.journal
         changed = self._changed_head()
         with journal.changed:
@@ -182,8 +180,7 @@ class ModelCall(msgspec.Struct, eq=False):
             return context.token
 
     def head(self) -> dict[str, Any]:
-        """Return the fields of an `AgentConfigured` event for the agent that answers now. Runs
-        user code, so the caller must not hold the lock."""
+        """Return the fields of an `AgentConfigured` event for the agent that answers now."""
         self._known_head = (None, None)
         found = self._changed_head()
         assert found is not None, "another agent has another name"
@@ -265,8 +262,7 @@ class ModelCall(msgspec.Struct, eq=False):
         return ask
 
     def _ask(self, complete: Callable[[], Completion], request: _Request) -> ModelAnswer | None:
-        """Ask the model. An error stops the run, except that a request that is too long is
-        condensed."""
+        """Ask the model. An error stops the run; a request that is too long is condensed."""
         token, began = request.token, time.monotonic()
         try:
             completion = complete()

@@ -173,7 +173,6 @@ class Observed(msgspec.Struct, eq=False):
     def spawned(
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Observed:
-        """Return the watches of a conversation that a call of this one spawned."""
         self.tell()
         found = Observed()
         found._watches = found._each(
@@ -194,7 +193,6 @@ class Observed(msgspec.Struct, eq=False):
         self._news.append((context, events))
 
     def skip(self, count: int) -> None:
-        """Leave out the next `count` added events."""
         self._skipped = count
 
     def tell(self) -> None:
@@ -219,21 +217,18 @@ class Observed(msgspec.Struct, eq=False):
                 self._teller_id = 0
 
     def asked(self, head: ev.AgentConfigured, ask: Callable[[], Completion]) -> Completion:
-        """Ask the model, observed."""
         self.tell()
         return _within(
             self._each([partial(watch.asking, head) for watch in self._watches]), ask, self._guarded
         )
 
     def condensed(self, ask: Callable[[], Condensed | None]) -> Condensed | None:
-        """Ask the condenser, observed."""
         self.tell()
         return _within(
             self._each([watch.condensing for watch in self._watches]), ask, self._guarded
         )
 
     def called(self, call_id: str, work: Callable[[], T]) -> T:
-        """Run a call that has begun, observed."""
         self.tell()
         undo: list[Undo] = []
         try:
@@ -251,7 +246,6 @@ class Observed(msgspec.Struct, eq=False):
                     self._tell_failure()
 
     def close(self) -> None:
-        """Close the watches."""
         self.tell()
         self._each([watch.close for watch in self._watches])
 

@@ -33,8 +33,7 @@ TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
 class _WaitingQuestion(msgspec.Struct, eq=False):
-    """A question that a call of this process waits for. `values` are valid once `settled`; None
-    declines."""
+    """A question that a call waits for. `values` are valid once `settled`; None declines."""
 
     question: ev.Question
     # set when the question is settled or cancelled
@@ -43,7 +42,6 @@ class _WaitingQuestion(msgspec.Struct, eq=False):
     values: dict[str, Any] | None = None
 
     def settle(self, values: dict[str, Any] | None) -> None:
-        """Hand over the answer, once it is journaled."""
         if not self.settled:
             self.values, self.settled = values, True
         self.woken.set()
@@ -71,8 +69,7 @@ class UserQuestions(msgspec.Struct, eq=False):
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """Ask the user; see `ToolContext.ask`. A cancelled flag of `flags` withdraws the
-        question."""
+        """Ask the user; see `ToolContext.ask`. A flag of `flags` withdraws the question."""
         if schema is not None:
             schema = check_form(schema)
         on_question = self._on_question
@@ -148,8 +145,7 @@ class UserQuestions(msgspec.Struct, eq=False):
         callback: Callable[[ev.Question], dict[str, Any] | bool | None],
         asked: _WaitingQuestion,
     ) -> str:
-        """Call `on_question` without a lock and journal its answer; return the reason if there
-        is none."""
+        """Journal the answer of `on_question`; return the reason if there is none."""
         question = asked.question
         try:
             found = callback(question)

@@ -23,8 +23,7 @@ class RequestView(msgspec.Struct, eq=False):
     _seq: int = 0  # number of events that the view was fed
 
     def transcript(self) -> Transcript:
-        """Return the next request's transcript. Its cost is that of the events since the last
-        one. Holds the journal's lock."""
+        """Return the next request's transcript, at the cost of the new events. Needs the lock."""
         journal, view = self._journal, self._view
         new = journal.after(self._seq) if view is not None else ()
         if view is None or any(type(one) is ev.HistoryCondensed and one.changes for one in new):

@@ -99,7 +99,6 @@ class RunContext(msgspec.Struct, eq=False):
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def check_open(self) -> None:
-        """Raise `ConversationClosed` if the conversation is being closed."""
         if self.closing:
             raise ConversationClosed(
                 f"Conversation {self.journal.id!r} is closed. Open it again with"
@@ -152,7 +151,6 @@ _DETAILS: tuple[tuple[type[BaseException], dict[str, str]], ...] = (
 
 
 def _details(error: BaseException) -> dict[str, Any]:
-    """Return the fields of an error that its event keeps, without empty ones."""
     for kind, names in _DETAILS:
         if isinstance(error, kind):
             found = {key: getattr(error, name) for key, name in names.items()}

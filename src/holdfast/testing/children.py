@@ -63,8 +63,7 @@ class Forks:
             work.prepare()
 
     def run(self, task: Task, output: Path) -> ChildExit:
-        """Run one child and return when it has ended, at the latest after the deadline. Its
-        output goes to the file `output`."""
+        """Run one child to its end or the deadline. Its output goes to the file `output`."""
         server = self._server
         if server is None:
             return fork(self._work, task, output, self._deadline)
@@ -77,7 +76,6 @@ class Forks:
             ) from None
 
     def _start_server(self) -> None:
-        """Start the fresh interpreter that forks the children."""
         others = [repr(one.name) for one in threading.enumerate()]
         others.remove(repr(threading.current_thread().name))
         why = (
@@ -161,7 +159,6 @@ def end_of(output: Path) -> str:
 
 
 def end_group(group: int) -> None:
-    """Kill a process group, if there is one, with SIGKILL."""
     with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
@@ -175,8 +172,7 @@ def _is_group(group: int) -> bool:
 
 
 def _child(work: Watched, task: Task, output: Path) -> NoReturn:
-    """Run the child from start to end. It shares only memory with its parent: neither output nor
-    hooks nor exit handlers."""
+    """Run the child, which shares only memory with its parent: neither output nor hooks."""
     code = 1
     try:
         _set_up_child(output)
@@ -227,8 +223,7 @@ class _Pickler(pickle.Pickler):
 
 
 def serve() -> None:
-    """Serve as the forking interpreter: run a child for each request and answer with its end,
-    until stdin ends."""
+    """Serve as the forking interpreter, until stdin ends."""
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -54,7 +54,6 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
 
     @classmethod
     def of(cls, store: SQLiteStore) -> Journaled:
-        """Return the content of a store."""
         # A fork comes after its parent. Of two that began at the same time, the one written
         # earlier comes first.
         summaries = sorted(
@@ -66,7 +65,6 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
         )
 
     def events(self) -> Journals:
-        """Return the events by conversation."""
         return {id: [ev.decode(bytes(raw)) for raw in raws] for id, raws in self.journals}
 
 
@@ -116,7 +114,6 @@ class NoteFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, note: Note) -> None:
-        """Add a note."""
         data = msgspec.json.encode(note)
         if b"\n" in data:  # in verbatim parts of a provider's answer
             data = msgspec.json.format(data, indent=-1)
@@ -126,7 +123,6 @@ class NoteFile:
 
     @staticmethod
     def read(path: Path) -> list[Note]:
-        """Return the notes of a file; empty if the file does not exist."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         return [_decoder.decode(line) for line in lines if line]
 
@@ -150,7 +146,6 @@ class PlaceCounter(msgspec.Struct):
         return number
 
     def be_at(self, place: str, number: int, when: str) -> None:
-        """Kill the process if this is its kill point."""
         kill = self._kill
         if kill is not None and (place, number, when) == (kill.place, kill.number, kill.when):
             self._record.write(Killed())
@@ -180,7 +175,6 @@ class WatchedStore(SQLiteStore):
         self._places = places
 
     def append(self, lease: Lease, batch: Batch) -> bool:
-        """See `Store.append`."""
         number = self._places.come_to(APPEND, "before")
         held = super().append(lease, batch)
         for event in batch.events:
@@ -192,8 +186,7 @@ class WatchedStore(SQLiteStore):
 
 
 def _watch_tools(record: NoteFile) -> None:
-    """Record from now on, in this process, each conversation's tools and the answers of their
-    `reconcile`."""
+    """Record each conversation's tools and the answers of their `reconcile` from now on."""
     drive = Loop.drive
 
     def watched(self: Loop, until_rest: bool) -> None:
@@ -255,7 +248,6 @@ class Watched(msgspec.Struct, frozen=True):
         _ = Tool.from_function(kill_point).input_schema
 
     def __call__(self, task: Task) -> None:
-        """Run the program and record the store's content before and after."""
         global _places
         os.putenv(processes.OWNER, task.mark)
         record = NoteFile(task.record)
