@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import tokens
@@ -431,7 +432,7 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
-        usage = msgspec.structs.replace(
+        usage = replace(
             usage,
             input_tokens=max(0, usage.input_tokens),
             output_tokens=max(0, usage.output_tokens),

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict
@@ -69,7 +70,7 @@ def _unknown(more: str = "") -> ToolResult:
 
 def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     note = TextContent(EDITED.format(arguments=call.raw_arguments))
-    return msgspec.structs.replace(result, content=(note, *result.content))
+    return replace(result, content=(note, *result.content))
 
 
 class _Batch(msgspec.Struct, eq=False):

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,27 +33,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
+CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-class Spawned(NamedTuple):
+class Spawned(msgspec.Struct, frozen=True):
     """The idempotency key of the call that spawned a child, and the family it joins."""
 
     key: str
     family: Children
 
 
-class ConversationOrigin(NamedTuple):
+class ConversationOrigin(msgspec.Struct, frozen=True):
     """The events and the fold of a fork, or the call that spawned the conversation."""
 
     known: tuple[list[AnyEvent], Fold] | None = None
     spawned: Spawned | None = None
 
 
-class _Child(NamedTuple):
+class _Child(msgspec.Struct, frozen=True):
     conversation: Conversation
     detached: bool
-    forget: Callable[[], None]  # removes the callback of the call's cancellation
+    forget: Callable[[], None] | None = None  # removes the callback of the call's cancellation
 
 
 class Children(msgspec.Struct, eq=False):
@@ -101,27 +103,19 @@ class Children(msgspec.Struct, eq=False):
             if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
                 child = known.conversation
             else:
-                spending = self.journal.spending
-                if spending is not None:
-                    check_budget(
-                        "spawn: the tree has a budget of",
-                        agent,
-                        spending.counts_tokens,
-                        spending.counts_cost,
-                    )
+                if (spending := self.journal.spending) is not None:
+                    counts = spending.counts_tokens, spending.counts_cost
+                    check_budget("spawn: the tree has a budget of", agent, *counts)
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
                 child = self._open_child(key, id, agent, runtime)
                 if self._stopped:
-                    raise ToolCancelled(
-                        "The conversation is being closed; its calls spawn no more."
-                    )
-                forget = (
-                    _nothing
-                    if detached
-                    else context.cancelled.add_callback(lambda: self._interrupt_child(child))
-                )
-                self._open[id] = _Child(child, detached, forget)
+                    raise ToolCancelled(CLOSING)
+                self._open[id] = _Child(child, detached)
+                if not detached:
+                    interrupt = partial(self._interrupt_child, child)
+                    forget = context.cancelled.add_callback(interrupt)
+                    self._open[id] = _Child(child, detached, forget)
         if message is not None:
             child.hosting.send_first(checked_content(content_of(message)))
         return child
@@ -176,16 +170,13 @@ class Children(msgspec.Struct, eq=False):
             return [child.conversation for child in self._open.values() if not child.detached]
 
     def _interrupt_child(self, child: Conversation) -> None:
-        try:
-            child.interrupt()
-        except ConversationBusy:  # a signal handler interrupted an append of the child
-            threading.Thread(
-                target=lambda: _quietly(child.interrupt),
-                name=f"holdfast-interrupt-{child.id}",
-                daemon=True,
-            ).start()
-        except HoldfastError:  # the child is closed, or its store is gone
-            pass
+        with suppress(HoldfastError):  # the child is closed, or its store is gone
+            try:
+                child.interrupt()
+            except ConversationBusy:  # a signal handler interrupted an append of the child
+                name = f"holdfast-interrupt-{child.id}"
+                work = partial(self._interrupt_child, child)
+                threading.Thread(target=work, name=name, daemon=True).start()
 
     def interrupt(self) -> None:
         """Interrupt the children that are not detached."""
@@ -214,21 +205,13 @@ class Children(msgspec.Struct, eq=False):
             if found is None or found.conversation.hosting is not child:
                 return
             del self._open[id]
-        found.forget()
+        if found.forget is not None:
+            found.forget()
 
     @property
     def busy(self) -> bool:
         """True if a child or one of its descendants is driven now."""
         return any(child.hosting.busy or child.hosting.children_busy for child in self.open())
-
-
-def _nothing() -> None:
-    pass
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with suppress(HoldfastError):
-        work()
 
 
 def runtime_of(agent: Agent) -> object | None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
@@ -140,7 +141,7 @@ class Delegation(msgspec.Struct, eq=False):
         """Return a call's result after hooks, with the facts about children from before them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
-        return msgspec.structs.replace(result, meta={**result.meta, **meta}) if meta else result
+        return replace(result, meta={**result.meta, **meta}) if meta else result
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_poll`."""

@@ -8,6 +8,7 @@ from copy import copy
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -97,7 +98,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
                 result = self._calls.client_result(item, result)
-                return msgspec.structs.replace(command, result=result)
+                return replace(command, result=result)
             case cmd.Answer(question_id, values):
                 question = self._calls.questions.waiting(question_id)
                 try:
@@ -106,7 +107,7 @@ class CommandExecutor(msgspec.Struct, eq=False):
                     )
                 except ConfigurationError as error:
                     raise UnfitCommand("its values do not fit the form.") from error
-                return msgspec.structs.replace(command, values=values)
+                return replace(command, values=values)
             case cmd.Approve(call_id, _, arguments) if arguments is not None:
                 with context.journal.changed:
                     name = self.pending(call_id)[0].name

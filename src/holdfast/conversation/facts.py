@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import damage, planning
@@ -93,11 +94,11 @@ class RunCounters(Reducer, frozen=True):
             return RunCounters()
         if event.status == ConversationStatus.RUNNING:
             since = self.since or event.timestamp
-            return self if since is self.since else msgspec.structs.replace(self, since=since)
+            return self if since is self.since else replace(self, since=since)
         if self.since is None or event.status not in STATUSES:
             return self
         spent = self.spent + (event.timestamp - self.since).total_seconds()
-        return msgspec.structs.replace(self, since=None, spent=spent)
+        return replace(self, since=None, spent=spent)
 
     def add(self, usage: Usage, cost: float | None, steps: int = 0) -> RunCounters:
         """Return the counters after a model call, which may be a step."""
@@ -145,22 +146,22 @@ class OutputFacts(Reducer, frozen=True):
         if type(event) is ev.MessageAdded and event.sender != "holdfast":
             return OutputFacts(failed=self.failed) if self.seq or self.failures else self
         if type(event) is ev.MessageAdded and event.about == REPAIR:
-            return msgspec.structs.replace(self, failures=self.failures + 1)
+            return replace(self, failures=self.failures + 1)
         if type(event) is ev.StatusChanged and event.status in AT_REST:
             # If invalid output ended the run, a resumed run first tells the model of the last
             # failure; that must not count as a new round.
             invalid = fold.error is not None and fold.error.error == OutputInvalid.__name__
-            return msgspec.structs.replace(self, failures=-1 if invalid else 0)
+            return replace(self, failures=-1 if invalid else 0)
         if type(event) is ev.DamagedEvent and isinstance(damage.stand_in(event), ev.MessageAdded):
             return OutputFacts(failures=self.failures)
         return self
 
     def _after_call(self, seq: int, result: ToolResult) -> OutputFacts:
         if is_output(FINISH, result):
-            return msgspec.structs.replace(self, value=result.structured_content, seq=seq)
+            return replace(self, value=result.structured_content, seq=seq)
         unrun = result.error is not None and result.error.type in ("cancelled", "unknown")
         if result.is_error and not unrun:
-            return msgspec.structs.replace(self, failed=result.text or "the call failed")
+            return replace(self, failed=result.text or "the call failed")
         return self
 
     def problem(self, last: ev.AssistantReplied | None) -> str:
@@ -174,7 +175,7 @@ class OutputFacts(Reducer, frozen=True):
     def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> OutputFacts:
         found = super().restore(checkpoint, read)
         if found.seq and isinstance(event := read(found.seq), ev.ToolCallFinished):
-            return msgspec.structs.replace(found, value=event.result.structured_content)
+            return replace(found, value=event.result.structured_content)
         return found
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import damage
@@ -53,7 +54,7 @@ class OpenCall(msgspec.Struct, eq=False):
         return (
             self.call
             if self.arguments is None
-            else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
+            else replace(self.call, arguments=self.arguments, raw="", invalid="")
         )
 
     def decide(self, decision: ev.DecisionMade) -> None:

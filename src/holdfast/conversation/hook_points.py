@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
@@ -306,12 +307,13 @@ class HookPoints(msgspec.Struct, eq=False):
     def after_model(self, answer: ModelAnswer) -> ModelAnswer | None:
         """Return the answer after the hooks; None for a denied one, which is journaled here."""
         hooked, tools = self._context.agent.hooked, self._context.agent.tools
-        assert hooked is not None
+        if hooked is None or not hooked.after_model:
+            return answer
         context = self._context_of(answer.token)
         completion = answer.completion
         calls = tools.with_canonical_names(completion.calls)
         if calls != completion.calls:
-            completion = msgspec.structs.replace(completion, calls=calls)
+            completion = replace(completion, calls=calls)
         notes: list[HookNote] = []
         what = "The model's answer was held back"
         for bound in hooked.after_model:
@@ -333,7 +335,7 @@ class HookPoints(msgspec.Struct, eq=False):
             if said.deny is not None:
                 self._hold_back(answer, completion, bound.name, said.deny)
                 return None
-        return msgspec.structs.replace(answer, completion=completion, notes=tuple(notes))
+        return replace(answer, completion=completion, notes=tuple(notes))
 
     def _hold_back(
         self,
@@ -354,7 +356,7 @@ class HookPoints(msgspec.Struct, eq=False):
             route=completion.route,
             host=completion.host,
         )
-        fields = msgspec.structs.replace(answer, completion=blank).fields(self._context.agent)
+        fields = replace(answer, completion=blank).fields(self._context.agent)
         with self._context.journal as journal:
             if answer.token:
                 return  # treated like a cancelled model call

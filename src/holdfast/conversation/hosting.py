@@ -19,7 +19,7 @@ from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.calls import Calls
-from holdfast.conversation.children import Children, ConversationOrigin, runtime_of
+from holdfast.conversation.children import CLOSING, Children, ConversationOrigin, runtime_of
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
 from holdfast.conversation.executor import CommandExecutor
@@ -151,7 +151,7 @@ class Hosting:
         context = self.context
         with self.journal.changed:
             if context.closing:
-                raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
+                raise ToolCancelled(CLOSING)
             if context.children is None:
                 context.children = Children(
                     self.journal, context.runtime, self._on_question, self._new_conversation

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import tokens
@@ -69,7 +70,7 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
                 )
 
     def replace(self, **more: Any) -> LentModel:
-        return msgspec.structs.replace(self, wrapped=self.wrapped.replace(**more))
+        return replace(self, wrapped=self.wrapped.replace(**more))
 
     # --- members of the wrapped model; the last three are only those of Holdfast's own models ---
 

@@ -5,8 +5,8 @@
 1. `_contribute`: the agent's parts and hooks add messages, such as a skill that fits.
 2. `_write_head`: an `AgentConfigured` event, if prompt, tools, model or parameters have changed.
 3. `_request`: room in the budgets of the tree is reserved, and the view is brought up to date.
-4. `_chain`: the agent is asked, wrapped by what this conversation has: observers, budgets, the
-   recovery from errors, hooks on the answer. Each wrapper calls the one within it.
+4. `_ask`: the agent is asked, within what this conversation has: observers and budgets. An error
+   stops the run. Then hooks may change the answer or hold it back.
 5. `_write_answer`: one append of the answer, the decisions on its calls, and the starts of the
    calls whose turn it is; then those calls run.
 """
@@ -16,9 +16,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
@@ -44,12 +45,8 @@ from holdfast.tools.results import clean
 
 MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
 
-# Asks the model and returns its answer; None if there is none to journal, so that the loop decides
-# anew.
-Ask = Callable[[], ModelAnswer | None]
 
-
-class _Request(NamedTuple):
+class _Request(msgspec.Struct, frozen=True):
     head: ev.AgentConfigured
     transcript: Transcript
     based_on: int
@@ -83,8 +80,8 @@ class ModelCall(msgspec.Struct, eq=False):
             return
         if (request := self._request(contributes, token)) is None:
             return
-        answer = self._chain(request)()
-        if answer is not None:
+        answer = self._ask(request)
+        if answer is not None and (answer := self._hooks.after_model(answer)) is not None:
             self._deltas.accept()
             self._write_answer(answer)
 
@@ -130,8 +127,7 @@ class ModelCall(msgspec.Struct, eq=False):
             found += self._hooks.before_model(situation)
         except Exception as error:
             if not token:
-                with journal:
-                    context.write_error(error)
+                self._stop_on(error)
             return False
         with journal if found else journal.changed:
             if not context.may_ask or token:
@@ -240,7 +236,7 @@ class ModelCall(msgspec.Struct, eq=False):
 
     # --- the request and what wraps it ---
 
-    def _chain(self, request: _Request) -> Ask:
+    def _wrapped(self, request: _Request) -> Callable[[], Completion]:
         """Return the request with what wraps it, the innermost first."""
         context, journal = self._context, self._context.journal
         complete = partial(
@@ -253,17 +249,14 @@ class ModelCall(msgspec.Struct, eq=False):
         if journal.observed is not None:
             complete = partial(journal.observed.asked, request.head, complete)
         if journal.spending is not None and request.reservation is not None:
-            complete = partial(
-                journal.spending.ask, request.reservation, context.agent.llm, complete
-            )
-        ask: Ask = partial(self._ask, complete, request)
-        if context.agent.hooked is not None and context.agent.hooked.after_model:
-            ask = partial(self._ask_hooks, ask)
-        return ask
+            key, llm = request.reservation, context.agent.llm
+            complete = partial(journal.spending.ask, key, llm, complete)
+        return complete
 
-    def _ask(self, complete: Callable[[], Completion], request: _Request) -> ModelAnswer | None:
-        """Ask the model. An error stops the run; a request that is too long is condensed."""
-        token, began = request.token, time.monotonic()
+    def _ask(self, request: _Request) -> ModelAnswer | None:
+        """Ask the model; return None if there is no answer to journal, so that the loop decides
+        anew. An error stops the run; a request that is too long is condensed."""
+        token, complete, began = request.token, self._wrapped(request), time.monotonic()
         try:
             completion = complete()
         except ContextTooLong as error:
@@ -279,11 +272,6 @@ class ModelCall(msgspec.Struct, eq=False):
             return None
         self._condensations = 0
         return ModelAnswer(completion, request.based_on, time.monotonic() - began, token)
-
-    def _ask_hooks(self, ask: Ask) -> ModelAnswer | None:
-        """Ask the model, and have hooks change its answer or hold it back."""
-        answer = ask()
-        return None if answer is None else self._hooks.after_model(answer)
 
     def _stop_on(self, error: Exception) -> None:
         with self._context.journal:
@@ -310,12 +298,7 @@ class ModelCall(msgspec.Struct, eq=False):
             for note in answer.notes:
                 note.write(journal)
             seq = journal.next_seq
-            calls = tuple(
-                [
-                    msgspec.structs.replace(call, id=f"{seq}.{index}")
-                    for index, call in enumerate(asked)
-                ]
-            )
+            calls = tuple([replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
             try:
                 journal.add(ev.AssistantReplied, calls=calls, **fields)
             except UnreadableEvent as error:  # a custom model may return anything

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import stuck
@@ -302,7 +303,7 @@ def _head_differs(
 
 
 def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
-    return msgspec.structs.replace(tool, executor="", parallel=False)
+    return replace(tool, executor="", parallel=False)
 
 
 def _messages_differ(request: ReplayedRequest, shown: int) -> str:
