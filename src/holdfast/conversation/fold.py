@@ -51,11 +51,9 @@ class OpenCall(msgspec.Struct, eq=False):
     @property
     def effective(self) -> ToolCall:
         """The call with the arguments that it runs with."""
-        return (
-            self.call
-            if self.arguments is None
-            else replace(self.call, arguments=self.arguments, raw="", invalid="")
-        )
+        if self.arguments is None:
+            return self.call
+        return replace(self.call, arguments=self.arguments, raw="", invalid="")
 
     def decide(self, decision: ev.DecisionMade) -> None:
         """Apply a decision. An approval for other arguments than the call has is ignored."""
@@ -231,9 +229,8 @@ class Fold(msgspec.Struct, eq=False):
             self.message_seq = event.seq
         if kind in ("", "decision", "toolCallStarted", "toolResult"):
             about = damage.call_of(event)
-            for call in (
-                [self.open[about]] if about in self.open else [] if about else self.open.values()
-            ):
+            named = [self.open[about]] if about in self.open else []
+            for call in named if about else self.open.values():
                 call.doubtful = True
                 if kind != "decision":
                     call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
@@ -307,46 +304,31 @@ class Fold(msgspec.Struct, eq=False):
 
     def checkpoint(self) -> ev.Checkpoint:
         """Return the fold as a checkpoint from which `after` continues. No call may be open."""
-        features: dict[str, Any] = {}
+        stored: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
+        stored["created"] = self.created or ev.EPOCH
+        for name in _LAST_EVENTS:
+            event: ev.Event | None = getattr(self, name)
+            stored[f"{name}_seq"] = 0 if event is None else event.seq
         for name in _FEATURES:
-            features |= getattr(self, name).checkpoint()
-        return ev.Checkpoint(
-            seq=self.last_seq,
-            created=self.created or ev.EPOCH,
-            title=self.title,
-            status=self.status.value,
-            status_seq=self.status_seq,
-            message_seq=self.message_seq,
-            agent_seq=0 if self.agent is None else self.agent.seq,
-            assistant_seq=0 if self.assistant is None else self.assistant.seq,
-            based_on=self.based_on,
-            steps=self.steps,
-            usage=self.usage,
-            cost=self.cost,
-            error_seq=0 if self.error is None else self.error.seq,
-            unpriced=self.unpriced,
-            **features,
-        )
+            stored |= getattr(self, name).checkpoint()
+        status = self.status.value
+        return ev.Checkpoint(seq=self.last_seq, status=status, usage=self.usage, **stored)
 
     @classmethod
     def after(cls, at: ev.Checkpoint, read: Callable[[int], ev.AnyEvent]) -> Fold:
         """Return the fold at a checkpoint. `read(seq)` reads one event."""
-        found = cls()
-        found.last_seq, found.created, found.title = at.seq, at.created, at.title
-        found.status, found.status_seq = ConversationStatus(at.status), at.status_seq
-        found.message_seq, found.based_on = at.message_seq, at.based_on
-        found.steps, found._usage = at.steps, at.usage
-        found.cost, found.unpriced = at.cost, at.unpriced
+        stored: dict[str, Any] = {name: getattr(at, name) for name in _STORED}
+        status = ConversationStatus(at.status)
+        found = cls(last_seq=at.seq, status=status, _usage=at.usage, **stored)
         for name, feature in _FEATURES.items():
             setattr(found, name, feature.restore(at, read))
-        # These events may be damaged by now; such an event is treated as missing.
-        if at.agent_seq and isinstance(head := read(at.agent_seq), ev.AgentConfigured):
-            found.agent = head
-            found.call_kinds = found.call_kinds.feed(head, found)
-        if at.assistant_seq and isinstance(answer := read(at.assistant_seq), ev.AssistantReplied):
-            found.assistant = answer
-        if at.error_seq and isinstance(error := read(at.error_seq), ev.ErrorRecorded):
-            found.error = error
+        for name, kind in _LAST_EVENTS.items():
+            seq: int = getattr(at, f"{name}_seq")
+            # an event that is damaged by now is treated as missing
+            if seq and isinstance(event := read(seq), kind):
+                setattr(found, name, event)
+        if found.agent is not None:
+            found.call_kinds = found.call_kinds.feed(found.agent, found)
         return found
 
     # --- what follows of the facts ---
@@ -402,12 +384,8 @@ class Fold(msgspec.Struct, eq=False):
     @property
     def offers(self) -> list[OpenCall]:
         """The calls that a client has claimed, or may claim now."""
-        now = self.turn
-        return [
-            item
-            for item in self.open.values()
-            if item.held_by_client and (item.runner or item in now)
-        ]
+        now, items = self.turn, self.open.values()
+        return [item for item in items if item.held_by_client and (item.runner or item in now)]
 
     @property
     def asked(self) -> bool:
@@ -424,6 +402,14 @@ def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
 def title_of(message: ev.MessageAdded) -> str:
     return message.text.strip().split("\n", 1)[0][:80]
 
+
+# Fields that a checkpoint has under the same name, and those whose event's seq it has.
+_STORED = ("created", "title", "status_seq", "message_seq", "based_on", "steps", "cost", "unpriced")
+_LAST_EVENTS: dict[str, type[ev.Event]] = {
+    "agent": ev.AgentConfigured,
+    "assistant": ev.AssistantReplied,
+    "error": ev.ErrorRecorded,
+}
 
 _FEATURES: dict[str, type[facts.Reducer]] = {
     name: type(feature)

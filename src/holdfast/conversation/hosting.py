@@ -78,13 +78,13 @@ class Hosting:
         "_loop",
         "_new_conversation",
         "_on_question",
-        "_opened",
         "_own_thread",
         "_parent_children",
         "_subscriptions",
         "context",
         "deltas",
         "executor",
+        "has_lease",
         "inbox",
         "journal",
         "questions",
@@ -142,7 +142,8 @@ class Hosting:
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question
         self._subscriptions: list[Subscription] = []
-        self._opened = False
+        # True once the conversation has written here, or may write: its state is its own
+        self.has_lease = False
         self._own_thread: threading.Thread | None = None  # made by start_thread
         self._close_from_within = False
 
@@ -164,13 +165,9 @@ class Hosting:
 
         with self.journal.changed:
             if self.context.delegation is None:
-                self.context.delegation = Delegation(
-                    self.context,
-                    self.journal,
-                    self._calls.context,
-                    self.inbox.drain,
-                    self._new_conversation,
-                )
+                calls, drain = self._calls.context, self.inbox.drain
+                parts = self.context, self.journal, calls, drain, self._new_conversation
+                self.context.delegation = Delegation(*parts)
             return self.context.delegation
 
     # --- state ---
@@ -249,10 +246,10 @@ class Hosting:
             if failure is not None:
                 # raised to many callers, it must not gather the tracebacks of all
                 raise failure.with_traceback(None)
-            if self._opened:
+            if self.has_lease:
                 return
             self.journal.acquire()
-            self._opened = True
+            self.has_lease = True
             context.own_agent.connections.opened(context.runtime)
         self.inbox.drain()  # commands posted while nobody held the lease
 
@@ -280,18 +277,13 @@ class Hosting:
             if not journal.fold.message_seq:
                 self.executor.apply(prepared)
 
-    @property
-    def has_lease(self) -> bool:
-        """True once the conversation has written here, or may write: its state is its own."""
-        return self._opened
-
     def drain_inbox(self) -> None:
         """Carry out the commands that other processes posted (`store.post`).
 
         An open conversation does this by itself, well within a second; call it to avoid that
         delay.
         """
-        if self._opened:
+        if self.has_lease:
             self.inbox.drain()
 
     # --- the loop ---
@@ -453,7 +445,7 @@ class Hosting:
             context.delegation.join(deadline)
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, []
-            opened, self._opened = self._opened, False
+            opened, self.has_lease = self.has_lease, False
         left = self._calls.left_running(deadline)
         self._hooks.end(deadline)
         self._calls.clean_up()

@@ -214,14 +214,17 @@ class Journal(msgspec.Struct, eq=False):
         trace: TracebackType | None,
     ) -> None:
         try:
-            due = self.spending is not None and self.spending.due
-            if kind is None and (self._draft or self._draft_extras or due):
+            if kind is None and (self._draft or self._draft_extras or self._owes_settlements):
                 self._append(self._draft or ev.RecordedEvents())
         finally:
             self._draft = self._draft_extras = None
             self._changed.release()
             if self.observed is not None and not self._changed.held():
                 self.observed.tell()
+
+    @property
+    def _owes_settlements(self) -> bool:
+        return self.spending is not None and bool(self.spending.due)
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
