@@ -446,15 +446,14 @@ def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     except (ValueError, OverflowError, RecursionError) as error:
         event = _undecoded(data.encode() if isinstance(data, str) else bytes(data), seq, error)
     if seq is not None and event.seq != seq:
-        return _misplaced(event, seq, data.encode() if isinstance(data, str) else bytes(data))
+        return DamagedEvent(
+            seq=seq,
+            id=f"damaged-{seq}",
+            timestamp=event.timestamp,
+            reason=f"another event ({event.seq}) stands in its place",
+            raw=data.encode() if isinstance(data, str) else bytes(data),
+        )
     return event
-
-
-def _misplaced(event: AnyEvent, seq: int, data: bytes) -> DamagedEvent:
-    reason = f"another event ({event.seq}) stands in its place"
-    return DamagedEvent(
-        seq=seq, id=f"damaged-{seq}", timestamp=event.timestamp, reason=reason, raw=data
-    )
 
 
 def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:

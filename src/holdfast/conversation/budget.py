@@ -160,11 +160,8 @@ class Spending(msgspec.Struct, eq=False):
         written = self._max_output[1]
         cost = 0
         if self.counts_cost:
-            prices = [
-                _price(llm, Usage(read, written)),
-                _price(llm, Usage(read, written, cache_write_tokens=read)),
-            ]
-            known = [price for price in prices if price is not None]
+            usages = Usage(read, written), Usage(read, written, cache_write_tokens=read)
+            known = [price for usage in usages if (price := _price(llm, usage)) is not None]
             if not known:
                 raise ConfigurationError(
                     f"The tree's budget has a cost, but the price of {llm.model!r} is not known;"
@@ -235,12 +232,10 @@ class Spending(msgspec.Struct, eq=False):
         # time in which a dead owner's run waited to be taken up does not count
         since = max(since, self._began)
         above = self._above
-        return since if above is None or above.idle else min(since, above._since())
-
-    @property
-    def idle(self) -> bool:
-        """True if the conversation is in no run here."""
-        return self._journal.closed or self._journal.fold.status is not ConversationStatus.RUNNING
+        if above is None or above._journal.closed:
+            return since
+        runs = above._journal.fold.status is ConversationStatus.RUNNING
+        return min(since, above._since()) if runs else since
 
     # --- reservation with the append before the call: saves a transaction per step ---
 
@@ -305,11 +300,8 @@ class Spending(msgspec.Struct, eq=False):
         journal = self._journal
         with journal.changed:
             seq, ahead = journal.fold.last_seq, self.ahead
-            amount = (
-                self.held[ahead]
-                if ahead is not None and self._ahead_of == (seq, llm)
-                else self.step(llm)
-            )
+            same = ahead is not None and self._ahead_of == (seq, llm)
+            amount = self.held[ahead] if ahead is not None and same else self.step(llm)
             if ahead is not None and _covers(self.held[ahead], amount) and going() and not token:
                 self.ahead = None
                 return ahead
@@ -432,23 +424,15 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
-        usage = replace(
-            usage,
-            input_tokens=max(0, usage.input_tokens),
-            output_tokens=max(0, usage.output_tokens),
-        )
+        read, written = max(0, usage.input_tokens), max(0, usage.output_tokens)
+        usage = replace(usage, input_tokens=read, output_tokens=written)
     return usage, cost
 
 
 def _token_count(usage: Usage) -> int:
     """Return the tokens of an answer. A provider or a custom model may report any value."""
-    return sum(
-        [
-            min(int(count), _MAX_AMOUNT)
-            for count in (usage.input_tokens, usage.output_tokens)
-            if 0 < count < math.inf
-        ]
-    )
+    counts = [one for one in (usage.input_tokens, usage.output_tokens) if 0 < one < math.inf]
+    return sum([min(int(count), _MAX_AMOUNT) for count in counts])
 
 
 def _billionths(cost: float | None) -> int | None:
@@ -485,11 +469,8 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
     )
     if stored != (own or Budget(journal.id)):
         journal.store.bound(lease, own)
-    others = (
-        above.budgets
-        if above is not None
-        else tuple([budget for budget in lease.budgets if budget.root != journal.id])
-    )
+    others = tuple([budget for budget in lease.budgets if budget.root != journal.id])
+    others = others if above is None else above.budgets
     mine = () if own is None else (own,)
     found = tuple([budget for budget in mine + others if budget != Budget(budget.root)])
     if not found:

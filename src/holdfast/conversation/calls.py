@@ -144,11 +144,8 @@ class Calls(msgspec.Struct, eq=False):
         )
 
     def write_refusal(self, call: ToolCall) -> None:
-        self._journal.add(
-            ev.ToolCallFinished,
-            call_id=call.id,
-            result=ToolResult.failure(INTERRUPTED, "cancelled"),
-        )
+        result = ToolResult.failure(INTERRUPTED, "cancelled")
+        self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
 
     def run(
         self,
@@ -167,11 +164,11 @@ class Calls(msgspec.Struct, eq=False):
             token: Cancels the calls; the conversation's present one if None.
             attempts: Number of the attempt by call id; 1 for a call that is not in it.
         """
-        if token is None:
-            with self._journal.changed:
-                token = self._context.token
+        with self._journal.changed:
+            token = self._context.token if token is None else token
+            alone = len(calls) == 1 and len(self._journal.fold.turn) == 1
         attempts = attempts or {}
-        if len(calls) == 1 and self._is_alone():
+        if alone:
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
             return
 
@@ -223,11 +220,6 @@ class Calls(msgspec.Struct, eq=False):
     def _ready(self) -> list[ToolCall]:
         return [item.call for item in self._journal.fold.turn if item.ready]
 
-    def _is_alone(self) -> bool:
-        """Return True if no other call may run beside the one whose turn it is."""
-        with self._journal.changed:
-            return len(self._journal.fold.turn) == 1
-
     def _run_one(
         self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
     ) -> bool:
@@ -270,10 +262,9 @@ class Calls(msgspec.Struct, eq=False):
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             if not journal.owner.here:  # in a child process that the callback forked
                 raise
-            result = ToolResult.failure(
-                f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
-                "cancelled",
-            )
+            kind = type(error).__name__
+            text = f"{call.name!r} was ended by {kind}. Its effect may have happened."
+            result = ToolResult.failure(text, "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._context.agent.delegates is not None:
             result = self._family.delegation().restore_meta(call.id, result)
@@ -285,11 +276,8 @@ class Calls(msgspec.Struct, eq=False):
             # otherwise Ctrl-C left this call behind, and it has been settled since
             if call.id in journal.fold.open:
                 self.write_result(call, result, time.monotonic() - began)
-                if (
-                    journal.spending is not None
-                    and len(journal.fold.open) == 1
-                    and not (token or self._context.closing)
-                ):
+                goes_on = len(journal.fold.open) == 1 and not (token or self._context.closing)
+                if journal.spending is not None and goes_on:
                     journal.spending.expect(self._context.agent.llm)
         if interrupt is not None:
             raise interrupt
@@ -424,11 +412,7 @@ class Calls(msgspec.Struct, eq=False):
             if token:
                 return
             item = items[call.id]
-            result = (
-                _unknown(DOUBTFUL)
-                if item.doubtful
-                else self._recovered(item.effective, item.attempt, token)
-            )
+            result = _unknown(DOUBTFUL) if item.doubtful else self._recovered(item, token)
             if result is None:
                 again.append(call)
                 continue
@@ -440,8 +424,9 @@ class Calls(msgspec.Struct, eq=False):
         if again:
             self.run(again, (), token, {call.id: items[call.id].attempt + 1 for call in again})
 
-    def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
+    def _recovered(self, item: OpenCall, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""
+        call, attempt = item.effective, item.attempt
         try:
             tool = self._context.agent.tools.get(call.name)
         except ToolNotFound:
@@ -515,15 +500,10 @@ class Calls(msgspec.Struct, eq=False):
     def left_running(self, deadline: float) -> list[str]:
         """Wait for call threads until `deadline` (monotonic seconds); return the ones left."""
         with self._journal.changed:
-            threads = list(self._threads or ())
+            threads = [one for one in self._threads or () if one is not threading.current_thread()]
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return [
-            thread.name
-            for thread in threads
-            if thread.is_alive() and thread is not threading.current_thread()
-        ]
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in threads if thread.is_alive()]
 
     def clean_up(self) -> None:
         """Run the cleanups that tools registered, the last registered first."""

@@ -223,15 +223,11 @@ class Delegation(msgspec.Struct, eq=False):
         over = [one for one in found if one.status in ENDED]
         for one in over:
             self._mark_known(one.id, one.seq)
-        texts = [
-            f"{one.agent} ({one.id}):\n{one.report}" if len(found) > 1 else one.report
-            for one in over
-        ]
-        texts += [
-            f"{one.progress}: no answer within {timeout:g} seconds."
-            for one in found
-            if one not in over
-        ]
+        texts = [one.report for one in over]
+        if len(found) > 1:
+            texts = [f"{one.agent} ({one.id}):\n{one.report}" for one in over]
+        late = [one for one in found if one not in over]
+        texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in late]
         failed = any(one.status is not _S.FINISHED for one in found)
         metas = [{**one.meta(), "collected": one in over} for one in found]
         return _answer("\n\n".join(texts), {CHILDREN: metas}, failed)
@@ -260,11 +256,8 @@ class Delegation(msgspec.Struct, eq=False):
                 self._cancel_child(context, id)
                 found = self._outcome(id)
                 self._mark_known(id, found.seq)
-                lines.append(
-                    f"{found.agent} ({id}) was done already."
-                    if found.status in ENDED
-                    else found.report
-                )
+                done = f"{found.agent} ({id}) was done already."
+                lines.append(done if found.status in ENDED else found.report)
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
         return self._remember_meta(context, _answer("\n".join(lines), meta))
 
@@ -278,11 +271,9 @@ class Delegation(msgspec.Struct, eq=False):
         elif self._outcome(id).status not in (*ENDED, _S.PAUSED):  # another process owns the child
             self._journal.store.post(id, Interrupt(), f"{context.idempotency_key}>{id}")
             deadline = time.monotonic() + _CLOSE_SECONDS
-            while (
-                self._outcome(id).status not in (*ENDED, _S.PAUSED)
-                and not context.cancelled
-                and time.monotonic() < deadline
-            ):
+            while self._outcome(id).status not in (*ENDED, _S.PAUSED):
+                if context.cancelled or time.monotonic() >= deadline:
+                    break
                 context.cancelled.wait(_FOREIGN_POLL_SECONDS)
 
     def tell(
@@ -299,20 +290,15 @@ class Delegation(msgspec.Struct, eq=False):
         if conversation == self.id:
             raise ToolError("That is this conversation itself.", "validation", retryable=False)
         mine = namespace_of(conversation) == namespace_of(self.id)  # no message crosses tenants
-        if not mine or (
-            conversation not in delegates.send_to
-            and self._root(conversation) != self._root(self.id)
-        ):
+        allowed = conversation in delegates.send_to
+        if not mine or not (allowed or self._root(conversation) == self._root(self.id)):
             raise _unknown(f"This conversation may send to no conversation {conversation!r}.")
         given = self._children().get(conversation)
         if given is not None:
             self._agent_of(delegates, conversation)
         self._check_messages(delegates)
-        begins = (
-            given is not None
-            and self._open(conversation) is None
-            and not self._is_watched(conversation)
-        )
+        works = self._open(conversation) is not None or self._is_watched(conversation)
+        begins = given is not None and not works
         with (
             self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
         ):
@@ -458,11 +444,8 @@ class Delegation(msgspec.Struct, eq=False):
         place = object()
         with self._lock:
             working = list(self._background)
-        paused = {
-            id
-            for id in working
-            if (child := self._open(id)) is not None and child.status is _S.PAUSED
-        }
+        opened = [child for id in working if (child := self._open(id)) is not None]
+        paused = {child.id for child in opened if child.status is _S.PAUSED}
         with self._lock:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
@@ -561,14 +544,10 @@ class Delegation(msgspec.Struct, eq=False):
     def _delegates_of(self, id: str) -> Delegates | None:
         """Return the delegates that a child belongs to, even after a handoff."""
         name = self._children()[id].agent
-        return next(
-            (
-                one
-                for one in (self._context.agent.delegates, *self._attached)
-                if one is not None and name in one.given
-            ),
-            None,
-        )
+        for one in (self._context.agent.delegates, *self._attached):
+            if one is not None and name in one.given:
+                return one
+        return None
 
     def _announce(self, child: Conversation, agent: str) -> None:
         with self._lock:
@@ -619,11 +598,8 @@ class Delegation(msgspec.Struct, eq=False):
         """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
             given = self._delegated or {}
-            threads = [
-                thread
-                for id, thread in self._background.items()
-                if not (id in given and given[id].detached)
-            ]
+            detached = {id for id, one in given.items() if one.detached}
+            threads = [one for id, one in self._background.items() if id not in detached]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -732,11 +708,8 @@ class Delegation(msgspec.Struct, eq=False):
     def _attach(self, delegates: Delegates, listed: dict[str, Summary]) -> None:
         journal = self._journal
         with journal.changed:
-            awaited = [
-                ids_of(item.effective.arguments)
-                for item in journal.fold.open.values()
-                if item.call.name == "delegate_collect"
-            ]
+            calls = [item.effective for item in journal.fold.open.values()]
+            awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
         for id, given in list(self._children().items()):
             mine = given.background and given.agent in delegates.given
             if id not in listed or not mine or self._is_watched(id):
@@ -756,14 +729,9 @@ class Delegation(msgspec.Struct, eq=False):
         with self._lock:
             watched = list(self._background)
         children = self._children()
-        stopped = [
-            id
-            for id in watched
-            if id in children
-            and not children[id].detached
-            and (child := self._open(id)) is not None
-            and interruptible(child)
-        ]
+        attached = [id for id in watched if id in children and not children[id].detached]
+        opened = [child for id in attached if (child := self._open(id)) is not None]
+        stopped = [child.id for child in opened if interruptible(child)]
         if stopped:
             for id in stopped:
                 children[id].stopped = True
@@ -820,11 +788,8 @@ def _unknown(text: str) -> ToolError:
 
 def _continues_later(agent: str) -> ToolResult:
     """Return the unwritten result of a call that is made again after a reopening."""
-    return ToolResult.failure(
-        f"{agent} continues when the conversation is opened again.",
-        "cancelled",
-        meta={CONTINUES_LATER: True},
-    )
+    text = f"{agent} continues when the conversation is opened again."
+    return ToolResult.failure(text, "cancelled", meta={CONTINUES_LATER: True})
 
 
 def has_ended(child: Conversation) -> bool:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
@@ -105,23 +105,12 @@ class ModelAnswer(msgspec.Struct, frozen=True):
         usage, cost = fair(found.usage, found.cost)
         if cost is None and agent.limits.cost is not None:
             cost = agent.llm.cost(usage)
-        return {
-            "text": found.text,
-            "reasoning": found.reasoning,
-            "usage": usage,
-            "based_on": self.based_on,
-            "stop_reason": found.stop_reason,
-            "model": found.model,
-            "wire": found.wire,
-            "native": found.native,
-            "response_id": found.response_id,
-            "duration": self.duration,
-            "cost": cost,
-            "request_hash": found.request_hash,
-            "route": found.route,
-            "notes": found.notes,
-            "host": found.host,
-        }
+        fields = asdict(found)
+        if type(found) is not Completion:  # a custom model may return a subclass
+            fields = {name: fields[name] for name in Completion.__struct_fields__}
+        del fields["calls"]
+        more = {"based_on": self.based_on, "duration": self.duration}
+        return {**fields, "usage": usage, "cost": cost, **more}
 
 
 class HookPoints(msgspec.Struct, eq=False):
@@ -144,7 +133,7 @@ class HookPoints(msgspec.Struct, eq=False):
         hooked = self._context.agent.hooked
         assert hooked is not None
         context = self._context_of(cancelled)
-        return hooked.ask(bound, context, msgspec.structs.asdict, _is_never, subject, failure)
+        return hooked.ask(bound, context, asdict, _is_never, subject, failure)
 
     def _context_of(self, cancelled: Cancellation) -> ToolContext:
         found, context, llm = self._tool_context, self._context, self._context.llm()

@@ -303,11 +303,12 @@ class Journal(msgspec.Struct, eq=False):
         title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
         created, last, updated = fold.created, fold.last_seq, fold.last_time
         for event in draft:
-            if type(event) is ev.StatusChanged:
+            kind = type(event)
+            if kind is ev.StatusChanged:
                 status = event.status
-            elif type(event) is ev.MessageAdded:
+            elif kind is ev.MessageAdded:
                 title = title or title_of(event)
-            elif type(event) is ev.HistoryCondensed and event.so_far is not None:
+            elif kind is ev.HistoryCondensed and event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp

@@ -140,19 +140,16 @@ class Loop(msgspec.Struct, eq=False):
                 self._calls.recover(calls)
             case actions.HandOver(name):
                 self._hand_over(name)
-            case Nudge():
-                self._nudge(action)
+            case Nudge(about, text):
+                with self.context.journal as journal:
+                    if self._decide() == action:
+                        journal.tell_model(clean(text), about)
             case actions.CondenseHistory(asked, tokens):
                 self._condensing.condense(asked, tokens)
             case Stop():
                 self._stop(action)
             case AwaitEvents():
                 pass
-
-    def _nudge(self, action: Nudge) -> None:
-        with self.context.journal as journal:
-            if self._decide() == action:
-                journal.tell_model(clean(action.text), action.about)
 
     def _stop(self, action: Stop) -> None:
         ends = action.status is ConversationStatus.FINISHED
