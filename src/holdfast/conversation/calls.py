@@ -451,8 +451,8 @@ class Calls(msgspec.Struct, eq=False):
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            kind, id = type(error).__name__, self._journal.id
-            _log.warning("conversation %s: reconcile of %s failed: %s", id, call.name, kind)
+            kind = type(error).__name__
+            self._journal.log(f"reconcile of {call.name} failed: {kind}")
             return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
 
     def refuse_queued(self) -> None:

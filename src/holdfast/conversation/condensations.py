@@ -21,8 +21,6 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from holdfast.agent.condensers.condenser_input import CondenserInput
 
-_log = logging.getLogger("holdfast")
-
 DEFAULT_SHARE = 0.5  # of the present tokens that a condensation aims at
 
 
@@ -77,17 +75,14 @@ class Condensations(msgspec.Struct, eq=False):
             found = answer() if journal.observed is None else journal.observed.condensed(answer)
         except Exception as error:
             if not token:
-                _log.exception("conversation %s: the condenser failed", journal.id)
+                journal.log("the condenser failed", logging.ERROR, traceback=True)
             return f"{type(error).__name__}: {clean(str(error))}"
         if found is None:
             return "nothing can be left out"
         with journal.changed:
             if not self._is_valid(found, work):
-                _log.error(
-                    "conversation %s: the condenser named no messages or answers that are still"
-                    " shown",
-                    journal.id,
-                )
+                problem = "the condenser named no messages or answers that are still shown"
+                journal.log(problem, logging.ERROR)
                 return "the condenser named nothing that is still shown"
             try:
                 with journal:
@@ -104,7 +99,7 @@ class Condensations(msgspec.Struct, eq=False):
                         )
             except UnreadableEvent as error:
                 problem = f"the condenser's result cannot be stored: {error.problem}"
-                _log.error("conversation %s: %s", journal.id, problem)
+                journal.log(problem, logging.ERROR)
                 return problem
         return ""
 

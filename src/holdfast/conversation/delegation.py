@@ -4,7 +4,6 @@ cancelled, and found again after a crash. `agent.delegation` defines the tools."
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
     from holdfast.tools import ToolContext
 
-_log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 # Events of a child that another process owns do not reach this one; so often it is looked up.
@@ -94,9 +92,6 @@ class Delegation(msgspec.Struct, eq=False):
     @property
     def id(self) -> str:
         return self._journal.id
-
-    def _warn(self, problem: str, error: Exception) -> None:
-        _log.warning("conversation %s: %s: %s", self.id, problem, error)
 
     # --- the tools ---
 
@@ -190,7 +185,7 @@ class Delegation(msgspec.Struct, eq=False):
                     if found.status in ENDED and not self._context.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
-                    self._warn(f"the outcome of its child {id} could not be posted", error)
+                    self._journal.log(f"the outcome of its child {id} could not be posted: {error}")
 
     def _collected(
         self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
@@ -521,7 +516,7 @@ class Delegation(msgspec.Struct, eq=False):
                 ended = close_inbox(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
-            self._warn(f"the outcome of its child {child.id} could not be posted", error)
+            self._journal.log(f"the outcome of its child {child.id} could not be posted: {error}")
         finally:
             self._unwatch(child.id)
         # A sender posts first and then checks for a watcher. Here the watch ends first and the
@@ -538,7 +533,7 @@ class Delegation(msgspec.Struct, eq=False):
                 self._reopen(self._call_context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
-            self._warn(f"its child {id} could not be opened again", error)
+            self._journal.log(f"its child {id} could not be opened again: {error}")
             return False
 
     def _delegates_of(self, id: str) -> Delegates | None:
@@ -764,7 +759,7 @@ class Delegation(msgspec.Struct, eq=False):
                     elif (delegation := child.hosting.context.delegation) is not None:
                         delegation.resume_stopped()
                 except HoldfastError as error:
-                    self._warn(f"its child {id} cannot resume", error)
+                    self._journal.log(f"its child {id} cannot resume: {error}")
                     continue
             resumed.append(id)
         if resumed:
@@ -775,7 +770,7 @@ class Delegation(msgspec.Struct, eq=False):
                         ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed}
                     )
             except HoldfastError as error:
-                self._warn("the resumption of its children could not be journaled", error)
+                self._journal.log(f"the resumption of its children could not be journaled: {error}")
 
 
 def _answer(text: str, meta: dict[str, Any] | None = None, is_error: bool = False) -> ToolResult:

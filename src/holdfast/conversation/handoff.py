@@ -6,15 +6,11 @@ agent's. The run keeps the steps, tokens and cost that it has used.
 
 from __future__ import annotations
 
-import logging
-
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import ITSELF, MAIN, UNPLANNED, family, find
 from holdfast.agent.limits import check_tree
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ConfigurationError
-
-_log = logging.getLogger("holdfast")
 
 UNKNOWN = "This conversation has no agent {name!r}, so nothing was handed over. Go on yourself."
 UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
@@ -48,16 +44,10 @@ def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
         return agent, ITSELF.format(name=name or MAIN)
     try:
         if spending is not None:
-            check_tree(
-                "the budget of this conversation has",
-                agent.llm,
-                spending.counts_tokens,
-                spending.counts_cost,
-            )
+            counts = spending.counts_tokens, spending.counts_cost
+            check_tree("the budget of this conversation has", agent.llm, *counts)
     except ConfigurationError as error:
         shown = name or MAIN
-        _log.warning(
-            "conversation %s: nothing was handed over to %s: %s", context.journal.id, shown, error
-        )
+        context.journal.log(f"nothing was handed over to {shown}: {error}")
         return agent, UNBOUNDED.format(error=error)
     return agent, ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from holdfast import commands as cmd
@@ -18,8 +16,6 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.store import Posted
-
-_log = logging.getLogger("holdfast")
 
 
 class _Outcome(msgspec.Struct, eq=False):
@@ -104,12 +100,7 @@ class CommandInbox(msgspec.Struct, eq=False):
             if outcome is not None:
                 outcome.done, outcome.error = True, misfit
             elif misfit is not None:
-                _log.warning(
-                    "conversation %s: a posted %s was dropped: %s",
-                    journal.id,
-                    type(posted.command).__name__,
-                    misfit,
-                )
+                journal.log(f"a posted {type(posted.command).__name__} was dropped: {misfit}")
             return effect
 
     def execute(self, command: cmd.Command, key: str) -> None:

@@ -124,12 +124,13 @@ class Journal(msgspec.Struct, eq=False):
         if self._orphan_marks:
             assert self.lease is not None
             if not _processes().end_owned(self._orphan_marks):
-                _log.error(
-                    "conversation %s: processes that a killed owner left could not be ended",
-                    self.id,
-                )
+                self.log("processes that a killed owner left could not be ended", logging.ERROR)
             self.store.note(self.lease, ())
             self._orphan_marks = ()
+
+    def log(self, problem: str, level: int = logging.WARNING, traceback: bool = False) -> None:
+        """Log a problem of this conversation."""
+        _log.log(level, "conversation %s: %s", self.id, problem, exc_info=traceback)
 
     def process_environment(self) -> dict[str, str]:
         """Return the environment variables that mark processes started by calls.
@@ -303,7 +304,7 @@ class Journal(msgspec.Struct, eq=False):
         title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
         created, last, updated = fold.created, fold.last_seq, fold.last_time
         for event in draft:
-            kind = type(event)
+            kind: object = type(event)
             if kind is ev.StatusChanged:
                 status = event.status
             elif kind is ev.MessageAdded:

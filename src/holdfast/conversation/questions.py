@@ -21,8 +21,6 @@ from holdfast.tools.results import clean
 
 OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait"] | None
 
-_log = logging.getLogger("holdfast")
-
 _MAX_QUESTION_CHARS = 10_000  # characters of a question
 _HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect
 _MAX_QUESTIONS = 100  # questions of one call; an endlessly asking server must not fill the journal
@@ -75,9 +73,8 @@ class UserQuestions(msgspec.Struct, eq=False):
         on_question = self._on_question
         if on_question is None:
             return None
-        asked = self._begin(
-            call_id, clean(message)[:_MAX_QUESTION_CHARS], schema, clean(url), clean(asker)
-        )
+        message = clean(message)[:_MAX_QUESTION_CHARS]
+        asked = self._begin(call_id, message, schema, clean(url), clean(asker))
         if asked is None:
             return None
         forget = [flag.add_callback(asked.woken.set) for flag in flags]
@@ -104,16 +101,11 @@ class UserQuestions(msgspec.Struct, eq=False):
             if item is None:  # answered meanwhile; the asking call was left behind
                 return None
             if item.questioned >= _MAX_QUESTIONS:
-                _log.warning(
-                    "conversation %s: call %s has asked %d questions; further ones are declined",
-                    journal.id,
-                    call_id,
-                    _MAX_QUESTIONS,
-                )
+                count = f"{_MAX_QUESTIONS} questions"
+                journal.log(f"call {call_id} has asked {count}; further ones are declined")
                 return None
-            question = ev.Question(
-                f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name
-            )
+            id, asker = f"{call_id}?{item.questioned + 1}", asker or item.call.name
+            question = ev.Question(id, message, schema, url, asker)
             journal.add(
                 ev.DecisionMade,
                 call_id=call_id,
@@ -151,19 +143,11 @@ class UserQuestions(msgspec.Struct, eq=False):
             found = callback(question)
             values = complete_answer("on_question", question.schema, found)
         except ConfigurationError as error:
-            _log.warning(
-                "conversation %s: the answer to question %s was dropped: %s",
-                self._journal.id,
-                question.id,
-                error,
-            )
+            self._journal.log(f"the answer to question {question.id} was dropped: {error}")
             return "on_question's answer does not fit the form"
         except Exception as error:
-            _log.exception(
-                "conversation %s: on_question raised, so that question %s has no answer",
-                self._journal.id,
-                question.id,
-            )
+            problem = f"on_question raised, so that question {question.id} has no answer"
+            self._journal.log(problem, logging.ERROR, traceback=True)
             return f"on_question raised {type(error).__name__}"
         if values is not None:
             with self._journal:
