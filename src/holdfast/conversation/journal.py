@@ -92,10 +92,7 @@ class Journal(msgspec.Struct, eq=False):
         """Take the lease if it is not held yet, and catch up. Raises `LeaseHeld`, or if closed."""
         with self.changed:
             if self.closed:
-                raise ConversationClosed(
-                    f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
-                    " store, id=...)."
-                )
+                raise self.closed_error()
             if self.lease is None:
                 self.lease = self.store.acquire(self.id, self._notify)
                 self._orphan_marks, self._needs_catch_up = self.lease.orphan_notes, True
@@ -115,6 +112,11 @@ class Journal(msgspec.Struct, eq=False):
                 self._read()
                 self.stale = False
                 self.changed.notify_all()
+
+    def closed_error(self) -> ConversationClosed:
+        """Return the error for a use of the closed conversation."""
+        how = "Open it again with Conversation(agent, store, id=...)."
+        return ConversationClosed(f"Conversation {self.id!r} is closed. {how}")
 
     def _end_orphans(self) -> None:
         """End the processes that a dead owner's calls left running.
@@ -304,12 +306,11 @@ class Journal(msgspec.Struct, eq=False):
         title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
         created, last, updated = fold.created, fold.last_seq, fold.last_time
         for event in draft:
-            kind: object = type(event)
-            if kind is ev.StatusChanged:
+            if type(event) is ev.StatusChanged:
                 status = event.status
-            elif kind is ev.MessageAdded:
+            elif type(event) is ev.MessageAdded:
                 title = title or title_of(event)
-            elif kind is ev.HistoryCondensed and event.so_far is not None:
+            elif type(event) is ev.HistoryCondensed and event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp

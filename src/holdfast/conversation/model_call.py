@@ -25,7 +25,7 @@ from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
 from holdfast.agent.handoffs import not_done
 from holdfast.agent.prompt import lengths
-from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
@@ -33,6 +33,7 @@ from holdfast.conversation.deltas import Deltas
 from holdfast.conversation.fold import turn
 from holdfast.conversation.handoff import refusal
 from holdfast.conversation.hook_points import HookPoints, ModelAnswer
+from holdfast.conversation.message_content import cleaned
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.verdicts import CallVerdict, decide
@@ -142,20 +143,12 @@ class ModelCall(msgspec.Struct, eq=False):
     def _write_addition(self, addition: Addition | Remark) -> None:
         journal = self._context.journal
         if isinstance(addition, Remark):
-            journal.add(
-                ev.NoteRecorded,
-                about=addition.about,
-                text=clean(addition.text),
-                details=addition.details,
-            )
+            text = clean(addition.text)
+            journal.add(ev.NoteRecorded, about=addition.about, text=text, details=addition.details)
         elif addition.about not in journal.fold.own_messages.seqs:
-            content = [
-                TextContent(clean(block.text)) if isinstance(block, TextContent) else block
-                for block in addition.content
-            ]
             journal.add(
                 ev.MessageAdded,
-                content=tuple(content),
+                content=cleaned(addition.content),
                 sender="holdfast",
                 about=addition.about,
                 usage=addition.usage,

@@ -17,7 +17,6 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
-    ConversationClosed,
     HookDenied,
     LimitExceeded,
     LLMError,
@@ -100,10 +99,7 @@ class RunContext(msgspec.Struct, eq=False):
 
     def check_open(self) -> None:
         if self.closing:
-            raise ConversationClosed(
-                f"Conversation {self.journal.id!r} is closed. Open it again with"
-                " Conversation(agent, store, id=...)."
-            )
+            raise self.journal.closed_error()
 
     def llm(self, in_condensation: bool = False) -> Any:
         """Return the agent's model for calls beside the loop, within the budgets of the tree.
