@@ -101,7 +101,7 @@ class Delegation(msgspec.Struct, eq=False):
         """Run the tool `delegate`."""
         made = delegates.agent(agent)
         if made is None:
-            raise _unknown(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
+            raise _refused(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
         self._check_depth(delegates)
         try:
             with self._held_place(delegates, context.attempt <= 1) as place:
@@ -143,10 +143,8 @@ class Delegation(msgspec.Struct, eq=False):
         found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
             return _answer("No agent works in the background.")
-        lines = [
-            f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
-            for one in found
-        ]
+        more = dict.fromkeys(ENDED, " Its answer can be collected.")
+        lines = [f"{one.progress}.{more.get(one.status, '')}" for one in found]
         return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in found]})
 
     def collect(
@@ -200,9 +198,7 @@ class Delegation(msgspec.Struct, eq=False):
             while True:
                 with self._woken(context, wanted) as woken:
                     found = [self._outcome(id) for id in wanted]
-                    open = [
-                        one for one in found if one.status not in ENDED or self._is_watched(one.id)
-                    ]
+                    open = [one for one in found if self._works(one)]
                     left = deadline - time.monotonic()
                     if not open or context.cancelled or left < 0 or self._context.closing:
                         break
@@ -226,6 +222,9 @@ class Delegation(msgspec.Struct, eq=False):
         failed = any(one.status is not _S.FINISHED for one in found)
         metas = [{**one.meta(), "collected": one in over} for one in found]
         return _answer("\n\n".join(texts), {CHILDREN: metas}, failed)
+
+    def _works(self, child: ChildOutcome) -> bool:
+        return child.status not in ENDED or self._is_watched(child.id)
 
     @contextmanager
     def _woken(
@@ -279,15 +278,15 @@ class Delegation(msgspec.Struct, eq=False):
         if conversation == "parent":
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
-                raise _unknown(
+                raise _refused(
                     "This conversation has no parent: the user gave it its work. Answer instead."
                 )
         if conversation == self.id:
-            raise ToolError("That is this conversation itself.", "validation", retryable=False)
+            raise _refused("That is this conversation itself.", "validation")
         mine = namespace_of(conversation) == namespace_of(self.id)  # no message crosses tenants
         allowed = conversation in delegates.send_to
         if not mine or not (allowed or self._root(conversation) == self._root(self.id)):
-            raise _unknown(f"This conversation may send to no conversation {conversation!r}.")
+            raise _refused(f"This conversation may send to no conversation {conversation!r}.")
         given = self._children().get(conversation)
         if given is not None:
             self._agent_of(delegates, conversation)
@@ -302,7 +301,7 @@ class Delegation(msgspec.Struct, eq=False):
             try:
                 journal.store.post(conversation, command, key)
             except ConversationNotFound:
-                raise _unknown(f"There is no conversation {conversation!r}.") from None
+                raise _refused(f"There is no conversation {conversation!r}.") from None
             with self._lock:
                 if self._sent_times is not None:
                     self._sent_times.append(journal.clock())
@@ -358,12 +357,11 @@ class Delegation(msgspec.Struct, eq=False):
         with self._lock:
             self._sent_times = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
-            raise ToolError(
+            raise _refused(
                 f"This conversation has sent {len(sent)} messages to others since the user's last"
                 " message, and may send no more until the next one. Do not try again: finish with"
                 " what you have, and say what is still open.",
                 "rate_limit",
-                retryable=False,
             )
 
     def _last_word(self, id: str) -> datetime | None:
@@ -444,11 +442,10 @@ class Delegation(msgspec.Struct, eq=False):
         with self._lock:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
-                raise ToolError(
+                raise _refused(
                     f"{running} agents work for this conversation; at most {delegates.max_running}"
                     " may. Collect or cancel one, or wait for an answer.",
                     "rate_limit",
-                    retryable=False,
                 )
             self._places.add(place)
         try:
@@ -461,11 +458,10 @@ class Delegation(msgspec.Struct, eq=False):
         if self._depth is None:
             self._depth = len(self._ancestors(self.id)) - 1
         if self._depth >= delegates.max_depth:
-            raise ToolError(
+            raise _refused(
                 f"This conversation is itself a delegate, {self._depth} levels below the root; at"
                 f" most {delegates.max_depth} are allowed. Do the task yourself.",
                 "validation",
-                retryable=False,
             )
 
     def _ancestors(self, id: str) -> list[str]:
@@ -628,7 +624,7 @@ class Delegation(msgspec.Struct, eq=False):
         for id in ids:
             if id not in known:
                 there = ", ".join(known) or "none"
-                raise _unknown(f"No agent works in the background as {id!r}. There are: {there}.")
+                raise _refused(f"No agent works in the background as {id!r}. There are: {there}.")
         return list(dict.fromkeys(ids))
 
     def _record_child(self, id: str, given: DelegatedChild) -> None:
@@ -663,7 +659,7 @@ class Delegation(msgspec.Struct, eq=False):
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
-            raise _unknown(
+            raise _refused(
                 f"The agent {given.agent!r} of the conversation {id!r} no longer exists."
             )
         return made
@@ -777,8 +773,8 @@ def _answer(text: str, meta: dict[str, Any] | None = None, is_error: bool = Fals
     return ToolResult((TextContent(text),), meta=meta or {}, is_error=is_error)
 
 
-def _unknown(text: str) -> ToolError:
-    return ToolError(text, "not_found", retryable=False)
+def _refused(text: str, kind: str = "not_found") -> ToolError:
+    return ToolError(text, kind, retryable=False)
 
 
 def _continues_later(agent: str) -> ToolResult:
