@@ -143,8 +143,8 @@ class Delegation(msgspec.Struct, eq=False):
         found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
             return _answer("No agent works in the background.")
-        more = dict.fromkeys(ENDED, " Its answer can be collected.")
-        lines = [f"{one.progress}.{more.get(one.status, '')}" for one in found]
+        ready = " Its answer can be collected."
+        lines = [f"{one.progress}.{ready if one.status in ENDED else ''}" for one in found]
         return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in found]})
 
     def collect(
