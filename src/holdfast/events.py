@@ -581,13 +581,7 @@ def line(event: AnyEvent) -> bytes:
     one line."""
     if type(event) is DamagedEvent:
         raw = event.raw
-        whole = (
-            bool(raw)
-            and b"\n" not in raw
-            and b"\r" not in raw
-            and raw == raw.strip()
-            and bool(event.fields)
-        )
+        whole = len(raw.splitlines()) == 1 and raw == raw.strip() and bool(event.fields)
         return raw if whole and _reads_as(raw, event, None) else encode(event)
     data = encode(event)
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data

@@ -32,6 +32,8 @@ _log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
+# events that change the listing entry of a conversation; most do not
+_LISTED = frozenset((ev.StatusChanged, ev.MessageAdded, ev.HistoryCondensed))
 
 
 def utc_now() -> datetime:
@@ -305,12 +307,12 @@ class Journal(msgspec.Struct, eq=False):
         fold = self.fold
         title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
         created, last, updated = fold.created, fold.last_seq, fold.last_time
-        for event in draft:
+        for event in [one for one in draft if type(one) in _LISTED]:
             if type(event) is ev.StatusChanged:
                 status = event.status
             elif type(event) is ev.MessageAdded:
                 title = title or title_of(event)
-            elif type(event) is ev.HistoryCondensed and event.so_far is not None:
+            elif event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp

@@ -25,12 +25,14 @@ class RequestView(msgspec.Struct, eq=False):
     def transcript(self) -> Transcript:
         """Return the next request's transcript, at the cost of the new events. Needs the lock."""
         journal, view = self._journal, self._view
-        new = journal.after(self._seq) if view is not None else ()
-        if view is None or any(type(one) is ev.HistoryCondensed and one.changes for one in new):
-            view = self._view = View.of(journal.tail)
-        else:
-            for event in new:
+        changed = view is None
+        if view is not None:
+            for event in journal.after(self._seq):
+                if changed := type(event) is ev.HistoryCondensed and event.changes:
+                    break
                 view.feed(event)
+        if view is None or changed:
+            view = self._view = View.of(journal.tail)
         self._seq = journal.fold.last_seq
         transcript = view.ready()
         transcript.last_answer = journal.fold.assistant  # even if a condensation hides it
