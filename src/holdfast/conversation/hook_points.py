@@ -133,7 +133,7 @@ class HookPoints(msgspec.Struct, eq=False):
         hooked = self._context.agent.hooked
         assert hooked is not None
         context = self._context_of(cancelled)
-        return hooked.ask(bound, context, asdict, _is_never, subject, failure)
+        return hooked.ask(bound, context, asdict, lambda _: False, subject, failure)
 
     def _context_of(self, cancelled: Cancellation) -> ToolContext:
         found, context, llm = self._tool_context, self._context, self._context.llm()
@@ -462,10 +462,6 @@ def _is_content(found: Any) -> bool:
 
 def _is_answer(found: Any) -> bool:
     return isinstance(found, str | Completion | dict)
-
-
-def _is_never(found: Any) -> bool:
-    return False
 
 
 def _checked_change(change: Any) -> tuple[Content, ...]:

@@ -130,28 +130,23 @@ class RunContext(msgspec.Struct, eq=False):
         _log.warning("conversation %s stopped: %s: %s", journal.id, kind, error)
 
 
-_DETAILS: tuple[tuple[type[BaseException], dict[str, str]], ...] = (
-    (
-        LLMError,
-        {
-            "status": "status",
-            "code": "code",
-            "requestId": "request_id",
-            "retryAfter": "retry_after",
-        },
-    ),
-    (LimitExceeded, {"type": "type", "value": "value", "limit": "limit", "source": "source"}),
-    (HookDenied, {"hook": "hook", "on": "on", "failed": "failed"}),
-    (OutputInvalid, {"problem": "problem", "rounds": "rounds"}),
+# The fields of an error that its event keeps.
+_DETAILS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
+    (LLMError, ("status", "code", "request_id", "retry_after")),
+    (LimitExceeded, ("type", "value", "limit", "source")),
+    (HookDenied, ("hook", "on", "failed")),
+    (OutputInvalid, ("problem", "rounds")),
 )
 
 
 def _details(error: BaseException) -> dict[str, Any]:
-    for kind, names in _DETAILS:
-        if isinstance(error, kind):
-            found = {key: getattr(error, name) for key, name in names.items()}
-            return {key: value for key, value in found.items() if value}
-    return {}
+    """Return the fields of an error that are not empty, in camelCase."""
+    found: dict[str, Any] = {}
+    for name in next((names for kind, names in _DETAILS if isinstance(error, kind)), ()):
+        first, *others = name.split("_")
+        if value := getattr(error, name):
+            found["".join([first, *map(str.capitalize, others)])] = value
+    return found
 
 
 def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
