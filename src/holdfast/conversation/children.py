@@ -37,18 +37,13 @@ CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-class Spawned(msgspec.Struct, frozen=True):
-    """The idempotency key of the call that spawned a child, and the family it joins."""
-
-    key: str
-    family: Children
-
-
 class ConversationOrigin(msgspec.Struct, frozen=True):
-    """The events and the fold of a fork, or the call that spawned the conversation."""
+    """The events and the fold of a fork, or the idempotency key of the call that spawned the
+    conversation and the family that it joins."""
 
     known: tuple[list[AnyEvent], Fold] | None = None
-    spawned: Spawned | None = None
+    spawned_by: str = ""
+    family: Children | None = None
 
 
 class _Child(msgspec.Struct, frozen=True):
@@ -142,7 +137,7 @@ class Children(msgspec.Struct, eq=False):
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
-            _origin=ConversationOrigin(spawned=Spawned(key, self)),
+            _origin=ConversationOrigin(None, key, self),
         )
         begun = bool(child.hosting.journal.fold.last_seq)
         listed = journal.store.list([id]) if begun else []

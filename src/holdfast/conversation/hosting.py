@@ -99,8 +99,7 @@ class Hosting:
         origin: ConversationOrigin,
         new_conversation: Callable[..., Conversation],
     ) -> None:
-        spawned = origin.spawned
-        parent = None if spawned is None else spawned.family.journal
+        parent = None if origin.family is None else origin.family.journal
         observed = None if parent is None else parent.observed
         journal = self.journal = Journal(
             store,
@@ -109,7 +108,7 @@ class Hosting:
             options.new_id,
             _weak_drain(self),
             origin.known,
-            "" if spawned is None else spawned.key,
+            origin.spawned_by,
         )
         journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
@@ -117,7 +116,9 @@ class Hosting:
             agent, journal, runtime, *agent_in_force(agent, journal.fold)
         )
         self.questions = UserQuestions(journal, options.on_question)
-        self.deltas = Deltas(journal, options.on_delta)
+        self.deltas = Deltas(journal)
+        if options.on_delta is not None:
+            self.deltas.listen(guarded(options.on_delta))
         view = RequestView(journal)
         self._hooks = HookPoints(context)
         # weak: a conversation that nobody holds is freed by its reference count
@@ -138,7 +139,7 @@ class Hosting:
         )
         self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
         self.inbox = CommandInbox(context, self.executor, self._hooks)
-        self._parent_children = None if spawned is None else spawned.family
+        self._parent_children = origin.family
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question
         self._subscriptions: list[Subscription] = []
