@@ -550,7 +550,7 @@ def test_of_two_clients_one_has_the_call_also_over_the_death_of_the_worker(tmp_p
             try:
                 host.execute(T, "a", Claim(call.id, name), key=f"claim {name}")
                 outcomes.append(name)
-            except ConfigurationError as error:
+            except Conflict as error:
                 outcomes.append(error)
 
         threads = [threading.Thread(target=claim, args=(name,)) for name in ("one", "two")]
