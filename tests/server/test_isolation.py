@@ -21,7 +21,7 @@ from holdfast import LLM, Agent, LocalRuntime, Tool, ToolResult
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm, form_of
 from holdfast.commands import Claim, Interrupt, Resume, Return, Send
-from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
+from holdfast.errors import ConfigurationError, Conflict, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
 from holdfast.server.shapes import CreateRequest, Info
