@@ -114,10 +114,10 @@ def an_unknown_outcome_is_told_as_success(resumes: bool) -> None:
 
 
 def reconcile_is_not_asked(resumes: bool) -> None:
-    def settled(self: Calls, call: Any, *_: Any) -> ToolResult | None:
+    def settled(self: Calls, item: OpenCall, *_: Any) -> ToolResult | None:
         return (
             None
-            if self._context.agent.tools.get(call.name).annotations.repeatable
+            if self._context.agent.tools.get(item.call.name).annotations.repeatable
             else calls_module._unknown()
         )
 

@@ -42,38 +42,43 @@ class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
 # Factories, not plain defaults: omit_defaults would drop what MCP wants always present.
 
 
-def _png() -> str:
-    return "image/png"
-
-
-def _wav() -> str:
-    return "audio/wav"
-
-
 class TextContent(Data, frozen=True, tag_field="type", tag="text"):
     """Text, for a model or a person to read."""
 
     text: str
 
 
-class ImageContent(Data, frozen=True, tag_field="type", tag="image"):
+class _Media(Data, frozen=True):
+    data: bytes
+    mime_type: str
+
+    def __post_init__(self) -> None:
+        name, data = type(self).__name__, self.data
+        if isinstance(data, str):
+            raise ConfigurationError(
+                f"{name}: data takes bytes, not text. For base64 give base64.b64decode(text), for a"
+                " file Path(name).read_bytes(). A URL is not fetched: read it first, or name it in"
+                " the message's text."
+            )
+        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
+        if not isinstance(self.mime_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            example = "image/png" if isinstance(self, ImageContent) else "audio/wav"
+            raise ConfigurationError(
+                f"{name}: mime_type takes a MIME type such as {example!r}, not {self.mime_type!r}."
+            )
+
+
+class ImageContent(_Media, frozen=True, tag_field="type", tag="image"):
     """An image: its bytes (base64 in JSON) and MIME type, such as `image/png`."""
 
-    data: bytes
-    mime_type: str = msgspec.field(default_factory=_png)
-
-    def __post_init__(self) -> None:
-        _check_media(self)
+    mime_type: str = msgspec.field(default_factory=lambda: "image/png")
 
 
-class AudioContent(Data, frozen=True, tag_field="type", tag="audio"):
+class AudioContent(_Media, frozen=True, tag_field="type", tag="audio"):
     """Sound: its bytes (base64 in JSON) and MIME type, such as `audio/wav`."""
 
-    data: bytes
-    mime_type: str = msgspec.field(default_factory=_wav)
-
-    def __post_init__(self) -> None:
-        _check_media(self)
+    mime_type: str = msgspec.field(default_factory=lambda: "audio/wav")
 
 
 class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
@@ -95,24 +100,6 @@ class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
                 "EmbeddedResource: resource takes a dict such as {'uri': 'file:///a.txt', 'text':"
                 f" '...'}}, not {self.resource!r}."
             )
-
-
-def _check_media(block: ImageContent | AudioContent) -> None:
-    """Raise `ConfigurationError` for media that are not bytes of a MIME type."""
-    name, data, mime_type = type(block).__name__, block.data, block.mime_type
-    if isinstance(data, str):
-        raise ConfigurationError(
-            f"{name}: data takes bytes, not text. For base64 give base64.b64decode(text), for a"
-            " file Path(name).read_bytes(). A URL is not fetched: read it first, or name it in the"
-            " message's text."
-        )
-    if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
-    if not isinstance(mime_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        example = "image/png" if name == "ImageContent" else "audio/wav"
-        raise ConfigurationError(
-            f"{name}: mime_type takes a MIME type such as {example!r}, not {mime_type!r}."
-        )
 
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
@@ -268,14 +255,6 @@ class ErrorInfo(Data, frozen=True):
     backoff: Literal["none", "fixed", "exponential"] = "none"
 
 
-def _nothing() -> tuple[Content, ...]:
-    return ()
-
-
-def _false() -> bool:
-    return False
-
-
 class _FromMCP(Data, frozen=True):
     """The fields of a result, and the `_meta` of MCP's own results."""
 
@@ -318,10 +297,10 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     """
 
     # Factories here too, for the two keys that MCP wants always present.
-    content: tuple[Content, ...] = msgspec.field(default_factory=_nothing)
+    content: tuple[Content, ...] = msgspec.field(default_factory=lambda: ())
     structured_content: Any = None
     meta: dict[str, Any] = {}
-    is_error: bool = msgspec.field(default_factory=_false)
+    is_error: bool = msgspec.field(default_factory=lambda: False)
     error: ErrorInfo | None = None
 
     def __post_init__(self) -> None:

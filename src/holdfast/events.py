@@ -20,6 +20,7 @@ import msgspec
 from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, text_of
 from holdfast.content import ToolResult as Result
 from holdfast.errors import UnreadableEvent
+from holdfast.nesting import too_deep
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -402,20 +403,7 @@ _Known = (
     | NoteRecorded
     | DamagedEvent
 )
-AnyEvent = (
-    AgentConfigured
-    | MessageAdded
-    | AssistantReplied
-    | DecisionMade
-    | ToolCallStarted
-    | ToolCallFinished
-    | HistoryCondensed
-    | StatusChanged
-    | ErrorRecorded
-    | NoteRecorded
-    | DamagedEvent
-    | UnknownEvent
-)
+AnyEvent = _Known | UnknownEvent
 
 
 class _Envelope(msgspec.Struct, rename="camel"):
@@ -430,13 +418,10 @@ _decoder = msgspec.json.Decoder(_Known)
 _envelope = msgspec.json.Decoder(_Envelope)
 _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 MAX_NESTING = 200
 """Levels of arrays and objects in the free-form parts of an event. Other JSON readers stop there
 or later, and no Python stack depth makes such an event unreadable."""
-# bytes of JSON up to which counting its brackets is cheaper than walking its values
-_CHEAP_BYTES = 4096
 
 
 def encode(event: AnyEvent | Event) -> bytes:
@@ -453,24 +438,22 @@ def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     An unknown type becomes `UnknownEvent`; a known one that does not decode becomes `DamagedEvent`.
 
     Args:
-        seq: The seq under which the bytes are stored. With it any other data becomes
-        `DamagedEvent`.
-            Without it, bytes that name no seq raise `ValueError`.
+        seq: The seq under which the bytes are stored. With it any other data becomes a
+            `DamagedEvent`. Without it, bytes that name no seq raise `ValueError`.
     """
     try:
         event: AnyEvent = _decoder.decode(data)
     except (ValueError, OverflowError, RecursionError) as error:
         event = _undecoded(data.encode() if isinstance(data, str) else bytes(data), seq, error)
     if seq is not None and event.seq != seq:
-        return _misplaced(event, seq, data.encode() if isinstance(data, str) else bytes(data))
+        return DamagedEvent(
+            seq=seq,
+            id=f"damaged-{seq}",
+            timestamp=event.timestamp,
+            reason=f"another event ({event.seq}) stands in its place",
+            raw=data.encode() if isinstance(data, str) else bytes(data),
+        )
     return event
-
-
-def _misplaced(event: AnyEvent, seq: int, data: bytes) -> DamagedEvent:
-    reason = f"another event ({event.seq}) stands in its place"
-    return DamagedEvent(
-        seq=seq, id=f"damaged-{seq}", timestamp=event.timestamp, reason=reason, raw=data
-    )
 
 
 def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
@@ -486,7 +469,7 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
             original_type=head.type,
             raw=msgspec.Raw(data),
         )
-    if isinstance(error, RecursionError) and _levels(data) <= MAX_NESTING:
+    if isinstance(error, RecursionError) and not too_deep(data, MAX_NESTING):
         raise error  # the caller's stack is too deep, not the event
     found = _object(data)
     kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
@@ -522,18 +505,6 @@ def _time(value: Any) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _levels(data: bytes) -> int:
-    """Return the nesting depth of arrays and objects in JSON, well-formed or not."""
-    depth = deepest = 0
-    for match in _BRACKETS.finditer(data):
-        if match[1]:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif match[2]:
-            depth -= 1
-    return deepest
-
-
 # --- the stored form ---
 
 
@@ -557,7 +528,11 @@ def record(event: AnyEvent | Event) -> bytes:
         raise UnreadableEvent(_named(event), _difference(event, found))
     if kind is AssistantReplied and cast(AssistantReplied, event).native is not _NO_NATIVE:
         _check_native(cast(AssistantReplied, event))
-    if _may_be_deep(data) and any(_too_deep(value) for value in _free_form(event)):
+    if (
+        len(data) > 2 * MAX_NESTING  # else it has too few brackets
+        and data.count(b"[") + data.count(b"{") > MAX_NESTING
+        and any(too_deep(_encoder.encode(value), MAX_NESTING) for value in _free_form(event))
+    ):
         raise UnreadableEvent(_named(event), f"it is nested more than {MAX_NESTING} levels deep")
     return data
 
@@ -565,12 +540,12 @@ def record(event: AnyEvent | Event) -> bytes:
 def _check_native(event: AssistantReplied) -> None:
     """Raise `UnreadableEvent` for a provider's form that no later request could contain."""
     try:
-        native = msgspec.json.decode(event.native)
+        msgspec.json.decode(event.native)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableEvent(
             _named(event), f"its native form is not JSON that can be read: {_told(error)}"
         ) from error
-    if _may_be_deep(event.native) and _too_deep(native):
+    if too_deep(bytes(event.native), MAX_NESTING):
         raise UnreadableEvent(
             _named(event), f"its native form is nested more than {MAX_NESTING} levels deep"
         )
@@ -606,13 +581,7 @@ def line(event: AnyEvent) -> bytes:
     one line."""
     if type(event) is DamagedEvent:
         raw = event.raw
-        whole = (
-            bool(raw)
-            and b"\n" not in raw
-            and b"\r" not in raw
-            and raw == raw.strip()
-            and bool(event.fields)
-        )
+        whole = len(raw.splitlines()) == 1 and raw == raw.strip() and bool(event.fields)
         return raw if whole and _reads_as(raw, event, None) else encode(event)
     data = encode(event)
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
@@ -668,32 +637,3 @@ def _free_form(event: AnyEvent | Event) -> list[Any]:
 
 def _resources(content: tuple[Content, ...]) -> list[Any]:
     return [block.resource for block in content if type(block) is EmbeddedResource]
-
-
-def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
-    """Return False if JSON is too short, or has too few brackets, to be nested more than
-    `MAX_NESTING` levels deep."""
-    size = len(data)
-    return size > 2 * MAX_NESTING and (
-        size > _CHEAP_BYTES or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
-    )
-
-
-def _too_deep(value: Any) -> bool:
-    """Return True if a JSON value is nested more than `MAX_NESTING` levels deep."""
-    level = [value]
-    for _ in range(MAX_NESTING):
-        below: list[Any] = []
-        for one in level:
-            items = (
-                list(cast("dict[str, Any]", one).values())
-                if type(one) is dict
-                else cast("list[Any]", one)
-                if type(one) is list
-                else []
-            )
-            below += [item for item in items if type(item) is dict or type(item) is list]
-        if not below:
-            return False
-        level = below
-    return True

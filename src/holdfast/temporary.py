@@ -106,7 +106,9 @@ def _remove_if_dead(path: str) -> bool:
         if not text.startswith(_MAGIC) or text.count(b"\n") < 2:
             return False
         work = os.fsdecode(text[len(_MAGIC) :].split(b"\n")[0])
-        if work and _has_work(Path(path, work)):
+        with_work = os.path.join(path, work)
+        names = os.listdir(with_work) if work and os.path.lexists(with_work) else []
+        if any(name != MARKER for name in names):
             if _LOGGED not in text:
                 os.pwrite(fd, _LOGGED, len(text))
                 _log.warning(
@@ -119,10 +121,3 @@ def _remove_if_dead(path: str) -> bool:
         return True
     finally:
         os.close(fd)
-
-
-def _has_work(folder: Path) -> bool:
-    try:
-        return any(name != MARKER for name in os.listdir(folder))
-    except FileNotFoundError:
-        return False

@@ -26,7 +26,7 @@ from holdfast import (
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict
-from holdfast.errors import ConfigurationError, ToolValidationError
+from holdfast.errors import ConfigurationError, Conflict, NotPending, ToolValidationError
 from holdfast.store import Store
 from tests.waiting import until
 
@@ -170,7 +170,7 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
         conversation.wait(10)
         [pending] = conversation.state.pending_confirmations
         other = ToolCall("", "note", {"text": "something else"}).arguments_hash
-        with pytest.raises(ConfigurationError, match="other arguments"):
+        with pytest.raises(Conflict, match="other arguments"):
             conversation.approve(pending.call.id, arguments_hash=other)
         store.post("c", cmd.Approve(pending.call.id, other))
         until(lambda: decisions(conversation)[-1][1] == "ask")
@@ -178,7 +178,7 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
         assert world.ran == []
         assert conversation.status is S.WAITING_FOR_CONFIRMATION
         with pytest.raises(
-            ConfigurationError,
+            NotPending,
             match=f"'9.9' does not wait for a decision. These do: {pending.call.id}",
         ):
             conversation.approve("9.9")
@@ -186,9 +186,9 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
             conversation.approve(arguments={"text": "b"})
         conversation.approve()
         assert conversation.wait(10) is S.FINISHED
-        with pytest.raises(ConfigurationError, match="No call waits"):
+        with pytest.raises(NotPending, match="No call waits"):
             conversation.approve()
-        with pytest.raises(ConfigurationError, match="No call waits"):
+        with pytest.raises(NotPending, match="No call waits"):
             conversation.reject()
 
 

@@ -32,7 +32,7 @@ from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation.actions import AwaitEvents, RecoverCalls, RunCalls, Stop, next_action
 from holdfast.conversation.state import fold
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, NotPending
 from holdfast.store import Batch, Store
 from tests.samples import examples
 from tests.waiting import until
@@ -313,7 +313,7 @@ def test_a_clients_call_is_offered_on_its_turn_and_holds_it(store: Store) -> Non
         until(lambda: "+gated a" in world.log)
         assert conversation.state.offers == ()
         far = next(call.id for call in conversation.state.pending_calls if call.name == "far")
-        with pytest.raises(ConfigurationError, match="a call before it"):
+        with pytest.raises(NotPending, match="a call before it"):
             conversation.execute(cmd.Claim(far, "client"))
         world.gates["gated a"].set()
         until(lambda: [offer.call.id for offer in conversation.state.offers] == [far])

@@ -40,7 +40,13 @@ from holdfast.conversation.actions import (
     next_action,
 )
 from holdfast.conversation.state import fold
-from holdfast.errors import ConfigurationError, ConversationClosed, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationClosed,
+    NotPending,
+    ToolValidationError,
+)
 from holdfast.store import Store
 from holdfast.testing.guarantees import _malformed as malformed
 from holdfast.tools.hooks import Hook
@@ -188,7 +194,7 @@ def test_a_call_is_offered_once_it_was_approved_and_with_what_the_approver_put_i
         (asked,) = conversation.state.pending_confirmations
         assert conversation.state.offers == ()
         for command in (cmd.Claim(asked.call.id, "one"), cmd.Settle(asked.call.id, "late.")):
-            with pytest.raises(ConfigurationError, match="waits for a decision"):
+            with pytest.raises(NotPending, match="waits for a decision"):
                 conversation.execute(command)
         conversation.approve(asked.call.id, arguments={"text": "other"})
         assert conversation.run().status is S.RUNNING
@@ -235,7 +241,7 @@ def test_an_interrupt_answers_offers_and_leaves_claimed_calls_to_their_client(st
         assert conversation.status is S.PAUSED
         assert [call.id for call in conversation.state.pending_calls] == [mine]
         assert "interrupted" in results(conversation)[other].text
-        with pytest.raises(ConfigurationError, match="not open"):
+        with pytest.raises(NotPending, match="not open"):
             conversation.execute(cmd.Claim(other, "one"))
         conversation.interrupt()
         conversation.execute(cmd.Return(mine, "one", ToolResult("late")))
@@ -265,7 +271,7 @@ def test_a_pause_lets_no_call_begin_and_takes_results(store: Store) -> None:
         mine, other = [offer.call.id for offer in conversation.state.offers]
         conversation.execute(cmd.Claim(mine, "one"))
         conversation.pause()
-        with pytest.raises(ConfigurationError, match="paused"):
+        with pytest.raises(Conflict, match="paused"):
             conversation.execute(cmd.Claim(other, "one"))
         conversation.execute(cmd.Claim(mine, "one"))
         conversation.execute(cmd.Return(mine, "one", ToolResult("x")))
@@ -281,23 +287,23 @@ def test_a_claim_is_one_clients_alone(store: Store) -> None:
         conversation.run()
         mine = conversation.state.offers[0].call.id
         near = conversation.state.pending_confirmations[0].call.id
-        with pytest.raises(ConfigurationError, match="was not claimed"):
+        with pytest.raises(Conflict, match="was not claimed"):
             conversation.execute(cmd.Return(mine, "one", ToolResult("x")))
-        with pytest.raises(ConfigurationError, match="was not claimed"):
+        with pytest.raises(Conflict, match="was not claimed"):
             conversation.execute(cmd.Return(mine, "", ToolResult("x")))
         conversation.execute(cmd.Claim(mine, "one"))
-        with pytest.raises(ConfigurationError, match="claimed by 'one'"):
+        with pytest.raises(Conflict, match="claimed by 'one'"):
             conversation.execute(cmd.Claim(mine, "two"))
-        with pytest.raises(ConfigurationError, match="claimed by 'one'"):
+        with pytest.raises(Conflict, match="claimed by 'one'"):
             conversation.execute(cmd.Return(mine, "two", ToolResult("x")))
         for call_id, message in (
             (near, "the conversation's own process runs it"),
             ("9.9", "no such call"),
         ):
-            with pytest.raises(ConfigurationError, match=message):
+            with pytest.raises(Conflict, match=message):
                 conversation.execute(cmd.Claim(call_id, "one"))
         conversation.execute(cmd.Return(mine, "one", ToolResult("x")))
-        with pytest.raises(ConfigurationError, match="has a result"):
+        with pytest.raises(NotPending, match="has a result"):
             conversation.execute(cmd.Return(mine, "one", ToolResult("again")))
         assert results(conversation)[mine].text == "x"
         assert starts(conversation) == [(mine, 1, "one")]
@@ -365,14 +371,14 @@ def test_what_no_client_will_answer_is_settled(store: Store) -> None:
         untaken, taken, late = [offer.call.id for offer in conversation.state.offers]
         conversation.execute(cmd.Claim(taken, "one"))
         conversation.execute(cmd.Claim(late, "one"))
-        with pytest.raises(ConfigurationError, match="claimed by 'one'"):
+        with pytest.raises(Conflict, match="claimed by 'one'"):
             conversation.execute(cmd.Settle(taken, "Nobody took it.", runner=""))
         conversation.execute(cmd.Settle(untaken, "No client took it in 60 s.", runner=""))
         conversation.execute(cmd.Settle(taken, "The client that ran it is gone."))
         conversation.execute(
             cmd.Settle(late, "The client did not answer in 600 s.", "timeout", "one")
         )
-        with pytest.raises(ConfigurationError, match="not open"):
+        with pytest.raises(NotPending, match="not open"):
             conversation.execute(cmd.Return(taken, "one", ToolResult("x")))
         found = results(conversation)
         assert found[untaken].text == "Not run: No client took it in 60 s."
@@ -427,7 +433,7 @@ def test_a_fork_or_a_copy_answers_what_clients_run(store: Store) -> None:
                 assert [offer.runner for offer in other.state.offers] == [""] * left
                 assert all(word in result.text for result in results(other).values())
                 assert results(other)[call_id].meta == {"outcome": "unknown"}
-                with pytest.raises(ConfigurationError, match="not open"):
+                with pytest.raises(NotPending, match="not open"):
                     other.execute(cmd.Return(call_id, "one", ToolResult("x")))
             assert forked.run().status is S.FINISHED
         assert len(conversation.state.offers) == 2
@@ -453,7 +459,7 @@ def test_two_clients_that_race_for_a_call_have_one_winner(store: Store) -> None:
             ) -> None:
                 for call_id in won:
                     line.wait(20)
-                    with suppress(ConfigurationError):
+                    with suppress(ConfigurationError, Conflict):
                         conversation.execute(cmd.Claim(call_id, runner), f"{call_id} {runner}")
                         won[call_id].append(runner)
 
@@ -561,11 +567,11 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
         state = conversation.state
         calls = [call.id for call in state.pending_calls]
         runner = "two" if step.endswith("other") else "one"
-        with suppress(ConfigurationError):  # what does not fit changes nothing
+        with suppress(ConfigurationError, Conflict):  # what does not fit changes nothing
             match step.split(" ")[0]:
                 case "claim":
                     for call_id in calls:
-                        with suppress(ConfigurationError):
+                        with suppress(ConfigurationError, Conflict):
                             conversation.execute(cmd.Claim(call_id, runner))
                             assert (call_id, runner) in [
                                 (offer.call.id, offer.runner) for offer in conversation.state.offers
@@ -651,14 +657,14 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
         def again(what: Callable[[int], object]) -> None:
             turn = 0
             while not over.is_set():
-                with suppress(ConfigurationError):
+                with suppress(ConfigurationError, Conflict):
                     what(turn)
                 turn += 1
 
         def client(turn: int) -> None:
             for offer in conversation.state.offers:
                 me = threading.current_thread().name
-                with suppress(ConfigurationError):
+                with suppress(ConfigurationError, Conflict):
                     conversation.execute(cmd.Claim(offer.call.id, me), f"claim {me} {turn}")
                     conversation.execute(
                         cmd.Return(offer.call.id, me, ToolResult("x")), f"return {me} {turn}"

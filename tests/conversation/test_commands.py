@@ -18,6 +18,7 @@ from holdfast.errors import (
     ConversationBusy,
     ConversationClosed,
     LeaseHeld,
+    NotPending,
     StoreError,
     ToolValidationError,
 )
@@ -69,7 +70,7 @@ def test_what_does_not_fit_is_raised_and_changes_nothing(
     with Conversation(agent(), store, "c") as conversation:
         conversation.execute(cmd.Send("hi"))
         before = conversation.state.last_seq
-        with pytest.raises(ConfigurationError, match="does not wait for a decision"):
+        with pytest.raises(NotPending, match="does not wait for a decision"):
             conversation.execute(cmd.Approve("3.0", "x"), key)
         with pytest.raises(ConfigurationError, match="takes a text"):
             conversation.execute(cmd.Send(" "), key and f"{key}2")
@@ -114,7 +115,7 @@ def test_everybody_hears_of_his_own_error_whoever_drains_the_inbox(store: Store)
                 try:
                     conversation.execute(cmd.Reject(f"{me}.{turn}"), f"no {me} {turn}")
                     wrong.append(f"no error for {me}.{turn}")
-                except ConfigurationError as error:
+                except NotPending as error:
                     if f"{me}.{turn}" not in str(error):
                         wrong.append(error)
                 conversation.execute(cmd.Send(f"{me} {turn}"), f"yes {me} {turn}")

@@ -28,7 +28,7 @@ from holdfast import (
 )
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, NotPending
 from holdfast.store import Store
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.question_forms import mask_secrets
@@ -183,7 +183,7 @@ def test_of_several_questions_one_must_say_which(store: Store) -> None:
         ):
             conversation.answer(values={"name": "Ada"})
         conversation.answer(second.id, {"name": "second"})
-        with pytest.raises(ConfigurationError, match="does not wait for an answer"):
+        with pytest.raises(NotPending, match="does not wait for an answer"):
             conversation.answer(second.id, {"name": "late"})
         conversation.decline(first.id, "not today")
         conversation.wait(25)
@@ -194,7 +194,7 @@ def test_of_several_questions_one_must_say_which(store: Store) -> None:
             "user",
             "not today",
         )
-        with pytest.raises(ConfigurationError, match="No question waits"):
+        with pytest.raises(NotPending, match="No question waits"):
             conversation.decline()
 
 
@@ -207,7 +207,7 @@ def test_many_threads_that_answer_at_once_give_one_answer() -> None:
             start.wait()
             try:
                 conversation.answer(question.id, {"name": str(number)})
-            except ConfigurationError:
+            except NotPending:
                 return
             taken.append(number)
 
@@ -519,7 +519,7 @@ def test_no_question_is_left_pending_by_a_kill(tmp_path: Path, outcome: str) -> 
                 [(_, dead)] = (
                     conversation.state.pending_questions
                 )  # the journal's; nobody waits for it
-                with pytest.raises(ConfigurationError, match="does not wait for an answer"):
+                with pytest.raises(NotPending, match="does not wait for an answer"):
                     conversation.answer(dead.id, {"name": "x"})
                 conversation.start_thread()
                 if outcome == "repeated":

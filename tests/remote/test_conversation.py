@@ -38,6 +38,7 @@ from holdfast.errors import (
     ConversationNotFound,
     HoldfastError,
     NotFound,
+    NotPending,
     PathRefused,
     RuntimeFault,
     ToolNotFound,
@@ -153,7 +154,7 @@ def test_confirmations_wait_and_are_decided(space: RemoteWorkspace) -> None:
     with RemoteConversation(
         Agent(ScriptedLLM(script), [shout], confirm="always"), space
     ) as conversation:
-        with pytest.raises(ConfigurationError, match="does not wait for a decision"):
+        with pytest.raises(NotPending, match="does not wait for a decision"):
             conversation.approve("1.0")
         with pytest.raises(ConfigurationError, match="with a call_id alone"):
             conversation.approve(arguments={})

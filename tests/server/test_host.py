@@ -448,7 +448,7 @@ def test_a_tool_of_the_client_is_offered_claimed_and_answered(
     assert host.status(T, "a") == "running"
     host.execute(T, "a", Claim(call.id, "me"))
     host.execute(T, "a", Claim(call.id, "me"))
-    with pytest.raises(ConfigurationError, match="claimed by 'me'"):
+    with pytest.raises(Conflict, match="claimed by 'me'"):
         host.execute(T, "a", Claim(call.id, "you"))
     host.close(T, "a")
     assert not host.get(T, "a").open  # parked, and still the client's
@@ -580,7 +580,7 @@ def test_a_confirmed_call_runs_once_it_is_approved(host: Host) -> None:
     host.execute(T, "a", Send("go"))
     finished(host, "a", status="waiting_for_confirmation")
     first, second = host.state(T, "a").pending_confirmations
-    with pytest.raises(ConfigurationError, match="other arguments"):
+    with pytest.raises(Conflict, match="other arguments"):
         host.execute(T, "a", Approve(first.call.id, second.arguments_hash))
     host.execute(T, "a", Approve(first.call.id, "", {"command": "echo other"}), "k")
     host.execute(T, "a", Approve(first.call.id, "", {"command": "echo other"}), "k")
@@ -602,7 +602,7 @@ def test_a_key_stands_for_one_command_and_what_did_not_fit_does_not_fit_again(ho
             host.execute(T, "a", other, "k")
     assert types(host, "a").count("message") == types(host, "b").count("message") == 1
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"'9\.9' is not open"):
+        with pytest.raises(NotPending, match=r"'9\.9' is not open"):
             host.execute(T, "a", Claim("9.9", "c"), "claim")
 
 

@@ -21,7 +21,7 @@ from holdfast import LLM, Agent, LocalRuntime, Tool, ToolResult
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm, form_of
 from holdfast.commands import Claim, Interrupt, Resume, Return, Send
-from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
+from holdfast.errors import ConfigurationError, Conflict, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
 from holdfast.server.shapes import CreateRequest, Info
@@ -550,7 +550,7 @@ def test_of_two_clients_one_has_the_call_also_over_the_death_of_the_worker(tmp_p
             try:
                 host.execute(T, "a", Claim(call.id, name), key=f"claim {name}")
                 outcomes.append(name)
-            except ConfigurationError as error:
+            except Conflict as error:
                 outcomes.append(error)
 
         threads = [threading.Thread(target=claim, args=(name,)) for name in ("one", "two")]

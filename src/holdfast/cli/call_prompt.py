@@ -23,7 +23,7 @@ from holdfast.cli.text import GAP, TextLine, one_line, plain_line
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.state import PendingConfirmation
-from holdfast.errors import ConfigurationError, RuntimeFault, ToolError
+from holdfast.errors import ConfigurationError, Conflict, RuntimeFault, ToolError
 from holdfast.tools.plans import read_steps, texts
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class CallPrompt(NamedTuple):
         id, hash = pending.call.id, pending.arguments_hash
         try:
             self.conversation.approve(id, arguments=arguments, arguments_hash=hash, reason=reason)
-        except ConfigurationError:
+        except (ConfigurationError, Conflict):
             if not self._decided(id):
                 raise
 

@@ -13,7 +13,7 @@ from holdfast.cli.dialog import Dialog, edit_lines, forget_typed, without_echo
 from holdfast.cli.render import as_json
 from holdfast.cli.signals import PromptWithdrawn
 from holdfast.cli.text import GAP, clip, one_line, plain, plain_line, styled
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Conflict
 from holdfast.events import Question
 from holdfast.tools.question_forms import HIDDEN, complete_answer, form_fields, is_secret
 
@@ -115,7 +115,7 @@ class _Form(NamedTuple):
         """Give the answer; None declines."""
         try:
             self.conversation.answer(self.question.id, values)
-        except ConfigurationError as error:
+        except (ConfigurationError, Conflict) as error:
             self.dialog.console.notice(one_line(str(error)), "error")
 
     def _yes(self, prompt: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from holdfast.agent.output import REPAIR, repair
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.stuck import StuckDetector, seen
 from holdfast.content import ToolCall
-from holdfast.conversation.facts.condensations import excess_tokens
+from holdfast.conversation.facts import excess_tokens
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import LimitExceeded, OutputInvalid

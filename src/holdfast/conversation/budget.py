@@ -5,14 +5,13 @@ An amount is reserved before each model call and settled with its answer.
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import tokens
@@ -39,52 +38,39 @@ if TYPE_CHECKING:
 # others. An event tells of room that this process frees, but not of other processes' room.
 _POLL_SECONDS, _POLL_SECONDS_BEHIND = 0.05, 0.25
 _TREE_SOURCE = "The tree of conversation"
-_ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many than too few
+ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many than too few
 _STEP = Amount(1)
 _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 # events that carry the usage of model calls that are not steps
 _USAGE_EVENTS = frozenset((ev.HistoryCondensed, ev.DecisionMade, ev.MessageAdded))
 
 
-class _Waiter:
+class _Waiter(msgspec.Struct, eq=False):
     """The place of one thread that waits for room in the budget of `root`."""
 
-    __slots__ = ("event", "root")
-
-    def __init__(self, root: str) -> None:
-        self.event = threading.Event()
-        self.root = root
+    root: str
+    event: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
-class ReservationQueue:
-    """The threads of a tree that wait for room in this process, in order of arrival.
+class ReservationQueue(msgspec.Struct, eq=False):
+    """The threads of a tree that wait for room here, in order of arrival. Thread-safe."""
 
-    No waiter is overtaken for ever in the budget that it waits for. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[_Waiter] = deque()
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _waiting: list[_Waiter] = []
 
     def join(self, root: str) -> _Waiter:
-        """Join the end of the line."""
         mine = _Waiter(root)
         with self._lock:
             self._waiting.append(mine)
         return mine
 
     def leave(self, mine: _Waiter) -> None:
-        """Leave the line."""
         with self._lock:
             self._waiting.remove(mine)
         self.wake()
 
     def behind(self, mine: _Waiter | None, roots: Sequence[str]) -> str:
-        """Return the first of the budgets `roots` for which another thread waits ahead of `mine`;
-        "" for none.
-
-        `mine` is None for a caller that is not in the line: every waiter is ahead of it.
-        """
+        """Return the first of `roots` for which another thread waits before `mine`; "" for none."""
         if not self._waiting:
             return ""
         with self._lock:
@@ -106,81 +92,57 @@ class ReservationQueue:
                         one.event.set()
 
 
-class Spending:
-    """The budgets of one open conversation: its own tree's, if it has one, then those of its
-    ancestors."""
+class Spending(msgspec.Struct, eq=False):
+    """The budgets of one open conversation: its own tree's, then those of its ancestors."""
 
-    __slots__ = (
-        "_above",
-        "_ahead_of",
-        "_began",
-        "_count",
-        "_expected_model",
-        "_journal",
-        "_max_output",
-        "_metered",
-        "_roots",
-        "_settled_ahead",
-        "ahead",
-        "budgets",
-        "counts_cost",
-        "counts_tokens",
-        "due",
-        "held",
-        "line",
-        "own",
-    )
+    _journal: Journal
+    own: Budget | None
+    budgets: tuple[Budget, ...]
+    line: ReservationQueue
+    _above: Spending | None = None  # of the parent, if it is open here
+    # settlements to write with the next append; guarded by the journal's lock
+    due: list[Settlement] = []
+    held: dict[str, Amount] = {}
+    # the key of the reservation for the next model call, if made ahead of it
+    ahead: str | None = None
+    # the seq and the model that the reservation ahead was made for
+    _ahead_of: tuple[int, object] = (0, None)
+    # the model of that call, during the append that reserves it
+    _expected_model: Model | None = None
+    _count: int = 0  # of the reservations so far
+    _max_output: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
+    # settled amounts that a coming `HistoryCondensed` event carries as well
+    _settled_ahead: Amount = Amount()
+    counts_tokens: bool = False
+    counts_cost: bool = False
+    _began: float = 0.0  # seconds since the epoch
+    _roots: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        journal: Journal,
-        own: Budget | None,
-        budgets: tuple[Budget, ...],
-        line: ReservationQueue,
-        above: Spending | None = None,
-    ) -> None:
-        self._journal = journal
-        self._above = above
-        self._began = journal.clock().timestamp()
-        self.own = own
-        self.budgets = budgets
-        self.line = line
-        self.counts_tokens = any(budget.tokens is not None for budget in budgets)
-        self.counts_cost = any(budget.cost is not None for budget in budgets)
-        # settlements to write with the next append; guarded by the journal's lock
-        self.due: list[Settlement] = []
-        self.held: dict[str, Amount] = {}
-        # the key of the reservation for the next model call, if made ahead of it
-        self.ahead: str | None = None
-        # the seq and the model that the reservation ahead was made for
-        self._ahead_of: tuple[int, object] = (0, None)
-        # the model of that call, during the append that reserves it
-        self._expected_model: Model | None = None
-        self._roots = tuple([budget.root for budget in budgets])
-        self._count = itertools.count(1)
-        self._max_output: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
-        self._metered: dict[
-            bool, MeteredModel
-        ] = {}  # the last wrapper handed out, by `in_condensation`
-        # settled amounts that a coming `HistoryCondensed` event carries as well
-        self._settled_ahead = Amount()
+    def __post_init__(self) -> None:
+        self._began = self._journal.clock().timestamp()
+        self._roots = tuple([budget.root for budget in self.budgets])
+        self.counts_tokens = any(budget.tokens is not None for budget in self.budgets)
+        self.counts_cost = any(budget.cost is not None for budget in self.budgets)
+
+    @property
+    def counts_amounts(self) -> bool:
+        """True if a budget bounds more than the number of steps and the time."""
+        return self.counts_tokens or self.counts_cost
 
     # --- reservation ---
 
     def step(self, llm: Model, draft: Sequence[Any] = ()) -> Amount:
-        """Return the most that the next model call may take once `draft` is written. Holds the
-        journal's lock."""
-        if not (self.counts_tokens or self.counts_cost):
+        """Return the most that the next model call takes once `draft` is written."""
+        if not self.counts_amounts:
             return _STEP
         sizes = self._journal.fold.measure(self._journal.tail)
         total = sizes.total
         for event in draft:
             if type(event) is ev.ToolCallFinished:
                 total += tokens.result(event.result)
-        return self._amount(1, int(sizes.worth(total) * _ESTIMATE_FACTOR), llm)
+        return self._amount(1, int(sizes.worth(total) * ESTIMATE_FACTOR), llm)
 
     def _is_priced(self, llm: Model) -> bool:
-        """Return True if the most that a call of this model may take is known."""
         try:
             self._check(llm)
         except ConfigurationError:
@@ -193,17 +155,13 @@ class Spending:
             self._max_output = (llm, most_output(llm) or 0)
 
     def _amount(self, steps: int, read: int, llm: Model) -> Amount:
-        """Return the most that a call may take. Raises `ConfigurationError` if that is not
-        known."""
+        """Return the most that a call takes. Raises `ConfigurationError` if that is unknown."""
         self._check(llm)
         written = self._max_output[1]
         cost = 0
         if self.counts_cost:
-            prices = [
-                _price(llm, Usage(read, written)),
-                _price(llm, Usage(read, written, cache_write_tokens=read)),
-            ]
-            known = [price for price in prices if price is not None]
+            usages = Usage(read, written), Usage(read, written, cache_write_tokens=read)
+            known = [price for usage in usages if (price := _price(llm, usage)) is not None]
             if not known:
                 raise ConfigurationError(
                     f"The tree's budget has a cost, but the price of {llm.model!r} is not known;"
@@ -226,7 +184,8 @@ class Spending:
             while not token and going():
                 root = behind = self.line.behind(mine, self._roots)
                 if not behind:
-                    short = self._reserve(key, amount)
+                    reservation = self._reservation_of(key, amount)
+                    short = self._journal.store.reserve(self._lease(), reservation)
                     if short is None:
                         self.held[key] = amount
                         return key
@@ -255,7 +214,9 @@ class Spending:
 
     def _key(self) -> str:
         lease = self._lease()
-        return f"{lease.conversation_id}#{lease.epoch}.{next(self._count)}"
+        with self._journal.changed:
+            self._count += 1
+            return f"{lease.conversation_id}#{lease.epoch}.{self._count}"
 
     def _reservation_of(self, key: str, amount: Amount) -> Reservation:
         journal = self._journal
@@ -271,15 +232,10 @@ class Spending:
         # time in which a dead owner's run waited to be taken up does not count
         since = max(since, self._began)
         above = self._above
-        return since if above is None or above.idle else min(since, above._since())
-
-    @property
-    def idle(self) -> bool:
-        """True if the conversation is in no run here."""
-        return self._journal.closed or self._journal.fold.status is not ConversationStatus.RUNNING
-
-    def _reserve(self, key: str, amount: Amount) -> Shortage | None:
-        return self._journal.store.reserve(self._lease(), self._reservation_of(key, amount))
+        if above is None or above._journal.closed:
+            return since
+        runs = above._journal.fold.status is ConversationStatus.RUNNING
+        return min(since, above._since()) if runs else since
 
     # --- reservation with the append before the call: saves a transaction per step ---
 
@@ -319,7 +275,7 @@ class Spending:
     def give_back(self) -> None:
         """Give back the reservation ahead: the next action is not a model call."""
         if self.ahead is not None:
-            self.settle(self.ahead, Amount())
+            self.cancel(self.ahead)
             self.ahead = None
 
     def _exceeded(self, short: Shortage, amount: Amount) -> LimitExceeded:
@@ -344,33 +300,34 @@ class Spending:
         journal = self._journal
         with journal.changed:
             seq, ahead = journal.fold.last_seq, self.ahead
-            amount = (
-                self.held[ahead]
-                if ahead is not None and self._ahead_of == (seq, llm)
-                else self.step(llm)
-            )
+            same = ahead is not None and self._ahead_of == (seq, llm)
+            amount = self.held[ahead] if ahead is not None and same else self.step(llm)
             if ahead is not None and _covers(self.held[ahead], amount) and going() and not token:
                 self.ahead = None
                 return ahead
         key = self.hold(amount, token, going)
         if key is not None and (journal.fold.last_seq != seq or not going()):
-            self.settle(key, Amount())
+            self.cancel(key)
             return None
         return key
 
     def ask(self, key: str, llm: Model, ask: Callable[[], Completion]) -> Completion:
-        """Make a reserved model call. A failure is settled at once, an answer with the append
-        that writes it."""
-        try:
-            answer = ask()
-        except BaseException as error:
-            self.settle(key, _failure_amount(error))
-            raise
+        """Make a reserved model call; an answer is settled with the append that writes it."""
+        answer = self._settle_failure(key, ask)
         with self._journal.changed:
             self.due.append(
                 Settlement(key, self._spent(self.held[key], answer.usage, answer.cost, llm))
             )
         return answer
+
+    def _settle_failure(self, key: str, ask: Callable[[], Completion]) -> Completion:
+        try:
+            return ask()
+        except BaseException as error:
+            # A call that a provider refused took nothing. Of any other the amount is unknown: all.
+            refused = isinstance(error, LLMError) and error.status >= 400
+            self.settle(key, Amount() if refused else None)
+            raise
 
     # --- settlement ---
 
@@ -385,8 +342,7 @@ class Spending:
         self.line.wake()
 
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
-        """Return the amount that a call took; the reserved one where the provider gives no
-        usable number."""
+        """Return the amount that a call took; `held` if the provider gives no usable number."""
         counted = _token_count(usage)
         if not counted:
             return held
@@ -417,7 +373,6 @@ class Spending:
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
     def confirm_written(self, settled: Sequence[Settlement]) -> None:
-        """Forget settlements that are in the store now. Holds the journal's lock."""
         if settled:
             self.due.clear()
             for one in settled:
@@ -426,21 +381,11 @@ class Spending:
 
     # --- model calls beside the loop ---
 
-    def metered(self, llm: Any, in_condensation: bool = False) -> Any:
-        """Return the model for callers beside the loop: each call is reserved and settled.
+    def begin_condensation(self) -> None:
+        """Count a condensation's model calls anew: one that left nothing out wrote no event."""
+        self._settled_ahead = Amount()
 
-        `in_condensation` says that a `HistoryCondensed` event will carry the usage, too.
-        """
-        if in_condensation:
-            self._settled_ahead = Amount()  # a condensation that left nothing out wrote no event
-        if not (self.counts_tokens or self.counts_cost):
-            return llm
-        found = self._metered.get(in_condensation)
-        if found is None or found.wrapped is not llm:
-            found = self._metered[in_condensation] = MeteredModel(llm, self, in_condensation)
-        return found
-
-    def other(
+    def ask_beside(
         self,
         read: int,
         llm: Model,
@@ -448,17 +393,15 @@ class Spending:
         ask: Callable[[], Completion],
         in_condensation: bool,
     ) -> Completion:
-        """Make a model call that is not a step. Raises `LimitExceeded`, `Cancelled`."""
+        """Make a model call that is not a step, with a request of `read` tokens. `in_condensation`
+        says that a `HistoryCondensed` event will carry the usage, too. Raises `LimitExceeded`,
+        `Cancelled`."""
         key = self.hold(self._amount(0, read, llm), token, lambda: True)
         if key is None:
             raise Cancelled(
                 "The model call was cancelled while it waited for room in the budget of its tree."
             )
-        try:
-            answer = ask()
-        except BaseException as error:
-            self.settle(key, _failure_amount(error))
-            raise
+        answer = self._settle_failure(key, ask)
         spent = self._spent(self.held[key], answer.usage, answer.cost, llm)
         self.settle(key, spent)
         if in_condensation:
@@ -467,57 +410,8 @@ class Spending:
         return answer
 
 
-class MeteredModel:
-    """A model whose calls are reserved and settled, for condensers and tools. Other attributes
-    are the wrapped model's."""
-
-    def __init__(self, llm: Any, spending: Spending, in_condensation: bool) -> None:
-        self.wrapped = llm
-        self._spending = spending
-        self._in_condensation = in_condensation
-
-    def completion(
-        self,
-        messages: Any,
-        tools: Sequence[Any] = (),
-        *,
-        cancelled: Cancellation | None = None,
-        **more: Any,
-    ) -> Completion:
-        """Return the wrapped model's completion. Raises `LimitExceeded` too."""
-        return self._spending.other(
-            _size(messages, tools, more.get("system")),
-            self.wrapped,
-            cancelled or Cancellation(),
-            lambda: self.wrapped.completion(messages, tools, cancelled=cancelled, **more),
-            self._in_condensation,
-        )
-
-    def replace(self, **more: Any) -> Any:
-        """Return a copy with other settings, metered in the same way."""
-        return MeteredModel(self.wrapped.replace(**more), self._spending, self._in_condensation)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped, name)
-
-    def __repr__(self) -> str:
-        return repr(self.wrapped)
-
-
-def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
-    """Return a high estimate of a request's tokens."""
-    found = tokens.text(system or "") + sum(
-        [len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools]
-    )
-    if isinstance(messages, str):
-        return int((found + tokens.text(messages)) * _ESTIMATE_FACTOR)
-    items = getattr(messages, "items", messages)
-    return found + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])
-
-
 def of_tree(event: ev.ErrorRecorded) -> bool:
-    """Return True if a run ended on the budget of a tree, whose spending by others its journal
-    does not show."""
+    """Return True if a run ended on the budget of a tree, also spent by other conversations."""
     return str(event.details.get("source", "")).startswith(_TREE_SOURCE)
 
 
@@ -530,23 +424,15 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
-        usage = msgspec.structs.replace(
-            usage,
-            input_tokens=max(0, usage.input_tokens),
-            output_tokens=max(0, usage.output_tokens),
-        )
+        read, written = max(0, usage.input_tokens), max(0, usage.output_tokens)
+        usage = replace(usage, input_tokens=read, output_tokens=written)
     return usage, cost
 
 
 def _token_count(usage: Usage) -> int:
     """Return the tokens of an answer. A provider or a custom model may report any value."""
-    return sum(
-        [
-            min(int(count), _MAX_AMOUNT)
-            for count in (usage.input_tokens, usage.output_tokens)
-            if 0 < count < math.inf
-        ]
-    )
+    counts = [one for one in (usage.input_tokens, usage.output_tokens) if 0 < one < math.inf]
+    return sum([min(int(count), _MAX_AMOUNT) for count in counts])
 
 
 def _billionths(cost: float | None) -> int | None:
@@ -563,17 +449,6 @@ def _price(llm: Model, usage: Usage) -> int | None:
         return None
 
 
-def _failure_amount(error: BaseException) -> Amount | None:
-    """Return the amount that a failed call took: none if a provider refused it, None (all) if
-    unknown."""
-    return Amount() if isinstance(error, LLMError) and error.status >= 400 else None
-
-
-def _budget(root: str, limits: Limits) -> Budget:
-    cost = None if limits.cost is None else math.floor(limits.cost * DOLLAR)
-    return Budget(root, limits.steps, limits.tokens, cost, limits.seconds)
-
-
 def spending_of(journal: Journal, limits: Limits | None, above: Spending | None) -> Spending | None:
     """Return the `Spending` of a conversation, None if nothing bounds it. Needs the lease.
 
@@ -583,7 +458,10 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
     lease = journal.lease
     if lease is None:
         return None
-    own = None if limits is None else _budget(journal.id, limits)
+    own = None
+    if limits is not None:
+        cost = None if limits.cost is None else math.floor(limits.cost * DOLLAR)
+        own = Budget(journal.id, limits.steps, limits.tokens, cost, limits.seconds)
     if journal.spending is not None and journal.spending.own == own:
         return journal.spending
     stored = next(
@@ -591,20 +469,11 @@ def spending_of(journal: Journal, limits: Limits | None, above: Spending | None)
     )
     if stored != (own or Budget(journal.id)):
         journal.store.bound(lease, own)
-    others = (
-        above.budgets
-        if above is not None
-        else tuple([budget for budget in lease.budgets if budget.root != journal.id])
-    )
-    found = tuple(
-        [
-            budget
-            for budget in ((own,) if own is not None else ()) + others
-            if budget != Budget(budget.root)
-        ]
-    )
+    others = tuple([budget for budget in lease.budgets if budget.root != journal.id])
+    others = others if above is None else above.budgets
+    mine = () if own is None else (own,)
+    found = tuple([budget for budget in mine + others if budget != Budget(budget.root)])
     if not found:
         return None
-    return Spending(
-        journal, own, found, above.line if above is not None else ReservationQueue(), above
-    )
+    line = ReservationQueue() if above is None else above.line
+    return Spending(journal, own, found, line, above)

@@ -9,23 +9,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
-from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Verdict
 from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
-from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.fold import OpenCall
 from holdfast.conversation.hook_points import journal_failed_hook
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
-from holdfast.conversation.verdicts import CallVerdict, decide
+from holdfast.conversation.verdicts import CallVerdict
 from holdfast.errors import (
     ConversationClosed,
     StoreError,
@@ -34,9 +35,11 @@ from holdfast.errors import (
     WrongProcess,
 )
 from holdfast.tools import Cancellation, ToolContext
-from holdfast.tools.context import Spawns
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
 
 _log = logging.getLogger("holdfast")
 
@@ -67,28 +70,21 @@ def _unknown(more: str = "") -> ToolResult:
 
 def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     note = TextContent(EDITED.format(arguments=call.raw_arguments))
-    return msgspec.structs.replace(result, content=(note, *result.content))
+    return replace(result, content=(note, *result.content))
 
 
-class _Batch:
-    """Calls that run side by side: the queue of those that have not begun, and the helper
-    threads."""
+class _Batch(msgspec.Struct, eq=False):
+    """Calls that run side by side: those that have not begun, and the helper threads."""
 
-    __slots__ = ("_helper_count", "_max_helpers", "_start", "failures", "helpers", "known", "queue")
-
-    def __init__(
-        self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int
-    ) -> None:
-        self.queue = deque(calls)
-        self.known = {call.id for call in calls}
-        self.helpers: list[threading.Thread] = []
-        self.failures: list[BaseException] = []
-        self._start = start
-        self._max_helpers = most - 1  # besides the driving thread
-        self._helper_count = 0
+    queue: deque[ToolCall]
+    known: set[str]  # the ids of all its calls
+    _start: Callable[[int], threading.Thread]
+    _max_helpers: int  # besides the driving thread
+    helpers: list[threading.Thread] = []
+    failures: list[BaseException] = []
+    _helper_count: int = 0
 
     def next(self) -> ToolCall | None:
-        """Return the next call to run; None if none waits."""
         try:
             return self.queue.popleft()
         except IndexError:
@@ -102,7 +98,7 @@ class _Batch:
         self.hire(len(new))
 
     def hire(self, wanted: int) -> None:
-        """Start up to `wanted` more helper threads, within the limit of the batch."""
+        """Start up to `wanted` more helper threads."""
         self.helpers = [helper for helper in self.helpers if helper.is_alive()]
         for _ in range(wanted):
             if len(self.helpers) >= self._max_helpers:
@@ -114,73 +110,28 @@ class _Batch:
                 return
 
     def busy(self) -> bool:
-        """Return True if a helper is at work."""
         return any(helper.is_alive() for helper in self.helpers)
 
     def join(self) -> None:
-        """Wait for the helpers."""
         for helper in self.helpers:
             helper.join()
 
 
-class Delegating(Protocol):
-    """The delegation of a conversation, as its calls and its loop need it."""
-
-    def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Return a call's result after hooks, with the facts about children that it had before."""
-        ...
-
-    def attach(self, agents: Sequence[Agent]) -> None:
-        """Reopen the children that these agents gave work to."""
-        ...
-
-
-class Family(Protocol):
-    """The makers of a conversation's children."""
-
-    def children(self) -> Spawns:
-        """Return the children that its calls spawned, made at the first use."""
-        ...
-
-    def delegation(self) -> Delegating:
-        """Return its delegation, made at the first use."""
-        ...
-
-
-class Calls:
+class Calls(msgspec.Struct, eq=False):
     """The tool calls of one conversation, their threads, and the cleanups that tools registered.
 
     The loop calls `run` and `recover` on its thread; the rest is thread-safe.
     """
 
-    __slots__ = (
-        "_batch",
-        "_cleaned",
-        "_cleanups",
-        "_context",
-        "_family",
-        "_journal",
-        "_on_progress",
-        "_threads",
-        "questions",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        questions: UserQuestions,
-        on_progress: Callable[[str, str], object] | None,
-        family: Family,
-    ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self.questions = questions
-        self._on_progress = None if on_progress is None else guarded(on_progress)
-        self._family = family
-        self._batch: _Batch | None = None
-        self._threads: set[threading.Thread] | None = None
-        self._cleanups: dict[object, Callable[[], None]] | None = None
-        self._cleaned = False
+    _context: RunContext
+    _journal: Journal
+    questions: UserQuestions
+    _on_progress: Callable[[str, str], None]
+    _family: Hosting  # weak: makes the children and the delegation at their first use
+    _batch: _Batch | None = None
+    _threads: set[threading.Thread] | None = None
+    _cleanups: dict[object, Callable[[], None]] | None = None
+    _cleaned: bool = False
 
     def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
         journal = self._journal
@@ -193,11 +144,8 @@ class Calls:
         )
 
     def write_refusal(self, call: ToolCall) -> None:
-        self._journal.add(
-            ev.ToolCallFinished,
-            call_id=call.id,
-            result=ToolResult.failure(INTERRUPTED, "cancelled"),
-        )
+        result = ToolResult.failure(INTERRUPTED, "cancelled")
+        self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
 
     def run(
         self,
@@ -216,11 +164,11 @@ class Calls:
             token: Cancels the calls; the conversation's present one if None.
             attempts: Number of the attempt by call id; 1 for a call that is not in it.
         """
-        if token is None:
-            with self._journal.changed:
-                token = self._context.token
+        with self._journal.changed:
+            token = self._context.token if token is None else token
+            alone = len(calls) == 1 and len(self._journal.fold.turn) == 1
         attempts = attempts or {}
-        if len(calls) == 1 and self._is_alone():
+        if alone:
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
             return
 
@@ -229,19 +177,18 @@ class Calls:
                 while (call := batch.next()) is not None:
                     if not self._run_one(call, call.id in started, token, attempts.get(call.id, 1)):
                         return
-            except BaseException as error:
+            except BaseException as error:  # the store failed, or Ctrl-C
                 batch.failures.append(error)
-                self._context.cancel(
-                    token
-                )  # the store failed, or Ctrl-C: no further call may begin
+                self._context.cancel(token)  # no further call may begin
 
         with self._journal.changed:
             # Helpers get this loop's context even if an approving thread starts them.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(
-                calls,
+                deque(calls),
+                {call.id for call in calls},
                 lambda number: self._start_thread(work, f"{name}+{number}", context),
-                self._context.agent.parallel_calls,
+                self._context.agent.parallel_calls - 1,
             )
             self._batch = batch
         try:
@@ -265,20 +212,13 @@ class Calls:
             raise batch.failures[0]
 
     def admit(self) -> None:
-        """Start calls that a decision made ready, if their neighbours are running. Otherwise the
-        loop or a client finds them."""
+        """Start calls that a decision made ready, if their neighbours are running."""
         with self._journal.changed:
             if self._batch is not None:
                 self._batch.admit(self._ready())
 
     def _ready(self) -> list[ToolCall]:
-        """Return the calls that the loop may start now. Holds the journal's lock."""
         return [item.call for item in self._journal.fold.turn if item.ready]
-
-    def _is_alone(self) -> bool:
-        """Return True if no other call may run beside the one whose turn it is."""
-        with self._journal.changed:
-            return len(self._journal.fold.turn) == 1
 
     def _run_one(
         self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
@@ -291,20 +231,11 @@ class Calls:
                 item = journal.fold.open.get(call.id)
                 if not self._context.may_ask or token:
                     return False
-                if (
-                    item is None
-                    or item.asked is not None
-                    or item.attempt >= attempt
-                    or item.offered
-                ):
+                waits = item is None or item.asked is not None or item.offered
+                if item is None or waits or item.attempt >= attempt:
                     return True  # answered meanwhile, or already part of a batch
-                if item.arguments is not None:
-                    call = msgspec.structs.replace(
-                        call, arguments=item.arguments, raw="", invalid=""
-                    )
-                    edited = True
+                call, edited = item.effective, item.arguments is not None
                 self.write_start(call, attempt)
-        context = self.context(call, attempt, token)
 
         def before_attempt(number: int) -> None:
             with journal:
@@ -319,7 +250,7 @@ class Calls:
                 work = partial(
                     self._context.agent.tools.run,
                     call,
-                    context,
+                    self.context(call, attempt, token),
                     before_attempt,
                     self._start_thread,
                     self._hooks,
@@ -331,10 +262,9 @@ class Calls:
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             if not journal.owner.here:  # in a child process that the callback forked
                 raise
-            result = ToolResult.failure(
-                f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
-                "cancelled",
-            )
+            kind = type(error).__name__
+            text = f"{call.name!r} was ended by {kind}. Its effect may have happened."
+            result = ToolResult.failure(text, "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._context.agent.delegates is not None:
             result = self._family.delegation().restore_meta(call.id, result)
@@ -346,11 +276,8 @@ class Calls:
             # otherwise Ctrl-C left this call behind, and it has been settled since
             if call.id in journal.fold.open:
                 self.write_result(call, result, time.monotonic() - began)
-                if (
-                    journal.spending is not None
-                    and len(journal.fold.open) == 1
-                    and not (token or self._context.closing)
-                ):
+                goes_on = len(journal.fold.open) == 1 and not (token or self._context.closing)
+                if journal.spending is not None and goes_on:
                     journal.spending.expect(self._context.agent.llm)
         if interrupt is not None:
             raise interrupt
@@ -364,7 +291,6 @@ class Calls:
     def context(
         self, call: ToolCall, attempt: int = 1, token: Cancellation | None = None
     ) -> ToolContext:
-        """Return the context of an attempt of a call; `token` None is the present one."""
         journal, context = self._journal, self._context
         return ToolContext(
             journal.id,
@@ -372,7 +298,7 @@ class Calls:
             attempt,
             context.token if token is None else token,
             context.runtime,
-            partial(self._report_progress, call.id),
+            partial(self._on_progress, call.id),
             self._register_cleanup,
             journal.process_environment,
             self.questions,
@@ -381,10 +307,6 @@ class Calls:
             self._family.children,
             self._family.delegation,
         )
-
-    def _report_progress(self, call_id: str, message: str) -> None:
-        if self._on_progress is not None:
-            self._on_progress(call_id, message)
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Journal a call's result, within a transaction.
@@ -399,17 +321,13 @@ class Calls:
             self._journal.add(
                 ev.ToolCallFinished, call_id=call.id, result=result, duration=duration
             )
-        except (
-            UnreadableEvent,
-            TypeError,
-            ValueError,
-        ) as error:  # a value that is not JSON cannot even be measured
-            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
-            result = ToolResult.failure(
-                UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
-            )
+        except (UnreadableEvent, TypeError, ValueError) as error:
+            # a value that is not JSON cannot even be measured
             kept = []
-            self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result, duration=0.0)
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            text = UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
+            result = ToolResult.failure(text)
+            self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
@@ -420,11 +338,7 @@ class Calls:
     def refuse_client_calls(
         self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
     ) -> dict[int, ToolResult]:
-        """Return the immediate results of client calls that are refused, by their index in the
-        answer.
-
-        Runs user code.
-        """
+        """Return immediate refusals of client calls by index in the answer. Runs user code."""
         clients, found = self._journal.fold.call_kinds.clients, dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
@@ -437,8 +351,7 @@ class Calls:
         return found
 
     def client_result(self, item: OpenCall, result: ToolResult) -> ToolResult:
-        """Return a client's result after hooks and edits, in the form that the model is shown.
-        Runs user code."""
+        """Return a client's result after hooks, as the model is shown it. Runs user code."""
         call = item.effective
         try:
             result = self._context.agent.tools.finish(
@@ -454,30 +367,22 @@ class Calls:
 
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
         """Answer a call that no client will answer. Within a transaction."""
+        result = ToolResult.failure(f"Not run: {reason}", "cancelled")
         if item.runner:
-            self.write_result(
-                item.call,
-                ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta={"outcome": "unknown"}),
-            )
-        else:
-            self.write_result(item.call, ToolResult.failure(f"Not run: {reason}", "cancelled"))
+            meta = {"outcome": "unknown"}
+            result = ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta=meta)
+        self.write_result(item.call, result)
 
     # --- decisions before a call, recovery after a crash ---
-
-    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[CallVerdict]:
-        """Return the verdict of the agent's analyzer and policy on each call. Runs user code."""
-        return decide(self._context, calls, token)
 
     def write_decision(self, call: ToolCall, verdict: CallVerdict) -> None:
         """Journal the verdict on a call and, if it is denied, its result. Within a transaction."""
         if verdict.silent:
             return
         risk = verdict.risk
-        more: dict[str, Any] = (
-            {}
-            if risk is None or not verdict.counted
-            else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
-        )
+        more: dict[str, Any] = {}
+        if risk is not None and verdict.counted:
+            more = {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
         self._journal.add(
             ev.DecisionMade,
             call_id=call.id,
@@ -489,13 +394,9 @@ class Calls:
             **more,
         )
         if verdict.decision == "deny":
-            reason = f": {verdict.reason}" if verdict.reason else ""
-            self.write_result(
-                call,
-                ToolResult.failure(
-                    DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}
-                ),
-            )
+            text = DENIED.format(reason=f": {verdict.reason}" if verdict.reason else "")
+            result = ToolResult.failure(text, "cancelled", meta={"decision": "deny"})
+            self.write_result(call, result)
 
     def recover(self, calls: Sequence[ToolCall]) -> None:
         """Settle the calls that a dead owner left open.
@@ -505,41 +406,27 @@ class Calls:
         """
         with self._journal.changed:
             token = self._context.token
-            attempts = {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
-            edits = {
-                call_id: item.arguments
-                for call_id, item in self._journal.fold.open.items()
-                if item.arguments is not None
-            }
-            doubtful = {
-                call_id for call_id, item in self._journal.fold.open.items() if item.doubtful
-            }
+            items = {call.id: copy(self._journal.fold.open[call.id]) for call in calls}
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
-            edited = call.id in edits
-            ran = (
-                msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="")
-                if edited
-                else call
-            )
-            result = (
-                _unknown(DOUBTFUL)
-                if call.id in doubtful
-                else self._recovered(ran, attempts[call.id], token)
-            )
+            item = items[call.id]
+            result = _unknown(DOUBTFUL) if item.doubtful else self._recovered(item, token)
             if result is None:
                 again.append(call)
                 continue
+            if item.arguments is not None:
+                result = _with_edit_note(result, item.effective)
             with self._journal as journal:
                 if call.id in journal.fold.open:
-                    self.write_result(call, _with_edit_note(result, ran) if edited else result)
+                    self.write_result(call, result)
         if again:
-            self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
+            self.run(again, (), token, {call.id: items[call.id].attempt + 1 for call in again})
 
-    def _recovered(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
+    def _recovered(self, item: OpenCall, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""
+        call, attempt = item.effective, item.attempt
         try:
             tool = self._context.agent.tools.get(call.name)
         except ToolNotFound:
@@ -564,31 +451,21 @@ class Calls:
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            _log.warning(
-                "conversation %s: reconcile of %s failed: %s",
-                self._journal.id,
-                call.name,
-                type(error).__name__,
-            )
-            return _unknown(
-                f" The reconcile function of {call.name!r} failed: {type(error).__name__}: {error}"
-            )
+            kind = type(error).__name__
+            self._journal.log(f"reconcile of {call.name} failed: {kind}")
+            return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
 
     def refuse_queued(self) -> None:
-        """Answer every call that never began. Within a transaction."""
         for item in self._journal.fold.open.values():
             if not item.attempt:
                 self.write_refusal(item.call)
 
     def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
-        """Answer calls as rejected. Within a transaction."""
+        by = "the user" if by == "user" else by
+        text = REJECTED.format(by=by, reason=f": {reason}" if reason else "")
         for call in calls:
-            text = REJECTED.format(
-                by="the user" if by == "user" else by, reason=f": {reason}" if reason else ""
-            )
-            self.write_result(
-                call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
-            )
+            result = ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
+            self.write_result(call, result)
 
     # --- threads and cleanups ---
 
@@ -621,18 +498,12 @@ class Calls:
         cleanup()  # registered by a call that `close` left behind
 
     def left_running(self, deadline: float) -> list[str]:
-        """Wait for this conversation's call threads until `deadline` (monotonic seconds); return
-        the names of those that still run."""
+        """Wait for call threads until `deadline` (monotonic seconds); return the ones left."""
         with self._journal.changed:
-            threads = list(self._threads or ())
+            threads = [one for one in self._threads or () if one is not threading.current_thread()]
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return [
-            thread.name
-            for thread in threads
-            if thread.is_alive() and thread is not threading.current_thread()
-        ]
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in threads if thread.is_alive()]
 
     def clean_up(self) -> None:
         """Run the cleanups that tools registered, the last registered first."""

@@ -9,7 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.agent.handoffs import check_budget
 from holdfast.conversation.fold import Fold
@@ -30,64 +33,37 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
+CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
-class Spawned(NamedTuple):
-    """The origin of a child: the idempotency key of the call that spawned it, and the family it
-    joins."""
-
-    key: str
-    family: Children
-
-
-class ConversationOrigin(NamedTuple):
-    """The origin of a conversation that no user opened: the events and the fold of a fork, or the
-    call that spawned it."""
+class ConversationOrigin(msgspec.Struct, frozen=True):
+    """The events and the fold of a fork, or the idempotency key of the call that spawned the
+    conversation and the family that it joins."""
 
     known: tuple[list[AnyEvent], Fold] | None = None
-    spawned: Spawned | None = None
+    spawned_by: str = ""
+    family: Children | None = None
 
 
-class _Child(NamedTuple):
+class _Child(msgspec.Struct, frozen=True):
     conversation: Conversation
     detached: bool
-    forget: Callable[[], None]  # removes the callback of the call's cancellation
+    forget: Callable[[], None] | None = None  # removes the callback of the call's cancellation
 
 
-class Children:
-    """The children of one conversation that are open in this process.
+class Children(msgspec.Struct, eq=False):
+    """The children of one conversation that are open in this process. Thread-safe."""
 
-    Created with the first child. Thread-safe.
-    """
-
-    __slots__ = (
-        "_counts",
-        "_lock",
-        "_new_conversation",
-        "_on_question",
-        "_open",
-        "_stopped",
-        "journal",
-        "runtime",
-    )
-
-    def __init__(
-        self,
-        journal: Journal,
-        runtime: object | None,
-        on_question: OnQuestion,
-        new_conversation: Callable[..., Conversation],
-    ) -> None:
-        self.journal = journal
-        self.runtime = runtime
-        self._on_question = on_question
-        self._new_conversation = new_conversation
-        self._lock = threading.Lock()
-        self._open: dict[str, _Child] = {}
-        # number of unnamed children by call id and attempt
-        self._counts: dict[tuple[str, int], int] = {}
-        self._stopped = False
+    journal: Journal
+    runtime: object | None
+    _on_question: OnQuestion
+    _new_conversation: Callable[..., Conversation]
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _open: dict[str, _Child] = {}
+    # number of unnamed children by call id and attempt
+    _counts: dict[tuple[str, int], int] = {}
+    _stopped: bool = False
 
     # --- spawning ---
 
@@ -122,27 +98,19 @@ class Children:
             if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
                 child = known.conversation
             else:
-                spending = self.journal.spending
-                if spending is not None:
-                    check_budget(
-                        "spawn: the tree has a budget of",
-                        agent,
-                        spending.counts_tokens,
-                        spending.counts_cost,
-                    )
+                if (spending := self.journal.spending) is not None:
+                    counts = spending.counts_tokens, spending.counts_cost
+                    check_budget("spawn: the tree has a budget of", agent, *counts)
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
                 child = self._open_child(key, id, agent, runtime)
                 if self._stopped:
-                    raise ToolCancelled(
-                        "The conversation is being closed; its calls spawn no more."
-                    )
-                forget = (
-                    _nothing
-                    if detached
-                    else context.cancelled.add_callback(lambda: self._interrupt_child(child))
-                )
-                self._open[id] = _Child(child, detached, forget)
+                    raise ToolCancelled(CLOSING)
+                self._open[id] = _Child(child, detached)
+                if not detached:
+                    interrupt = partial(self._interrupt_child, child)
+                    forget = context.cancelled.add_callback(interrupt)
+                    self._open[id] = _Child(child, detached, forget)
         if message is not None:
             child.hosting.send_first(checked_content(content_of(message)))
         return child
@@ -169,7 +137,7 @@ class Children:
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
-            _origin=ConversationOrigin(spawned=Spawned(key, self)),
+            _origin=ConversationOrigin(None, key, self),
         )
         begun = bool(child.hosting.journal.fold.last_seq)
         listed = journal.store.list([id]) if begun else []
@@ -197,17 +165,13 @@ class Children:
             return [child.conversation for child in self._open.values() if not child.detached]
 
     def _interrupt_child(self, child: Conversation) -> None:
-        """Interrupt a child whose spawning call was cancelled."""
-        try:
-            child.interrupt()
-        except ConversationBusy:  # a signal handler interrupted an append of the child
-            threading.Thread(
-                target=lambda: _quietly(child.interrupt),
-                name=f"holdfast-interrupt-{child.id}",
-                daemon=True,
-            ).start()
-        except HoldfastError:  # the child is closed, or its store is gone
-            pass
+        with suppress(HoldfastError):  # the child is closed, or its store is gone
+            try:
+                child.interrupt()
+            except ConversationBusy:  # a signal handler interrupted an append of the child
+                name = f"holdfast-interrupt-{child.id}"
+                work = partial(self._interrupt_child, child)
+                threading.Thread(target=work, name=name, daemon=True).start()
 
     def interrupt(self) -> None:
         """Interrupt the children that are not detached."""
@@ -215,8 +179,7 @@ class Children:
             self._interrupt_child(child)
 
     def stop(self) -> None:
-        """Let the children that are not detached begin nothing further, and spawn no more.
-        `close` follows."""
+        """Begin nothing further in the children that are not detached. `close` follows."""
         with self._lock:
             self._stopped = True
         for child in self._attached():
@@ -232,13 +195,13 @@ class Children:
                 _log.exception("closing %s, a child of conversation %s", child.id, self.journal.id)
 
     def closed(self, id: str, child: Hosting) -> None:
-        """Forget a child that is closed."""
         with self._lock:
             found = self._open.get(id)
             if found is None or found.conversation.hosting is not child:
                 return
             del self._open[id]
-        found.forget()
+        if found.forget is not None:
+            found.forget()
 
     @property
     def busy(self) -> bool:
@@ -246,18 +209,8 @@ class Children:
         return any(child.hosting.busy or child.hosting.children_busy for child in self.open())
 
 
-def _nothing() -> None:
-    pass
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with suppress(HoldfastError):
-        work()
-
-
 def runtime_of(agent: Agent) -> object | None:
-    """Return the runtime that the agent's tools share; None if they use none, or several.
-    Contacts no service."""
+    """Return the runtime that the agent's tools share; None if they use none, or several."""
     found = None
     for tool in agent.tools.list_tools():
         if tool.runtime is not None and tool.runtime is not found:

@@ -6,6 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.planning import room
@@ -19,22 +21,17 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from holdfast.agent.condensers.condenser_input import CondenserInput
 
-_log = logging.getLogger("holdfast")
-
 DEFAULT_SHARE = 0.5  # of the present tokens that a condensation aims at
 
 
-class Condensations:
+class Condensations(msgspec.Struct, eq=False):
     """The condensations of one conversation. `trigger` is the number of tokens of a request from
     which it is condensed, None for never. The driving thread uses it."""
 
-    __slots__ = ("_context", "_hooks", "_view", "trigger")
-
-    def __init__(self, context: RunContext, hooks: HookPoints, view: RequestView) -> None:
-        self._context = context
-        self._hooks = hooks
-        self._view = view
-        self.trigger: int | None = None
+    _context: RunContext
+    _hooks: HookPoints
+    _view: RequestView
+    trigger: int | None = None
 
     def serve(self) -> None:
         """Condense by the settings of the agent that answers now."""
@@ -63,8 +60,7 @@ class Condensations:
                     journal.condense((), "", failed=failed)
 
     def shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
-        """Have the agent's condenser leave something out; return "" if it did, else the reason
-        why not."""
+        """Have the condenser leave something out; return "" if it did, else the reason why not."""
         context, journal = self._context, self._context.journal
         condenser = context.agent.condenser
         if condenser is None:
@@ -79,17 +75,14 @@ class Condensations:
             found = answer() if journal.observed is None else journal.observed.condensed(answer)
         except Exception as error:
             if not token:
-                _log.exception("conversation %s: the condenser failed", journal.id)
+                journal.log("the condenser failed", logging.ERROR, traceback=True)
             return f"{type(error).__name__}: {clean(str(error))}"
         if found is None:
             return "nothing can be left out"
         with journal.changed:
             if not self._is_valid(found, work):
-                _log.error(
-                    "conversation %s: the condenser named no messages or answers that are still"
-                    " shown",
-                    journal.id,
-                )
+                problem = "the condenser named no messages or answers that are still shown"
+                journal.log(problem, logging.ERROR)
                 return "the condenser named nothing that is still shown"
             try:
                 with journal:
@@ -106,14 +99,13 @@ class Condensations:
                         )
             except UnreadableEvent as error:
                 problem = f"the condenser's result cannot be stored: {error.problem}"
-                _log.error("conversation %s: %s", journal.id, problem)
+                journal.log(problem, logging.ERROR)
                 return problem
         return ""
 
     def _work(
         self, reason: ContextTooLong, token: Cancellation, instructions: str
     ) -> CondenserInput:
-        """Return the input of the condenser. Holds the journal's lock."""
         from holdfast.agent.condensers.condenser_input import (  # few agents have a condenser
             CondenserInput,
             pieces_of,
@@ -143,8 +135,7 @@ class Condensations:
         )
 
     def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
-        """Return True if the condenser hides something that is shown, and nothing that never
-        was. Holds the journal's lock."""
+        """Return True if something shown is hidden, and nothing that never was. Needs the lock."""
         shown = {piece.seq for piece in work.pieces if not piece.summary}
         hidden = set(found.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}

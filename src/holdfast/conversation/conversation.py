@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -365,16 +365,16 @@ class Conversation(ConversationInterface):
                 hosting.open()
                 if fields["arguments_hash"] is None:
                     with hosting.journal.changed:
-                        waiting = executor.pending(fields["call_id"])[0]
+                        [waiting] = executor.pending(fields["call_id"])
                     given["arguments_hash"] = waiting.arguments_hash
                 executor.execute(cmd.Approve(**given))
             case "answer":
-                hosting.open()
-                question = hosting.questions.waiting(fields["question_id"])
-                given |= {"question_id": question.id, "values": fields["values"]}
+                given["values"] = fields["values"]  # None declines
                 hosting.execute(cmd.Answer(**given))
+            case "reject":
+                hosting.execute(cmd.Reject(**given))
             case _:
-                hosting.execute(_PLAIN_COMMANDS[name](**given))
+                hosting.execute(cmd.Pause() if name == "pause" else cmd.Resume())
 
     def _condense(self, instructions: str = "") -> None:
         """Request a condensation. The caller's thread does it if the conversation rests and nobody
@@ -431,21 +431,13 @@ class Conversation(ConversationInterface):
         self._hosting.close(timeout)
 
 
-_PLAIN_COMMANDS: Mapping[str, Callable[..., cmd.Command]] = {
-    "pause": cmd.Pause,
-    "resume": cmd.Resume,
-    "reject": cmd.Reject,
-}
-
-
 def _check(
     agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any
 ) -> None:
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"Conversation: agent takes an Agent, not {agent!r}.")
-    if isinstance(store, list) or (
-        store is not None and not callable(getattr(store, "append", None))
-    ):
+    stores = store is None or callable(getattr(store, "append", None))
+    if isinstance(store, list) or not stores:
         raise ConfigurationError(
             f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}."
         )

@@ -4,10 +4,11 @@ were open there."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from holdfast import events as ev
 from holdfast.content import ToolResult
-from holdfast.conversation.fold import Fold
+from holdfast.conversation.fold import Fold, OpenCall
 from holdfast.conversation.journal import Clock
 from holdfast.conversation.status import ConversationStatus
 
@@ -20,7 +21,6 @@ COPIED = (
     "It was approved in the conversation that this one was continued from; a copy needs an approval"
     " of its own."
 )
-
 FORKED = (
     "Not run here: this conversation was forked from another before this call began. The other may"
     " have run it since; check before repeating it."
@@ -34,68 +34,54 @@ FORKED_RUNNING = (
 
 def fork_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
     """Return the events that follow a state in its fork: they close every open call."""
-    found: list[ev.AnyEvent] = []
-    for item in state.open.values():
-        result = (
-            _unknown(FORKED_RUNNING) if item.attempt else ToolResult.failure(FORKED, "cancelled")
-        )
-        seq = state.last_seq + len(found) + 1
-        found.append(
-            ev.ToolCallFinished(
-                seq=seq, id=new_id(), timestamp=clock(), call_id=item.call.id, result=result
-            )
-        )
-    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # no call waits any more
-        found.append(
-            ev.StatusChanged(
-                seq=state.last_seq + len(found) + 1,
-                id=new_id(),
-                timestamp=clock(),
-                status=ConversationStatus.RUNNING.value,
-            )
-        )
-    return found
+
+    def settle(item: OpenCall) -> dict[str, Any]:
+        result = ToolResult.failure(FORKED, "cancelled")
+        return {"result": _unknown(FORKED_RUNNING) if item.attempt else result}
+
+    return _settled(state, clock, new_id, settle)
 
 
 def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
     """Return the events that follow a state in a copy of it: they close the calls that had begun,
     and ask again about approved ones."""
+
+    def settle(item: OpenCall) -> dict[str, Any]:
+        if item.attempt:
+            return {"result": _unknown(CONTINUED)}
+        if not item.approved:
+            return {}
+        hash, risk = item.call.arguments_hash, item.risk
+        asked = {"decision": "ask", "by": "holdfast", "reason": COPIED}
+        return {**asked, "arguments_hash": hash, "risk": risk}
+
+    return _settled(state, clock, new_id, settle)
+
+
+def _settled(
+    state: Fold,
+    clock: Clock,
+    new_id: Callable[[], str],
+    settle: Callable[[OpenCall], dict[str, Any]],
+) -> list[ev.AnyEvent]:
+    """Return an event for each open call whose fields `settle` returns: a result or a decision.
+
+    If no call is left open, no call waits any more.
+    """
     found: list[ev.AnyEvent] = []
     left = len(state.open)
+
+    def add(kind: Any, **fields: Any) -> None:
+        seq = state.last_seq + len(found) + 1
+        found.append(kind(seq=seq, id=new_id(), timestamp=clock(), **fields))
+
     for item in state.open.values():
-        seq, call = state.last_seq + len(found) + 1, item.call
-        if item.attempt:
-            left -= 1
-            result = _unknown(CONTINUED)
-            found.append(
-                ev.ToolCallFinished(
-                    seq=seq, id=new_id(), timestamp=clock(), call_id=call.id, result=result
-                )
-            )
-        elif item.approved:
-            found.append(
-                ev.DecisionMade(
-                    seq=seq,
-                    id=new_id(),
-                    timestamp=clock(),
-                    call_id=call.id,
-                    decision="ask",
-                    by="holdfast",
-                    reason=COPIED,
-                    arguments_hash=call.arguments_hash,
-                    risk=item.risk,
-                )
-            )
-    # no call waits any more
+        if fields := settle(item):
+            left -= "result" in fields
+            kind = ev.ToolCallFinished if "result" in fields else ev.DecisionMade
+            add(kind, call_id=item.call.id, **fields)
     if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
-        found.append(
-            ev.StatusChanged(
-                seq=state.last_seq + len(found) + 1,
-                id=new_id(),
-                timestamp=clock(),
-                status=ConversationStatus.RUNNING.value,
-            )
-        )
+        add(ev.StatusChanged, status=ConversationStatus.RUNNING.value)
     return found
 
 

@@ -4,7 +4,6 @@ cancelled, and found again after a crash. `agent.delegation` defines the tools."
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -13,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
@@ -32,6 +32,7 @@ from holdfast.conversation.delegation_state import (
     last_word,
     sends,
 )
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
@@ -43,13 +44,13 @@ from holdfast.errors import (
     StoreError,
     ToolError,
 )
+from holdfast.store import Summary
 from holdfast.store.namespaces import namespace_of
 
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
     from holdfast.tools import ToolContext
 
-_log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 # Events of a child that another process owns do not reach this one; so often it is looked up.
@@ -60,40 +61,33 @@ _INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of
 _PAGE_EVENTS = 200  # events of another conversation per read
 
 
-class Delegation:
+class Delegation(msgspec.Struct, eq=False):
     """The delegation of one conversation. Each child in the background has a thread that waits for
     its end. Thread-safe."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        call_context: Callable[[ToolCall], ToolContext],
-        drain_inbox: Callable[[], None],
-        new_conversation: Callable[..., Conversation],
-    ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self._call_context = call_context
-        self._drain_inbox = drain_inbox
-        self._new_conversation = new_conversation
-        self._lock = threading.Lock()
-        self._background: dict[str, threading.Thread] = {}
-        # the children of this and earlier owners, by id
-        self._delegated: dict[str, DelegatedChild] | None = None
-        # places of children that are about to start in the background
-        self._places: set[object] = set()
-        # number of callers that wait for a child's result, by child
-        self._awaited: dict[str, int] = {}
-        # those of them that ended without a message about it
-        self._unreported: set[str] = set()
-        # the times of this conversation's messages to others
-        self._sent_times: list[datetime] | None = None
-        # facts about children in a result's meta, by call
-        self._metas: dict[str, dict[str, Any]] = {}
-        # outcomes of children that others own, each with its last event
-        self._outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
-        self._depth: int | None = None
-        self._attached: list[Delegates] = []
+    _context: RunContext
+    _journal: Journal
+    _call_context: Callable[[ToolCall], ToolContext]
+    _drain_inbox: Callable[[], None]
+    _new_conversation: Callable[..., Conversation]
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _background: dict[str, threading.Thread] = {}
+    # the children of this and earlier owners, by id
+    _delegated: dict[str, DelegatedChild] | None = None
+    # places of children that are about to start in the background
+    _places: set[object] = set()
+    # number of callers that wait for a child's result, by child
+    _awaited: dict[str, int] = {}
+    # those of them that ended without a message about it
+    _unreported: set[str] = set()
+    # the times of this conversation's messages to others
+    _sent_times: list[datetime] | None = None
+    # facts about children in a result's meta, by call
+    _metas: dict[str, dict[str, Any]] = {}
+    # outcomes of children that others own, each with its last event
+    _outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
+    _depth: int | None = None
+    _attached: list[Delegates] = []
 
     @property
     def id(self) -> str:
@@ -107,11 +101,7 @@ class Delegation:
         """Run the tool `delegate`."""
         made = delegates.agent(agent)
         if made is None:
-            raise ToolError(
-                f"There is no agent {agent!r}. There are: {', '.join(delegates)}.",
-                "not_found",
-                retryable=False,
-            )
+            raise _refused(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
         self._check_depth(delegates)
         try:
             with self._held_place(delegates, context.attempt <= 1) as place:
@@ -132,15 +122,9 @@ class Delegation:
             " sent to you as a message. delegate_poll reports its progress, delegate_collect waits"
             " for it, delegate_cancel stops it."
         )
-        meta = {
-            CHILD: {
-                "id": child.id,
-                "agent": agent,
-                "status": found.status.value,
-                "background": True,
-            }
-        }
-        return self._remember_meta(context, ToolResult((TextContent(text),), meta=meta))
+        status = found.status.value
+        meta = {CHILD: {"id": child.id, "agent": agent, "status": status, "background": True}}
+        return self._remember_meta(context, _answer(text, meta))
 
     def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
         """Return the result, and remember its meta in case hooks change it."""
@@ -149,28 +133,19 @@ class Delegation:
         return result
 
     def restore_meta(self, call_id: str, result: ToolResult) -> ToolResult:
-        """Return a call's result after hooks, with the facts about children that it had before
-        them."""
+        """Return a call's result after hooks, with the facts about children from before them."""
         with self._lock:
             meta = self._metas.pop(call_id, None)
-        return (
-            result
-            if not meta or all(result.meta.get(key) == meta[key] for key in meta)
-            else msgspec.structs.replace(result, meta={**result.meta, **meta})
-        )
+        return replace(result, meta={**result.meta, **meta}) if meta else result
 
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """Run the tool `delegate_poll`."""
         found = [self._outcome(id) for id in self._selected(ids)]
         if not found:
-            return ToolResult((TextContent("No agent works in the background."),))
-        lines = [
-            f"{one.progress}." + (" Its answer can be collected." if one.status in ENDED else "")
-            for one in found
-        ]
-        return ToolResult(
-            (TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]}
-        )
+            return _answer("No agent works in the background.")
+        ready = " Its answer can be collected."
+        lines = [f"{one.progress}.{ready if one.status in ENDED else ''}" for one in found]
+        return _answer("\n".join(lines), {CHILDREN: [one.meta() for one in found]})
 
     def collect(
         self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
@@ -178,18 +153,14 @@ class Delegation:
         """Run the tool `delegate_collect`."""
         wanted = self._selected(ids)
         if not wanted:
-            return ToolResult(
-                (TextContent("No agent works in the background, so there is nothing to collect."),)
-            )
+            return _answer("No agent works in the background, so there is nothing to collect.")
         with self._hold_messages(wanted):
-            return self._remember_meta(
-                context, self._collected(context, delegates, wanted, timeout)
-            )
+            found = self._collected(context, delegates, wanted, timeout)
+            return self._remember_meta(context, found)
 
     @contextmanager
     def _hold_messages(self, ids: Sequence[str]) -> Generator[None]:
-        """Hold back the outcome messages of these children meanwhile; afterwards send those that
-        are still needed."""
+        """Hold back outcome messages of these children meanwhile; then send those still needed."""
         with self._lock:
             for id in ids:
                 self._awaited[id] = self._awaited.get(id, 0) + 1
@@ -212,12 +183,7 @@ class Delegation:
                     if found.status in ENDED and not self._context.closing:
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
-                    _log.warning(
-                        "conversation %s: the outcome of its child %s could not be posted: %s",
-                        self.id,
-                        id,
-                        error,
-                    )
+                    self._journal.log(f"the outcome of its child {id} could not be posted: {error}")
 
     def _collected(
         self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
@@ -232,9 +198,7 @@ class Delegation:
             while True:
                 with self._woken(context, wanted) as woken:
                     found = [self._outcome(id) for id in wanted]
-                    open = [
-                        one for one in found if one.status not in ENDED or self._is_watched(one.id)
-                    ]
+                    open = [one for one in found if self._works(one)]
                     left = deadline - time.monotonic()
                     if not open or context.cancelled or left < 0 or self._context.closing:
                         break
@@ -250,20 +214,17 @@ class Delegation:
         over = [one for one in found if one.status in ENDED]
         for one in over:
             self._mark_known(one.id, one.seq)
-        texts = [
-            f"{one.agent} ({one.id}):\n{one.report}" if len(found) > 1 else one.report
-            for one in over
-        ]
-        texts += [
-            f"{one.progress}: no answer within {timeout:g} seconds."
-            for one in found
-            if one not in over
-        ]
+        texts = [one.report for one in over]
+        if len(found) > 1:
+            texts = [f"{one.agent} ({one.id}):\n{one.report}" for one in over]
+        late = [one for one in found if one not in over]
+        texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in late]
         failed = any(one.status is not _S.FINISHED for one in found)
         metas = [{**one.meta(), "collected": one in over} for one in found]
-        return ToolResult(
-            (TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed
-        )
+        return _answer("\n\n".join(texts), {CHILDREN: metas}, failed)
+
+    def _works(self, child: ChildOutcome) -> bool:
+        return child.status not in ENDED or self._is_watched(child.id)
 
     @contextmanager
     def _woken(
@@ -289,13 +250,10 @@ class Delegation:
                 self._cancel_child(context, id)
                 found = self._outcome(id)
                 self._mark_known(id, found.seq)
-                lines.append(
-                    f"{found.agent} ({id}) was done already."
-                    if found.status in ENDED
-                    else found.report
-                )
+                done = f"{found.agent} ({id}) was done already."
+                lines.append(done if found.status in ENDED else found.report)
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
-        return self._remember_meta(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+        return self._remember_meta(context, _answer("\n".join(lines), meta))
 
     def _cancel_child(self, context: ToolContext, id: str) -> None:
         child = self._open(id)
@@ -307,11 +265,9 @@ class Delegation:
         elif self._outcome(id).status not in (*ENDED, _S.PAUSED):  # another process owns the child
             self._journal.store.post(id, Interrupt(), f"{context.idempotency_key}>{id}")
             deadline = time.monotonic() + _CLOSE_SECONDS
-            while (
-                self._outcome(id).status not in (*ENDED, _S.PAUSED)
-                and not context.cancelled
-                and time.monotonic() < deadline
-            ):
+            while self._outcome(id).status not in (*ENDED, _S.PAUSED):
+                if context.cancelled or time.monotonic() >= deadline:
+                    break
                 context.cancelled.wait(_FOREIGN_POLL_SECONDS)
 
     def tell(
@@ -322,69 +278,43 @@ class Delegation:
         if conversation == "parent":
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
-                raise ToolError(
-                    "This conversation has no parent: the user gave it its work. Answer instead.",
-                    "not_found",
-                    retryable=False,
+                raise _refused(
+                    "This conversation has no parent: the user gave it its work. Answer instead."
                 )
         if conversation == self.id:
-            raise ToolError("That is this conversation itself.", "validation", retryable=False)
+            raise _refused("That is this conversation itself.", "validation")
         mine = namespace_of(conversation) == namespace_of(self.id)  # no message crosses tenants
-        if not mine or (
-            conversation not in delegates.send_to
-            and self._root(conversation) != self._root(self.id)
-        ):
-            raise ToolError(
-                f"This conversation may send to no conversation {conversation!r}.",
-                "not_found",
-                retryable=False,
-            )
+        allowed = conversation in delegates.send_to
+        if not mine or not (allowed or self._root(conversation) == self._root(self.id)):
+            raise _refused(f"This conversation may send to no conversation {conversation!r}.")
         given = self._children().get(conversation)
         if given is not None:
             self._agent_of(delegates, conversation)
         self._check_messages(delegates)
-        begins = (
-            given is not None
-            and self._open(conversation) is None
-            and not self._is_watched(conversation)
-        )
+        works = self._open(conversation) is not None or self._is_watched(conversation)
+        begins = given is not None and not works
         with (
             self._held_place(delegates, context.attempt <= 1) if begins else nullcontext() as place
         ):
             command = Send((TextContent(text),), sender=self.id)
+            key = f"{context.idempotency_key}>{conversation}"
             try:
-                journal.store.post(
-                    conversation, command, f"{context.idempotency_key}>{conversation}"
-                )
+                journal.store.post(conversation, command, key)
             except ConversationNotFound:
-                raise ToolError(
-                    f"There is no conversation {conversation!r}.", "not_found", retryable=False
-                ) from None
+                raise _refused(f"There is no conversation {conversation!r}.") from None
             with self._lock:
                 if self._sent_times is not None:
                     self._sent_times.append(journal.clock())
             heard = self._wait_until_read(
                 context, delegates, conversation, place, given is not None
             )
-        if not heard:
-            return ToolResult(
-                (
-                    TextContent(
-                        f"Sent to {conversation}. It is not running now and reads the message when"
-                        " it continues."
-                    ),
-                )
-            )
-        return ToolResult((TextContent(f"Sent to {conversation}."),))
+        later = "" if heard else " It is not running now and reads the message when it continues."
+        return _answer(f"Sent to {conversation}.{later}")
 
     def _wait_until_read(
         self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
     ) -> bool:
-        """Wait until a message is taken out of an inbox; return False if it is still there in the
-        end.
-
-        The child takes it, reopened if it had ended, or another owner of that conversation does.
-        """
+        """Return True once the child, or another owner, has read a message; False if none does."""
         deadline = time.monotonic() + (_CLOSE_SECONDS if own else _INBOX_SECONDS)
         while True:
             with self._woken(context, [id]) as woken:
@@ -407,12 +337,10 @@ class Delegation:
                 woken(min(left, _FOREIGN_POLL_SECONDS))
 
     def _has_mail(self, id: str) -> bool:
-        """Return True if an inbox holds a command."""
         return bool(self._journal.store.list([id], waiting=True))
 
     def _check_messages(self, delegates: Delegates) -> None:
-        """Raise `ToolError` if this conversation has used up the messages that it may send
-        between two messages of the user."""
+        """Raise `ToolError` if no message may be sent until the user's next one."""
         journal = self._journal
         with self._lock:
             sent = self._sent_times
@@ -424,23 +352,19 @@ class Delegation:
                 self._sent_times = sent = sent if self._sent_times is None else self._sent_times
         if len(sent) < delegates.max_messages:
             return
-        words = [
-            word for id in self._ancestors(self.id) if (word := self._last_word(id)) is not None
-        ]
-        since = max(words, default=None)
+        words = [self._last_word(id) for id in self._ancestors(self.id)]
+        since = max([word for word in words if word is not None], default=None)
         with self._lock:
             self._sent_times = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
-            raise ToolError(
+            raise _refused(
                 f"This conversation has sent {len(sent)} messages to others since the user's last"
                 " message, and may send no more until the next one. Do not try again: finish with"
                 " what you have, and say what is still open.",
                 "rate_limit",
-                retryable=False,
             )
 
     def _last_word(self, id: str) -> datetime | None:
-        """Return the time of the user's last message in a conversation."""
         journal = self._journal
         if id == self.id:
             with journal.changed:
@@ -449,13 +373,8 @@ class Delegation:
         at = listed[0].last_seq if listed else 0
         while at > 0:
             at -= _PAGE_EVENTS
-            if (
-                word := last_word(
-                    journal.store.read(
-                        id, max(0, at), _PAGE_EVENTS if at >= 0 else _PAGE_EVENTS + at
-                    )
-                )
-            ) is not None:
+            page = journal.store.read(id, max(0, at), _PAGE_EVENTS + min(0, at))
+            if (word := last_word(page)) is not None:
                 return word
         return None
 
@@ -464,7 +383,6 @@ class Delegation:
     def _start_child(
         self, context: ToolContext, agent: Agent, task: str, detached: bool
     ) -> Conversation:
-        """Return the child of this call, with its task, running."""
         child = cast("Conversation", context.spawn(agent, detached=detached))
         if not child.hosting.journal.fold.message_seq:
             child.send_message(task, sender=self.id)
@@ -497,21 +415,16 @@ class Delegation:
             child.close()
         if self._context.closing and found.status not in ENDED:
             return _continues_later(name)
+        meta = {CHILD: found.meta()}
         if child.failure is not None and found.status not in ENDED:
-            return ToolResult.failure(
-                f"{name} stopped because its work could not be stored: {child.failure}",
-                meta={CHILD: found.meta()},
-            )
-        output = found.output if found.status is _S.FINISHED else None
+            problem = f"{name} stopped because its work could not be stored: {child.failure}"
+            return ToolResult.failure(problem, meta=meta)
         if context.cancelled and found.status not in ENDED:
-            return ToolResult.failure(found.report, "cancelled", meta={CHILD: found.meta()})
-        error = found.status is not _S.FINISHED
-        return ToolResult(
-            (TextContent(found.report),),
-            output if isinstance(output, dict) else None,
-            {CHILD: found.meta()},
-            error,
-        )
+            return ToolResult.failure(found.report, "cancelled", meta=meta)
+        done = found.status is _S.FINISHED
+        output = found.state.output if done else None
+        content = (TextContent(found.report),)
+        return ToolResult(content, output if isinstance(output, dict) else None, meta, not done)
 
     @contextmanager
     def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
@@ -524,19 +437,15 @@ class Delegation:
         place = object()
         with self._lock:
             working = list(self._background)
-        paused = {
-            id
-            for id in working
-            if (child := self._open(id)) is not None and child.status is _S.PAUSED
-        }
+        opened = [child for id in working if (child := self._open(id)) is not None]
+        paused = {child.id for child in opened if child.status is _S.PAUSED}
         with self._lock:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
-                raise ToolError(
+                raise _refused(
                     f"{running} agents work for this conversation; at most {delegates.max_running}"
                     " may. Collect or cancel one, or wait for an answer.",
                     "rate_limit",
-                    retryable=False,
                 )
             self._places.add(place)
         try:
@@ -549,11 +458,10 @@ class Delegation:
         if self._depth is None:
             self._depth = len(self._ancestors(self.id)) - 1
         if self._depth >= delegates.max_depth:
-            raise ToolError(
+            raise _refused(
                 f"This conversation is itself a delegate, {self._depth} levels below the root; at"
                 f" most {delegates.max_depth} are allowed. Do the task yourself.",
                 "validation",
-                retryable=False,
             )
 
     def _ancestors(self, id: str) -> list[str]:
@@ -575,8 +483,7 @@ class Delegation:
     # --- the background ---
 
     def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
-        """Watch a child on a thread that posts its outcome, and release the `place` held for it.
-        Idempotent."""
+        """Watch a child on a thread that posts its outcome; release the `place` held for it."""
         with self._lock:
             self._places.discard(place)
             if child.id in self._background:
@@ -605,12 +512,7 @@ class Delegation:
                 ended = close_inbox(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
-            _log.warning(
-                "conversation %s: the outcome of its child %s could not be posted: %s",
-                self.id,
-                child.id,
-                error,
-            )
+            self._journal.log(f"the outcome of its child {child.id} could not be posted: {error}")
         finally:
             self._unwatch(child.id)
         # A sender posts first and then checks for a watcher. Here the watch ends first and the
@@ -619,8 +521,7 @@ class Delegation:
             self._open_again(child.id, lambda: self._has_mail(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Reopen a child of an earlier call and let it continue, if `wanted()`; return False,
-        with a warning, if that fails."""
+        """Let a child of an earlier call continue if `wanted()`; return False if that fails."""
         delegates = self._delegates_of(id)
         try:
             if wanted() and delegates is not None:
@@ -628,23 +529,16 @@ class Delegation:
                 self._reopen(self._call_context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
-            _log.warning(
-                "conversation %s: its child %s could not be opened again: %s", self.id, id, error
-            )
+            self._journal.log(f"its child {id} could not be opened again: {error}")
             return False
 
     def _delegates_of(self, id: str) -> Delegates | None:
-        """Return the delegates that a child of an earlier call belongs to, even after a handoff
-        to another agent."""
+        """Return the delegates that a child belongs to, even after a handoff."""
         name = self._children()[id].agent
-        return next(
-            (
-                one
-                for one in (self._context.agent.delegates, *self._attached)
-                if one is not None and name in one.given
-            ),
-            None,
-        )
+        for one in (self._context.agent.delegates, *self._attached):
+            if one is not None and name in one.given:
+                return one
+        return None
 
     def _announce(self, child: Conversation, agent: str) -> None:
         with self._lock:
@@ -668,7 +562,6 @@ class Delegation:
         self._drain_inbox()
 
     def _unwatch(self, id: str) -> None:
-        """Stop watching a child on this thread."""
         with self._lock:
             if self._background.get(id) is not threading.current_thread():
                 return
@@ -677,7 +570,6 @@ class Delegation:
             self._journal.changed.notify_all()
 
     def _join_watcher(self, id: str) -> None:
-        """Wait until no thread watches a closed child."""
         with self._lock:
             thread = self._background.get(id)
         if thread is not None:
@@ -697,22 +589,16 @@ class Delegation:
         """Wait for the threads of closed children, until `deadline` (monotonic seconds)."""
         with self._lock:
             given = self._delegated or {}
-            threads = [
-                thread
-                for id, thread in self._background.items()
-                if not (id in given and given[id].detached)
-            ]
+            detached = {id for id, one in given.items() if one.detached}
+            threads = [one for id, one in self._background.items() if id not in detached]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _open(self, id: str) -> Conversation | None:
         children = self._context.children
-        return (
-            None
-            if children is None
-            else next((child for child in children.open() if child.id == id), None)
-        )
+        opened = [] if children is None else children.open()
+        return next((child for child in opened if child.id == id), None)
 
     def _outcome(self, id: str) -> ChildOutcome:
         agent = self._children()[id].agent if id in self._children() else "an agent"
@@ -722,17 +608,14 @@ class Delegation:
         store = self._journal.store
         listed = store.list([id])
         last = listed[0].last_seq if listed else 0
-        read = self._outcome_cache.get(id)
-        if read is None or read[0] != last:
-            self._outcome_cache[id] = read = (
-                last,
-                ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent),
-            )
-        return read[1]
+        read, found = self._outcome_cache.get(id, (None, None))
+        if found is None or read != last:
+            found = ChildOutcome.of(self._new_conversation(self._context.agent, store, id), agent)
+            self._outcome_cache[id] = last, found
+        return found
 
     def _selected(self, ids: Sequence[str]) -> list[str]:
-        """Return the named children; by default those in the background. Raises `ToolError` for
-        an unknown id."""
+        """Return the named children; by default those in the background. Raises `ToolError`."""
         known = self._children()
         if not ids:
             with self._lock:
@@ -741,11 +624,7 @@ class Delegation:
         for id in ids:
             if id not in known:
                 there = ", ".join(known) or "none"
-                raise ToolError(
-                    f"No agent works in the background as {id!r}. There are: {there}.",
-                    "not_found",
-                    retryable=False,
-                )
+                raise _refused(f"No agent works in the background as {id!r}. There are: {there}.")
         return list(dict.fromkeys(ids))
 
     def _record_child(self, id: str, given: DelegatedChild) -> None:
@@ -755,7 +634,6 @@ class Delegation:
             children[id] = given
 
     def _mark_known(self, id: str, seq: int) -> None:
-        """Record that the model knows a child's outcome as of event `seq`."""
         children = self._children()
         with self._lock:
             if id in children:
@@ -771,30 +649,25 @@ class Delegation:
             events = list(journal.events) if journal.fold.assistant is not None else []
         found = children_of(self.id, events)
         with self._lock:
-            if self._delegated is None:
-                self._delegated = found
+            self._delegated = found if self._delegated is None else self._delegated
             return self._delegated
 
     # --- after a crash ---
 
     def _agent_of(self, delegates: Delegates, id: str) -> Agent:
-        """Return the agent of a child of an earlier call. Raises `ToolError` if it no longer
-        exists."""
+        """Return the agent of a child. Raises `ToolError` if it no longer exists."""
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
-            raise ToolError(
-                f"The agent {given.agent!r} of the conversation {id!r} no longer exists.",
-                "not_found",
-                retryable=False,
+            raise _refused(
+                f"The agent {given.agent!r} of the conversation {id!r} no longer exists."
             )
         return made
 
     def _reopen(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
-        """Reopen a child of an earlier call and let it continue. Raises `LeaseHeld` if another
-        owner has it."""
+        """Let a child of an earlier call continue. Raises `LeaseHeld`."""
         given = self._children()[id]
         agent = self._agent_of(delegates, id)
         spawned = context.spawn(agent, id=id, detached=delegates.detached)
@@ -814,44 +687,31 @@ class Delegation:
     def attach(self, agents: Sequence[Agent]) -> None:
         """Reopen the background children of a reopened conversation, and post outcomes reached
         meanwhile. Does so once per agent."""
-        for agent in agents:
-            if agent.delegates is not None:
-                self._attach(agent.delegates)
-
-    def _attach(self, delegates: Delegates) -> None:
-        if any(one is delegates for one in self._attached):
+        for delegates in [agent.delegates for agent in agents if agent.delegates is not None]:
+            if not any(one is delegates for one in self._attached):
+                self._attached.append(delegates)
+                listed = {one.id: one for one in self._journal.store.list(spawned_by=self.id)}
+                if not listed:
+                    continue
+                self._attach(delegates, listed)
             self.resume_stopped()
-            return
-        self._attached.append(delegates)
+
+    def _attach(self, delegates: Delegates, listed: dict[str, Summary]) -> None:
         journal = self._journal
-        listed = {one.id: one for one in journal.store.list(spawned_by=self.id)}
-        if not listed:
-            return
         with journal.changed:
-            awaited = [
-                ids_of(item.call.arguments if item.arguments is None else item.arguments)
-                for item in journal.fold.open.values()
-                if item.call.name == "delegate_collect"
-            ]
+            calls = [item.effective for item in journal.fold.open.values()]
+            awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
         for id, given in list(self._children().items()):
-            if (
-                id not in listed
-                or not given.background
-                or given.agent not in delegates.given
-                or self._is_watched(id)
-            ):
+            mine = given.background and given.agent in delegates.given
+            if id not in listed or not mine or self._is_watched(id):
                 continue
             status = listed[id].status
-            if status in ENDED and self._has_mail(id):
-                self._open_again(id, lambda: True)
-            elif status in ENDED:
-                if listed[id].last_seq != given.known and not any(
-                    not ids or id in ids for ids in awaited
-                ):
+            if status in ENDED and not self._has_mail(id):
+                collected = any(not ids or id in ids for ids in awaited)
+                if listed[id].last_seq != given.known and not collected:
                     self._post(self._outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
-        self.resume_stopped()
 
     # --- interrupts ---
 
@@ -860,14 +720,9 @@ class Delegation:
         with self._lock:
             watched = list(self._background)
         children = self._children()
-        stopped = [
-            id
-            for id in watched
-            if id in children
-            and not children[id].detached
-            and (child := self._open(id)) is not None
-            and interruptible(child)
-        ]
+        attached = [id for id in watched if id in children and not children[id].detached]
+        opened = [child for id in attached if (child := self._open(id)) is not None]
+        stopped = [child.id for child in opened if interruptible(child)]
         if stopped:
             for id in stopped:
                 children[id].stopped = True
@@ -879,8 +734,7 @@ class Delegation:
             )
 
     def resume_stopped(self) -> None:
-        """Resume the children that an interrupt stopped, when this conversation resumes. Not
-        within a transaction."""
+        """Resume the children that an interrupt stopped. Not within a transaction."""
         journal = self._journal
         if journal.fold.status is _S.PAUSED:
             return
@@ -901,9 +755,7 @@ class Delegation:
                     elif (delegation := child.hosting.context.delegation) is not None:
                         delegation.resume_stopped()
                 except HoldfastError as error:
-                    _log.warning(
-                        "conversation %s: its child %s cannot resume: %s", self.id, id, error
-                    )
+                    self._journal.log(f"its child {id} cannot resume: {error}")
                     continue
             resumed.append(id)
         if resumed:
@@ -914,24 +766,21 @@ class Delegation:
                         ev.NoteRecorded, about=RESUMED, text=text, details={"children": resumed}
                     )
             except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: the resumption of its children could not be journaled: %s",
-                    self.id,
-                    error,
-                )
+                self._journal.log(f"the resumption of its children could not be journaled: {error}")
+
+
+def _answer(text: str, meta: dict[str, Any] | None = None, is_error: bool = False) -> ToolResult:
+    return ToolResult((TextContent(text),), meta=meta or {}, is_error=is_error)
+
+
+def _refused(text: str, kind: str = "not_found") -> ToolError:
+    return ToolError(text, kind, retryable=False)
 
 
 def _continues_later(agent: str) -> ToolResult:
-    """Return the result of a call that continues later: the conversation is being closed.
-
-    The result is not written. The call is made again when the conversation is opened, and finds
-    its child.
-    """
-    return ToolResult.failure(
-        f"{agent} continues when the conversation is opened again.",
-        "cancelled",
-        meta={CONTINUES_LATER: True},
-    )
+    """Return the unwritten result of a call that is made again after a reopening."""
+    text = f"{agent} continues when the conversation is opened again."
+    return ToolResult.failure(text, "cancelled", meta={CONTINUES_LATER: True})
 
 
 def has_ended(child: Conversation) -> bool:
@@ -947,8 +796,7 @@ def has_ended(child: Conversation) -> bool:
 
 
 def close_inbox(child: Conversation) -> bool:
-    """Refuse further messages to a child that has ended, so that it can be closed; return False
-    if one arrived meanwhile."""
+    """Refuse further messages to an ended child; return False if one arrived meanwhile."""
     hosting = child.hosting
     hosting.drain_inbox()
     with hosting.journal.changed:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN
-from holdfast.content import ToolCall, Usage
+from holdfast.content import ToolCall
 from holdfast.conversation.fold import Fold
+from holdfast.conversation.state import ConversationState
 from holdfast.conversation.status import ConversationStatus
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _S = ConversationStatus
 
 ENDED = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
 """The statuses in which a child's run is over."""
-
 
 STOPPED = "delegates:stopped"
 """The `about` of a `NoteRecorded` that lists, in `details["children"]`, the children that an
@@ -54,21 +54,19 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
     for event in events:
         match event:
             case ev.ToolCallFinished():
-                child, id = _child_of(event), f"{parent}.{event.call_id}"
-                # otherwise it belongs to the conversation that this one was forked from
-                if child.get("id") == id:
-                    found[id] = DelegatedChild(
-                        str(child.get("agent", "")), child.get("background") is True
-                    )
-                for one in _listed(event.result.meta.get(CHILDREN)):
+                id, meta = f"{parent}.{event.call_id}", event.result.meta
+                for child in _entries([meta.get(CHILD)]):
+                    # otherwise it belongs to the conversation that this one was forked from
+                    if child.get("id") == id:
+                        background = child.get("background") is True
+                        found[id] = DelegatedChild(str(child.get("agent", "")), background)
+                for one in _entries(meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:
                         found[one["id"]].known = _number(one.get("seq"))
-            case ev.MessageAdded() if event.sender in found and event.id.startswith(
-                f"{event.sender}@"
-            ):
-                found[event.sender].known = (
-                    _number(event.id.rpartition("@")[2]) or found[event.sender].known
-                )
+            case ev.MessageAdded() if (child := found.get(event.sender)) is not None:
+                sender, _, seq = event.id.rpartition("@")
+                if sender == event.sender:
+                    child.known = _number(seq) or child.known
             case ev.NoteRecorded() if event.about in (STOPPED, RESUMED):
                 for id in cast("Sequence[Any]", event.details.get("children") or ()):
                     if id in found:
@@ -79,30 +77,22 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
 
 
 def _number(value: Any) -> int:
-    """Return an event's number; 0 for text that is not one, since ids and metas may hold
-    anything."""
+    """Return a seq; 0 for text that is not one, since ids and metas may hold anything."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
-def _listed(value: Any) -> list[dict[str, Any]]:
-    return (
-        [one for one in cast("list[Any]", value) if isinstance(one, dict)]
-        if isinstance(value, list | tuple)
-        else []
-    )
+def _entries(value: Any) -> list[dict[str, Any]]:
+    found = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    return [one for one in found if isinstance(one, dict)]
 
 
 def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
     """Return the children that a call of `delegate_collect` waits for; an empty tuple means all."""
     ids = arguments.get("ids")
-    return (
-        (ids,)
-        if isinstance(ids, str)
-        else tuple(map(str, cast("list[Any]", ids)))
-        if isinstance(ids, list)
-        else ()
-    )
+    if isinstance(ids, str):
+        return (ids,)
+    return tuple(map(str, cast("list[Any]", ids))) if isinstance(ids, list) else ()
 
 
 def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
@@ -112,47 +102,27 @@ def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
     for event in events:
         if isinstance(event, ev.AssistantReplied):
             calls = {call.id for call in event.calls if call.name == "send_to"}
-        elif (
-            isinstance(event, ev.ToolCallFinished)
-            and event.call_id in calls
-            and not event.result.is_error
-        ):
-            found.append(event.timestamp)
+        elif isinstance(event, ev.ToolCallFinished) and event.call_id in calls:
+            found += [] if event.result.is_error else [event.timestamp]
     return found
 
 
 def last_word(events: Sequence[ev.AnyEvent]) -> datetime | None:
     """Return the time of the user's last message."""
-    return next(
-        (
-            event.timestamp
-            for event in reversed(events)
-            if isinstance(event, ev.MessageAdded) and event.sender == "user"
-        ),
-        None,
-    )
+    for event in reversed(events):
+        if isinstance(event, ev.MessageAdded) and event.sender == "user":
+            return event.timestamp
+    return None
 
 
-def _child_of(event: ev.ToolCallFinished) -> dict[str, Any]:
-    child = event.result.meta.get(CHILD)
-    return cast("dict[str, Any]", child) if isinstance(child, dict) else {}
-
-
-class ChildOutcome(NamedTuple):
-    """The present status and result of a child."""
+class ChildOutcome(msgspec.Struct, frozen=True):
+    """The present state of a child. `seq` is the last event of its outcome."""
 
     id: str
     agent: str
+    state: ConversationState
     status: ConversationStatus
-    seq: int  # the last event of the outcome
-    answer: str
-    error: ev.ErrorRecorded | None
-    steps: int
-    usage: Usage
-    cost: float | None
-    doing: str
-    waits: tuple[ToolCall, ...]
-    output: Any
+    seq: int
 
     @classmethod
     def of(cls, child: Conversation, agent: str) -> ChildOutcome:
@@ -160,76 +130,58 @@ class ChildOutcome(NamedTuple):
         state, journal = child.state, child.hosting.journal
         with journal.changed:
             status, seq = effective_status(journal.fold), journal.fold.status_seq
-        calls = state.pending_calls
-        return cls(
-            child.id,
-            agent,
-            status,
-            seq,
-            state.answer,
-            state.error,
-            state.steps,
-            state.usage,
-            state.cost,
-            ", ".join(_title(call) for call in calls[:3]),
-            tuple([pending.call for pending in state.pending_confirmations]),
-            state.output,
-        )
+        return cls(child.id, agent, state, status, seq)
 
-    def meta(self, background: bool = False) -> dict[str, Any]:
+    def meta(self) -> dict[str, Any]:
         """Return the `meta` entry for a result about the child."""
-        found: dict[str, Any] = {
+        return {
             "id": self.id,
             "agent": self.agent,
             "status": self.status.value,
-            "steps": self.steps,
-            "cost": self.cost,
-            "inputTokens": self.usage.input_tokens,
-            "outputTokens": self.usage.output_tokens,
+            "steps": self.state.steps,
+            "cost": self.state.cost,
+            "inputTokens": self.state.usage.input_tokens,
+            "outputTokens": self.state.usage.output_tokens,
             "seq": self.seq,
         }
-        return {**found, "background": True} if background else found
+
+    @property
+    def _steps(self) -> str:
+        return f"{self.state.steps} step{'' if self.state.steps == 1 else 's'}"
 
     @property
     def progress(self) -> str:
         """The child's progress in one line."""
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
-        if self.waits:
+        if waits := [_title(one.call) for one in self.state.pending_confirmations]:
             return (
-                f"{self.agent} ({self.id}): {steps}, waits for the user's approval of"
-                f" {', '.join(map(_title, self.waits))}"
+                f"{self.agent} ({self.id}): {self._steps}, waits for the user's approval of"
+                f" {', '.join(waits)}"
             )
-        what = f", now {self.doing}" if self.doing and self.status is _S.RUNNING else ""
-        return f"{self.agent} ({self.id}): {self.status.value.replace('_', ' ')}, {steps}{what}"
+        calls = self.state.pending_calls if self.status is _S.RUNNING else ()
+        doing = f", now {', '.join(map(_title, calls[:3]))}" if calls else ""
+        status = self.status.value.replace("_", " ")
+        return f"{self.agent} ({self.id}): {status}, {self._steps}{doing}"
 
     @property
     def report(self) -> str:
         """The child's result in the words for the parent's model."""
-        said = f" Its last words were:\n{self.answer}" if self.answer.strip() else ""
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        answer, error, output = self.state.answer, self.state.error, self.state.output
+        said = f" Its last words were:\n{answer}" if answer.strip() else ""
         match self.status:
             case _S.FINISHED:
-                return (
-                    self.answer
-                    if self.output is None
-                    else msgspec.json.encode(self.output).decode()
-                )
+                return answer if output is None else msgspec.json.encode(output).decode()
             case _S.ERROR:
-                why = (
-                    "an error"
-                    if self.error is None
-                    else f"{self.error.error}: {self.error.message}"
-                )
-                limit = self.error is not None and self.error.error == "LimitExceeded"
+                why = "an error" if error is None else f"{error.error}: {error.message}"
+                limit = error is not None and error.error == "LimitExceeded"
                 what = "came to a limit and did not finish" if limit else "failed"
-                return f"{self.agent} {what} after {steps}: {why}{said}"
+                return f"{self.agent} {what} after {self._steps}: {why}{said}"
             case _S.STUCK:
                 return (
-                    f"{self.agent} got stuck after {steps} and did not finish. Give it a smaller"
-                    f" task, or do it yourself.{said}"
+                    f"{self.agent} got stuck after {self._steps} and did not finish. Give it a"
+                    f" smaller task, or do it yourself.{said}"
                 )
             case _S.PAUSED:
-                return f"{self.agent} was stopped after {steps} and did not finish.{said}"
+                return f"{self.agent} was stopped after {self._steps} and did not finish.{said}"
             case _:
                 return f"{self.progress}."
 

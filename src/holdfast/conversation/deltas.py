@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.conversation.callbacks import guarded
+import msgspec
+
 from holdfast.conversation.journal import Journal
 from holdfast.llm.completion import Delta, DeltaListener
 
 Listener = Callable[[Delta], object]
 
 
-class Deltas:
-    """The listeners to the deltas of one conversation. Thread-safe; changes apply to the model
-    calls that begin from then on."""
+class Deltas(msgspec.Struct, eq=False):
+    """The listeners to the deltas of one conversation's model calls. Thread-safe."""
 
-    __slots__ = ("_forward", "_journal", "_listeners")
-
-    def __init__(self, journal: Journal, listener: Listener | None) -> None:
-        self._journal = journal
-        self._listeners: tuple[Listener, ...] = ()
-        self._forward: DeltaListener | None = None
-        if listener is not None:
-            self.listen(guarded(listener))
+    _journal: Journal
+    _listeners: tuple[Listener, ...] = ()
+    _forward: DeltaListener | None = None
 
     def listen(self, listener: Listener) -> None:
-        """Pass deltas to `listener` as well."""
         with self._journal.changed:
             self._listeners += (listener,)
             self._forward = self._forward or DeltaListener(self._pass)
@@ -45,7 +39,6 @@ class Deltas:
         return self._forward
 
     def accept(self) -> None:
-        """Accept the deltas so far as a complete answer."""
         if self._forward is not None:
             self._forward.whole()
 

@@ -3,23 +3,30 @@ out in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolCall
 from holdfast.conversation.calls import Calls
-from holdfast.conversation.fold import OpenCall, undecided
+from holdfast.conversation.fold import OpenCall, turn
 from holdfast.conversation.hook_points import HookedMessage, HookPoints, journal_denial
 from holdfast.conversation.loop import Loop
-from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import AT_REST, ConversationStatus
-from holdfast.errors import ConfigurationError, HookDenied, ToolError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    HoldfastError,
+    HookDenied,
+    NotPending,
+    ToolError,
+)
 from holdfast.tools.question_forms import complete_answer
 from holdfast.tools.results import clean
 
@@ -31,43 +38,29 @@ _FAILED, _STUCK = ConversationStatus.ERROR, ConversationStatus.STUCK
 Effect = Callable[[], object]  # called once the transaction is over and no lock is held
 
 
-class PassedMessage(NamedTuple):
-    """A `Send` command whose message the hooks have passed."""
-
-    hooked: HookedMessage
-    event_id: str
-    sender: str
-
-
-Prepared = cmd.Command | PassedMessage
+Prepared = cmd.Command | HookedMessage
 
 
 class UnfitCommand(ConfigurationError):
-    """Arguments or values of a command do not fit. Its cause has the details, which may hold
-    secrets and must not reach the log."""
+    """Arguments or values do not fit. Its cause may hold secrets, so it is not logged."""
 
 
-class CommandResult(NamedTuple):
-    """The result of a command: its effect, and the event of a message."""
-
-    effect: Effect | None = None
-    message: ev.MessageAdded | None = None
+# Errors of a command that is invalid, or that does not fit the present state.
+REFUSALS = (ConfigurationError, Conflict)
 
 
-class CommandExecutor:
+class CommandExecutor(msgspec.Struct, eq=False):
     """Carries out the commands of one conversation. Thread-safe.
 
     `prepare` runs user code and takes no lock; `apply` runs within a transaction; `execute` does
-    both. All raise `ConfigurationError` for a command that does not fit (any more).
+    both. All raise `ConfigurationError` for an invalid command, `Conflict` for one that does not
+    fit (any more).
     """
 
-    __slots__ = ("_calls", "_context", "_hooks", "_loop")
-
-    def __init__(self, context: RunContext, loop: Loop, calls: Calls, hooks: HookPoints) -> None:
-        self._context = context
-        self._loop = loop
-        self._calls = calls
-        self._hooks = hooks
+    _context: RunContext
+    _loop: Loop
+    _calls: Calls
+    _hooks: HookPoints
 
     def execute(self, command: cmd.Command) -> ev.MessageAdded | None:
         """Carry out a command; return the event of a message.
@@ -84,26 +77,28 @@ class CommandExecutor:
             if not isinstance(error, UnfitCommand):
                 raise
             raise detailed(error) from None
+        effect = sent = None
         with self._context.journal:
             self._context.check_open()
-            effect, message = self.apply(prepared)
+            if isinstance(prepared, HookedMessage):
+                sent = self._send(prepared)
+            else:
+                effect = self.apply(prepared)
         if effect is not None:
             effect()
-        return message
+        return sent
 
     def prepare(self, command: cmd.Command) -> Prepared:
-        """Return a command after user code has checked or changed it, such as a result after the
-        agent's hooks."""
+        """Return a command after user code has checked or changed it."""
         context = self._context
         match command:
-            case cmd.Send(content, event_id, sender):
-                hooked = self._hooks.check_message(checked_content(content), sender)
-                return PassedMessage(hooked, event_id, sender)
+            case cmd.Send():
+                return self._hooks.check_message(command)
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
                 result = self._calls.client_result(item, result)
-                return msgspec.structs.replace(command, result=result)
+                return replace(command, result=result)
             case cmd.Answer(question_id, values):
                 question = self._calls.questions.waiting(question_id)
                 try:
@@ -112,7 +107,7 @@ class CommandExecutor:
                     )
                 except ConfigurationError as error:
                     raise UnfitCommand("its values do not fit the form.") from error
-                return msgspec.structs.replace(command, values=values)
+                return replace(command, values=values)
             case cmd.Approve(call_id, _, arguments) if arguments is not None:
                 with context.journal.changed:
                     name = self.pending(call_id)[0].name
@@ -124,28 +119,26 @@ class CommandExecutor:
                 pass
         return command
 
-    def apply(self, command: Prepared) -> CommandResult:
-        """Carry out a prepared command. Within a transaction."""
+    def apply(self, command: Prepared) -> Effect | None:
+        """Carry out a prepared command, within a transaction; return its effect."""
         calls, journal = self._calls, self._context.journal
         match command:
-            case PassedMessage(hooked, event_id, sender):
-                return CommandResult(None, self._send(hooked, event_id, sender))
+            case HookedMessage():
+                self._send(command)
             case cmd.Approve(call_id, arguments_hash):
                 [call] = self.pending(call_id)
                 if arguments_hash != call.arguments_hash:
-                    raise ConfigurationError(
+                    raise Conflict(
                         f"Call {call.id!r} has other arguments than those that were approved (its"
                         f" arguments_hash is {call.arguments_hash}). Review it again."
                     )
-                by, reason = clean(command.by), clean(command.reason)
-                return CommandResult(self._approve([call], by, reason, command.arguments))
+                return self._decide([call], True, command.by, command.reason, command.arguments)
             case cmd.Reject(call_id, reason, by):
-                return CommandResult(self._reject(self.pending(call_id), clean(by), clean(reason)))
+                return self._decide(self.pending(call_id), False, by, reason)
             case cmd.Answer(question_id, values, reason, by):
                 # `prepare` has replaced True by the form's defaults
                 given = values if isinstance(values, dict) else None
-                effect = calls.questions.answer(question_id, given, clean(by), clean(reason))
-                return CommandResult(effect)
+                return calls.questions.answer(question_id, given, clean(by), clean(reason))
             case cmd.Claim(call_id, runner):
                 self._claim(call_id, runner)
             case cmd.Return(call_id, runner, result, duration):
@@ -154,7 +147,7 @@ class CommandExecutor:
                 item = self._offered(call_id)
                 if runner is not None and runner != item.runner:
                     whose = f"was claimed by {item.runner!r}" if item.runner else "is not claimed"
-                    raise ConfigurationError(
+                    raise Conflict(
                         f"Call {call_id!r} {whose}, so it cannot be settled for"
                         f" {runner or 'none'!r}."
                     )
@@ -163,9 +156,9 @@ class CommandExecutor:
                 if journal.fold.status is not PAUSED:
                     journal.add(ev.StatusChanged, status=PAUSED.value)
             case cmd.Resume():
-                return CommandResult(self._resume())
+                return self._resume()
             case cmd.Interrupt():
-                return CommandResult(self._interrupt())
+                return self._interrupt()
             case cmd.Condense(instructions):
                 if self._context.agent.condenser is None:
                     raise ConfigurationError(
@@ -175,45 +168,38 @@ class CommandExecutor:
                 journal.add(ev.HistoryCondensed, hidden=(), request=clean(instructions))
             case cmd.Send():
                 raise TypeError("a message is prepared before it is applied")
-        return CommandResult()
+        return None
 
     def decide_all(self, approved: bool, by: str, reason: str) -> None:
-        """Approve or reject all calls that wait now. Raises `ConfigurationError` if there are
-        none."""
-        by, reason = clean(by), clean(reason)
+        """Approve or reject all calls that wait now. Raises `NotPending` if there are none."""
         with self._context.journal:
-            calls = self.pending(None)
-            decide = self._approve if approved else self._reject
-            effect = decide(calls, by, reason)
+            effect = self._decide(self.pending(None), approved, by, reason)
         effect()
 
     def pending(self, call_id: str | None) -> list[ToolCall]:
-        """Return the calls that wait for a decision, or only the one with that id. Holds the
-        journal's lock. Raises `ConfigurationError` if there is none."""
+        """Return the calls that wait, or that one alone. Needs the lock. Raises `NotPending`."""
         open_calls = self._context.journal.fold.open.values()
         waiting = [item.call for item in open_calls if item.asked is not None]
         found = [call for call in waiting if call_id is None or call.id == call_id]
         if found:
             return found
         if call_id is None:
-            raise ConfigurationError("No call waits for a decision.")
+            raise NotPending("No call waits for a decision.")
         others = ", ".join(call.id for call in waiting)
         which = f". These do: {others}." if waiting else "; no call does."
-        raise ConfigurationError(f"Call {call_id!r} does not wait for a decision{which}")
+        raise NotPending(f"Call {call_id!r} does not wait for a decision{which}")
 
     # --- messages and runs ---
 
-    def _send(self, hooked: HookedMessage, event_id: str, sender: str) -> ev.MessageAdded:
+    def _send(self, message: HookedMessage) -> ev.MessageAdded:
         journal = self._context.journal
-        sent = journal.add(ev.MessageAdded, event_id, content=hooked.content, sender=sender)
-        hooked.write(journal)
+        sent = message.write(journal)
         if (self._loop.thread is not None or self._loop.hosted) and journal.fold.status in AT_REST:
             journal.add(ev.StatusChanged, status=RUNNING.value)
         return sent
 
     def begin(self, resume: bool) -> None:
-        """Set a conversation with work to RUNNING, with `resume` also after a pause or an error.
-        Within a transaction."""
+        """Set a conversation with work to RUNNING; `resume`: also a paused or failed one."""
         self._context.check_open()
         journal = self._context.journal
         if journal.fold.asked:
@@ -242,8 +228,7 @@ class CommandExecutor:
         return None if delegation is None else delegation.resume_stopped
 
     def _has_unfinished_work(self) -> bool:
-        """Return True if there is work: for the model, for a call, or for a run whose required
-        output is missing."""
+        """Return True if the model, a call, or a run without its required output has work."""
         fold, rounds = self._context.journal.fold, self._context.agent.output_rounds
         problem = bool(rounds and fold.output.problem(fold.assistant))
         return fold.owed or bool(fold.open) or problem or self._hooks.end_is_open
@@ -273,82 +258,59 @@ class CommandExecutor:
 
     # --- decisions ---
 
-    def _approve(
+    def _decide(
         self,
         calls: Sequence[ToolCall],
+        approved: bool,
         by: str,
         reason: str,
         arguments: dict[str, Any] | None = None,
     ) -> Effect:
-        """Approve calls; the effect starts them if others of their batch are running."""
+        """Approve or reject calls. The effect starts those that may run now."""
+        journal, by, reason = self._context.journal, clean(by), clean(reason)
         for call in calls:
-            self._context.journal.add(
+            journal.add(
                 ev.DecisionMade,
                 call_id=call.id,
-                decision="approve",
+                decision="approve" if approved else "reject",
                 by=by,
                 reason=reason,
                 arguments_hash=call.arguments_hash,
                 arguments=arguments,
             )
-        self._continue(decided={call.id for call in calls})
+        if not approved:
+            self._calls.refuse(calls, by, reason)
+        if journal.fold.status is WAITING:
+            # leave this status if a call, or the model, can proceed after these decisions
+            decided = {call.id for call in calls}
+            left = [item for id, item in journal.fold.open.items() if approved or id not in decided]
+            now = turn(left)
+            if not now or any(item.asked is None or item.call.id in decided for item in now):
+                journal.add(ev.StatusChanged, status=RUNNING.value)
         return self._calls.admit
-
-    def _reject(self, calls: Sequence[ToolCall], by: str, reason: str) -> Effect:
-        """Answer calls as rejected. The effect starts calls that waited behind them, if their
-        neighbours are running."""
-        for call in calls:
-            self._context.journal.add(
-                ev.DecisionMade,
-                call_id=call.id,
-                decision="reject",
-                by=by,
-                reason=reason,
-                arguments_hash=call.arguments_hash,
-            )
-        self._calls.refuse(calls, by, reason)
-        self._continue(settled={call.id for call in calls})
-        return self._calls.admit
-
-    def _continue(self, decided: Collection[str] = (), settled: Collection[str] = ()) -> None:
-        """Leave WAITING_FOR_CONFIRMATION if a call, or the model, can proceed after the events of
-        this transaction, which approves the calls `decided` and answers the calls `settled`."""
-        journal = self._context.journal
-        if journal.fold.status is not WAITING:
-            return
-        rest = [copy(item) for id, item in journal.fold.open.items() if id not in settled]
-        for item in rest:
-            if item.call.id in decided:
-                item.asked = None
-        if not undecided(rest):
-            journal.add(ev.StatusChanged, status=RUNNING.value)
 
     # --- calls that clients run ---
 
     def _offered(self, call_id: str) -> OpenCall:
-        """Return an open call that a client may run."""
         item = self._context.journal.fold.open.get(call_id)
         if item is None:
-            raise ConfigurationError(
-                f"Call {call_id!r} is not open: it has a result, or there is no such call."
+            problem = "is not open: it has a result, or there is no such call."
+        elif not item.offered:
+            problem = (
+                f"of {item.call.name!r} is not open to clients: the conversation's own process runs"
+                " it."
             )
-        if not item.offered:
-            raise ConfigurationError(
-                f"Call {call_id!r} of {item.call.name!r} is not open to clients: the"
-                " conversation's own process runs it."
-            )
-        if item.asked is not None:
-            raise ConfigurationError(
-                f"Call {call_id!r} is not open to clients yet: it waits for a decision."
-            )
-        return item
+        elif item.asked is not None:
+            problem = "is not open to clients yet: it waits for a decision."
+        else:
+            return item
+        raise NotPending(f"Call {call_id!r} {problem}")
 
     def _claimed(self, call_id: str, runner: str) -> OpenCall:
-        """Return an open call that `runner` has claimed."""
         item = self._offered(call_id)
         if not runner or item.runner != runner:
             whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
-            raise ConfigurationError(
+            raise Conflict(
                 f"Call {call_id!r} {whose}; {runner!r} must claim it before it returns a result."
             )
         return item
@@ -358,21 +320,20 @@ class CommandExecutor:
         item, fold = self._offered(call_id), self._context.journal.fold
         if item.runner:
             if item.runner != runner:
-                raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
+                raise Conflict(f"Call {call_id!r} was claimed by {item.runner!r}.")
             return
         if item not in fold.turn:
-            raise ConfigurationError(
+            raise NotPending(
                 f"Call {call_id!r} is not open to clients yet: a call before it in the answer has"
                 " no result."
             )
         if fold.status is not RUNNING:
-            raise ConfigurationError(
-                f"Call {call_id!r} cannot begin now: the conversation is {fold.status.value}."
-            )
+            status = fold.status.value
+            raise Conflict(f"Call {call_id!r} cannot begin now: the conversation is {status}.")
         self._calls.write_start(item.call, 1, runner)
 
 
-def detailed(error: ConfigurationError) -> ConfigurationError | ToolError:
+def detailed(error: HoldfastError) -> HoldfastError:
     """Return the error with its details, for the caller that gave the arguments."""
     cause = error.__cause__
     if not isinstance(error, UnfitCommand):

@@ -8,70 +8,35 @@ from datetime import datetime
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import damage
 from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
 from holdfast.content import ToolCall, Usage
-from holdfast.conversation.facts import (
-    FEATURES,
-    BlankAnswers,
-    CallKinds,
-    CondensationFacts,
-    HandoffFacts,
-    HookCounts,
-    OutputFacts,
-    OwnMessages,
-    PictureFacts,
-    PlanFacts,
-    RunCounters,
-)
+from holdfast.conversation import facts
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.tools.plans import PLAN
 
 _NO_USAGE = Usage()
 
 
-class OpenCall:
-    """A call without a result.
+class OpenCall(msgspec.Struct, eq=False):
+    """A call without a result."""
 
-    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if
-    it does not wait. `arguments` replace the model's if an approver edited them. A client runs an
-    `offered` call, and `runner` names the client that claimed it. A `parallel` call may run beside
-    its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged
-    record: once it has begun it is never repeated.
-    """
-
-    __slots__ = (
-        "approved",
-        "arguments",
-        "asked",
-        "attempt",
-        "call",
-        "doubtful",
-        "offered",
-        "parallel",
-        "questioned",
-        "questions",
-        "risk",
-        "runner",
-    )
-
-    def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
-        self.call = call
-        self.offered = offered
-        self.parallel = parallel
-        self.runner = ""
-        self.attempt = 0
-        self.asked: str | None = None
-        self.doubtful = False
-        self.approved = False
-        self.risk = ""  # the analyzer's risk level, "" for none
-        self.arguments: dict[str, Any] | None = None
-        # its unanswered questions to the user
-        self.questions: tuple[ev.Question, ...] = ()
-        self.questioned = 0  # the number of its questions, over all of its attempts
+    call: ToolCall
+    offered: bool = False  # a client runs it, not the loop
+    parallel: bool = False  # may run beside its parallel neighbours; others run alone (`turn`)
+    runner: str = ""  # the client that claimed it
+    attempt: int = 0  # 0 until it starts
+    asked: str | None = None  # the reason why it waits for a decision, None if it does not wait
+    doubtful: bool = False  # has a damaged record: once it has begun it is never repeated
+    approved: bool = False
+    risk: str = ""  # the analyzer's risk level, "" for none
+    arguments: dict[str, Any] | None = None  # an approver's, in place of the model's
+    questions: tuple[ev.Question, ...] = ()  # to the user, without an answer
+    questioned: int = 0  # the number of its questions, over all of its attempts
 
     @property
     def ready(self) -> bool:
@@ -86,15 +51,12 @@ class OpenCall:
     @property
     def effective(self) -> ToolCall:
         """The call with the arguments that it runs with."""
-        return (
-            self.call
-            if self.arguments is None
-            else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
-        )
+        if self.arguments is None:
+            return self.call
+        return replace(self.call, arguments=self.arguments, raw="", invalid="")
 
     def decide(self, decision: ev.DecisionMade) -> None:
-        """Apply a decision about this call. An approval for other arguments than the call has is
-        ignored."""
+        """Apply a decision. An approval for other arguments than the call has is ignored."""
         if decision.question is not None:
             self.questions = (*self.questions, decision.question)
             self.questioned += 1
@@ -129,91 +91,45 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
     return found
 
 
-def undecided(calls: Iterable[OpenCall]) -> bool:
-    """Return True if there are open calls and all whose turn it is wait for a decision."""
-    now = turn(calls)
-    return bool(now) and all(item.asked is not None for item in now)
-
-
-# The attributes of the features that an event of each type, or the result of a tool, is fed to.
-_FED: dict[Any, tuple[str, ...]] = {
-    fed: tuple(
-        name for name, feature in FEATURES.items() if fed in feature.events or fed in feature.tools
-    )
-    for fed in (
-        *ev.AnyEvent.__args__,
-        *(tool for feature in FEATURES.values() for tool in feature.tools),
-    )
-}
-
-
-class Fold:
+class Fold(msgspec.Struct, eq=False):
     """The facts of a journal that the loop needs, updated event by event.
 
-    The journal owns it and guards it by its lock. Each feature has an attribute with its facts
-    (`facts.FEATURES`), a frozen reducer. What has no feature of its own stands here.
+    The journal owns it and guards it by its lock. Each feature has a field with its facts, a
+    frozen reducer. What has no feature of its own stands before them.
     """
 
-    __slots__ = (
-        "_uncounted",
-        "_usage",
-        "agent",
-        "assistant",
-        "based_on",
-        "cost",
-        "created",
-        "error",
-        "last_seq",
-        "last_time",
-        "message_seq",
-        "open",
-        "recent",
-        "sizes",
-        "status",
-        "status_seq",
-        "steps",
-        "title",
-        "unpriced",
-        *FEATURES,
-    )
+    status: ConversationStatus = ConversationStatus.IDLE
+    status_seq: int = 0
+    last_seq: int = 0
+    created: datetime | None = None
+    last_time: datetime | None = None
+    sizes: Sizes | None = None  # the tokens of the next request, once measured (`measure`)
+    message_seq: int = 0
+    based_on: int = 0
+    agent: ev.AgentConfigured | None = None
+    assistant: ev.AssistantReplied | None = None
+    open: dict[str, OpenCall] = {}
+    error: ev.ErrorRecorded | None = None
+    title: str = ""
+    steps: int = 0
+    _usage: Usage = Usage()
+    _uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
+    cost: float = 0.0  # US dollars, of the calls with a known price
+    unpriced: int = 0  # calls with an unknown price
+    recent: Recent = msgspec.field(default_factory=Recent)  # the last steps, to detect repetition
 
-    output: OutputFacts
-    planning: PlanFacts
-    handoff: HandoffFacts
-    hooks: HookCounts
-    blanks: BlankAnswers
-    run: RunCounters
-    condensation: CondensationFacts
-    call_kinds: CallKinds
-    own_messages: OwnMessages
-    pictures: PictureFacts
-
-    def __init__(self) -> None:
-        self.status = ConversationStatus.IDLE
-        self.status_seq = 0
-        self.last_seq = 0
-        self.created: datetime | None = None
-        self.last_time: datetime | None = None
-        # the tokens of the next request, once measured (`measure`)
-        self.sizes: Sizes | None = None
-        self.message_seq = 0
-        self.based_on = 0
-        self.agent: ev.AgentConfigured | None = None
-        self.assistant: ev.AssistantReplied | None = None
-        self.open: dict[str, OpenCall] = {}
-        self.error: ev.ErrorRecorded | None = None
-        self.title = ""
-        self.steps = 0
-        self._usage = Usage()
-        self._uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
-        self.cost = 0.0  # US dollars, of the calls with a known price
-        self.unpriced = 0  # calls with an unknown price
-        self.recent = Recent()  # the last steps, to detect repetition
-        for name, empty in _EMPTY.items():
-            setattr(self, name, empty)
+    output: facts.OutputFacts = facts.OutputFacts()
+    planning: facts.PlanFacts = facts.PlanFacts()
+    handoff: facts.HandoffFacts = facts.HandoffFacts()
+    hooks: facts.HookCounts = facts.HookCounts()
+    blanks: facts.BlankAnswers = facts.BlankAnswers()
+    run: facts.RunCounters = facts.RunCounters()
+    condensation: facts.CondensationFacts = facts.CondensationFacts()
+    call_kinds: facts.CallKinds = facts.CallKinds()
+    own_messages: facts.OwnMessages = facts.OwnMessages()
+    pictures: facts.PictureFacts = facts.PictureFacts()
 
     def copy(self) -> Fold:
-        """Return an independent copy."""
         found = copy(self)
         found._uncounted = list(self._uncounted)
         found.sizes = None
@@ -278,9 +194,9 @@ class Fold:
         if type(event) is ev.ToolCallFinished and event.call_id in self.open:
             fed += _FED.get(self.open[event.call_id].call.name, ())
         for name in fed:
-            facts = getattr(self, name)
-            after = facts.feed(event, self)
-            if after is not facts:
+            before = getattr(self, name)
+            after = before.feed(event, self)
+            if after is not before:
                 setattr(self, name, after)
 
     def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
@@ -313,9 +229,8 @@ class Fold:
             self.message_seq = event.seq
         if kind in ("", "decision", "toolCallStarted", "toolResult"):
             about = damage.call_of(event)
-            for call in (
-                [self.open[about]] if about in self.open else [] if about else self.open.values()
-            ):
+            named = [self.open[about]] if about in self.open else []
+            for call in named if about else self.open.values():
                 call.doubtful = True
                 if kind != "decision":
                     call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
@@ -349,8 +264,7 @@ class Fold:
         self.run = self.run.add(usage, cost)
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Apply many events at once. Calls of any answer but the last need not be folded in
-        detail."""
+        """Apply many events at once, in detail from the last answer on."""
         answers = (
             i for i in range(len(events) - 1, -1, -1) if type(events[i]) is ev.AssistantReplied
         )
@@ -390,47 +304,31 @@ class Fold:
 
     def checkpoint(self) -> ev.Checkpoint:
         """Return the fold as a checkpoint from which `after` continues. No call may be open."""
-        facts: dict[str, Any] = {}
-        for name in FEATURES:
-            facts |= getattr(self, name).checkpoint()
-        return ev.Checkpoint(
-            seq=self.last_seq,
-            created=self.created or ev.EPOCH,
-            title=self.title,
-            status=self.status.value,
-            status_seq=self.status_seq,
-            message_seq=self.message_seq,
-            agent_seq=0 if self.agent is None else self.agent.seq,
-            assistant_seq=0 if self.assistant is None else self.assistant.seq,
-            based_on=self.based_on,
-            steps=self.steps,
-            usage=self.usage,
-            cost=self.cost,
-            error_seq=0 if self.error is None else self.error.seq,
-            unpriced=self.unpriced,
-            **facts,
-        )
+        stored: dict[str, Any] = {name: getattr(self, name) for name in _STORED}
+        stored["created"] = self.created or ev.EPOCH
+        for name in _LAST_EVENTS:
+            event: ev.Event | None = getattr(self, name)
+            stored[f"{name}_seq"] = 0 if event is None else event.seq
+        for name in _FEATURES:
+            stored |= getattr(self, name).checkpoint()
+        status = self.status.value
+        return ev.Checkpoint(seq=self.last_seq, status=status, usage=self.usage, **stored)
 
     @classmethod
     def after(cls, at: ev.Checkpoint, read: Callable[[int], ev.AnyEvent]) -> Fold:
-        """Return the fold at a checkpoint: the inverse of `checkpoint`. `read(seq)` reads one
-        event."""
-        found = cls()
-        found.last_seq, found.created, found.title = at.seq, at.created, at.title
-        found.status, found.status_seq = ConversationStatus(at.status), at.status_seq
-        found.message_seq, found.based_on = at.message_seq, at.based_on
-        found.steps, found._usage = at.steps, at.usage
-        found.cost, found.unpriced = at.cost, at.unpriced
-        for name, feature in FEATURES.items():
+        """Return the fold at a checkpoint. `read(seq)` reads one event."""
+        stored: dict[str, Any] = {name: getattr(at, name) for name in _STORED}
+        status = ConversationStatus(at.status)
+        found = cls(last_seq=at.seq, status=status, _usage=at.usage, **stored)
+        for name, feature in _FEATURES.items():
             setattr(found, name, feature.restore(at, read))
-        # These events may be damaged by now; such an event is treated as missing.
-        if at.agent_seq and isinstance(head := read(at.agent_seq), ev.AgentConfigured):
-            found.agent = head
-            found.call_kinds = found.call_kinds.feed(head, found)
-        if at.assistant_seq and isinstance(answer := read(at.assistant_seq), ev.AssistantReplied):
-            found.assistant = answer
-        if at.error_seq and isinstance(error := read(at.error_seq), ev.ErrorRecorded):
-            found.error = error
+        for name, kind in _LAST_EVENTS.items():
+            seq: int = getattr(at, f"{name}_seq")
+            # an event that is damaged by now is treated as missing
+            if seq and isinstance(event := read(seq), kind):
+                setattr(found, name, event)
+        if found.agent is not None:
+            found.call_kinds = found.call_kinds.feed(found.agent, found)
         return found
 
     # --- what follows of the facts ---
@@ -455,17 +353,14 @@ class Fold:
 
     @property
     def turn(self) -> list[OpenCall]:
-        """The open calls whose turn it is."""
         return turn(self.open.values())
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
-        """The steps of the current plan."""
         return () if self.planning.plan is None else self.planning.plan.steps
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all model calls."""
         if self._uncounted:
             uncounted, self._uncounted = self._uncounted, []
             self._usage = sum(uncounted, self._usage)
@@ -483,17 +378,14 @@ class Fold:
     @property
     def waits(self) -> bool:
         """True if no open call can proceed before somebody decides."""
-        return undecided(self.open.values())
+        now = self.turn
+        return bool(now) and all(item.asked is not None for item in now)
 
     @property
     def offers(self) -> list[OpenCall]:
         """The calls that a client has claimed, or may claim now."""
-        now = self.turn
-        return [
-            item
-            for item in self.open.values()
-            if item.held_by_client and (item.runner or item in now)
-        ]
+        now, items = self.turn, self.open.values()
+        return [item for item in items if item.held_by_client and (item.runner or item in now)]
 
     @property
     def asked(self) -> bool:
@@ -502,15 +394,36 @@ class Fold:
 
 
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
-    """Return the fold of a whole journal."""
     found = Fold()
     found.take(journal)
     return found
 
 
 def title_of(message: ev.MessageAdded) -> str:
-    """Return the title that a message gives a conversation."""
     return message.text.strip().split("\n", 1)[0][:80]
 
 
-_EMPTY = {name: feature() for name, feature in FEATURES.items()}
+# Fields that a checkpoint has under the same name, and those whose event's seq it has.
+_STORED = ("created", "title", "status_seq", "message_seq", "based_on", "steps", "cost", "unpriced")
+_LAST_EVENTS: dict[str, type[ev.Event]] = {
+    "agent": ev.AgentConfigured,
+    "assistant": ev.AssistantReplied,
+    "error": ev.ErrorRecorded,
+}
+
+_FEATURES: dict[str, type[facts.Reducer]] = {
+    name: type(feature)
+    for name in Fold.__struct_fields__
+    if isinstance(feature := getattr(Fold(), name), facts.Reducer)
+}
+
+# The fields of the features that an event of each type, or the result of a tool, is fed to.
+_FED: dict[Any, tuple[str, ...]] = {
+    fed: tuple(
+        name for name, feature in _FEATURES.items() if fed in feature.events or fed in feature.tools
+    )
+    for fed in (
+        *ev.AnyEvent.__args__,
+        *(tool for feature in _FEATURES.values() for tool in feature.tools),
+    )
+}

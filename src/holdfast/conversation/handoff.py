@@ -6,31 +6,25 @@ agent's. The run keeps the steps, tokens and cost that it has used.
 
 from __future__ import annotations
 
-import logging
-
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import ITSELF, MAIN, UNPLANNED, family, find
 from holdfast.agent.limits import check_tree
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ConfigurationError
 
-_log = logging.getLogger("holdfast")
-
 UNKNOWN = "This conversation has no agent {name!r}, so nothing was handed over. Go on yourself."
 UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 
 def delegating_agents(agent: Agent, own: Agent) -> list[Agent]:
-    """Return the agents with delegates in a conversation that was opened with `own`; first
-    `agent`, which answers now."""
+    """Return the agents with delegates; first `agent`, which answers now."""
     known = [own] if own.handoffs is None else [own, *family(own).values()]
     found = [agent, *(one for one in known if one is not agent)]
     return [one for one in found if one.delegates is not None]
 
 
 def refusal(context: RunContext, name: str) -> str:
-    """Return the reason to refuse a handoff to the agent of that name before it runs; "" if
-    none."""
+    """Return the reason to refuse a handoff to that agent before it runs; "" if none."""
     shown = name or MAIN
     if name == context.agent_name:
         return ITSELF.format(name=shown)
@@ -42,8 +36,7 @@ def refusal(context: RunContext, name: str) -> str:
 
 
 def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
-    """Return the agent to hand over to, and the message to the model if that cannot be done, ""
-    if it can."""
+    """Return the agent to hand over to, and the reason why that is impossible, "" if none."""
     agent, spending = find(context.own_agent, name), context.journal.spending
     if agent is None:
         return None, UNKNOWN.format(name=name)
@@ -51,16 +44,10 @@ def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
         return agent, ITSELF.format(name=name or MAIN)
     try:
         if spending is not None:
-            check_tree(
-                "the budget of this conversation has",
-                agent.llm,
-                spending.counts_tokens,
-                spending.counts_cost,
-            )
+            counts = spending.counts_tokens, spending.counts_cost
+            check_tree("the budget of this conversation has", agent.llm, *counts)
     except ConfigurationError as error:
         shown = name or MAIN
-        _log.warning(
-            "conversation %s: nothing was handed over to %s: %s", context.journal.id, shown, error
-        )
+        context.journal.log(f"nothing was handed over to {shown}: {error}")
         return agent, UNBOUNDED.format(error=error)
     return agent, ""

@@ -6,12 +6,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.agent import Agent
 from holdfast.agent.hooks import (
     Condensing,
     Ending,
@@ -25,6 +27,7 @@ from holdfast.agent.hooks import (
 )
 from holdfast.commands import Command, Send, UnreadableCommand
 from holdfast.content import Content, ToolResult, blocks
+from holdfast.conversation.budget import fair
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.run_context import RunContext
@@ -42,7 +45,7 @@ HELD_BACK = "Your answer was not accepted{reason} It is not shown here. Answer a
 GO_ON = "The work is not done yet."
 
 
-class HookNote(NamedTuple):
+class HookNote(msgspec.Struct, frozen=True):
     """A note to journal about a hook."""
 
     hook: str
@@ -50,31 +53,32 @@ class HookNote(NamedTuple):
     details: dict[str, Any] = {}
 
     def write(self, journal: Journal) -> None:
-        """Add the note. Within a transaction."""
         journal.add(
             ev.NoteRecorded, about=f"hook:{self.hook}", text=self.text, details=self.details
         )
 
 
-class HookedMessage(NamedTuple):
-    """A message after its hooks, with their additions and notes."""
+class HookedMessage(msgspec.Struct, frozen=True):
+    """A `Send` command whose message the hooks have passed, with their additions and notes."""
 
     content: tuple[Content, ...]
+    event_id: str
+    sender: str
     added: tuple[Addition, ...] = ()
     notes: tuple[HookNote, ...] = ()
 
-    def write(self, journal: Journal) -> None:
-        """Add the additions and notes that follow the message. Within its transaction."""
+    def write(self, journal: Journal) -> ev.MessageAdded:
+        """Add the message, and what follows it; return the message."""
+        sent = journal.add(ev.MessageAdded, self.event_id, content=self.content, sender=self.sender)
         for one in self.added:
             if one.about not in journal.fold.own_messages.seqs:
-                journal.add(
-                    ev.MessageAdded, content=one.content, sender="holdfast", about=one.about
-                )
+                journal.tell_model(one.content, one.about)
         for note in self.notes:
             note.write(journal)
+        return sent
 
 
-class StopObjection(NamedTuple):
+class StopObjection(msgspec.Struct, frozen=True):
     """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
 
     hook: str
@@ -82,7 +86,7 @@ class StopObjection(NamedTuple):
     error: HookDenied | None = None
 
 
-class ModelAnswer(NamedTuple):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """An answer of the model before it is journaled.
 
     `based_on` is the last seq that its request contained, `duration` is in seconds, and `token`
@@ -95,39 +99,41 @@ class ModelAnswer(NamedTuple):
     token: Cancellation
     notes: tuple[HookNote, ...] = ()
 
+    def fields(self, agent: Agent) -> dict[str, Any]:
+        """Return the fields of `AssistantReplied` but its calls. Asks the model for a price."""
+        found = self.completion
+        usage, cost = fair(found.usage, found.cost)
+        if cost is None and agent.limits.cost is not None:
+            cost = agent.llm.cost(usage)
+        fields = asdict(found)
+        if type(found) is not Completion:  # a custom model may return a subclass
+            fields = {name: fields[name] for name in Completion.__struct_fields__}
+        del fields["calls"]
+        more = {"based_on": self.based_on, "duration": self.duration}
+        return {**fields, "usage": usage, "cost": cost, **more}
 
-class HookPoints:
+
+class HookPoints(msgspec.Struct, eq=False):
     """The hooks of one open conversation. Unless stated otherwise a method runs user code, so that
     its caller must not hold the journal's lock."""
 
-    __slots__ = (
-        "_additions",
-        "_closed",
-        "_context",
-        "_message_lock",
-        "_started",
-        "_tool_context",
-    )
-
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self._closed: Cancellation | None = None  # cancels waits that do not belong to the run
-        # serialises the threads that drain the inbox while hooks judge a message
-        self._message_lock: AbstractContextManager[object] | None = None
-        self._started = False
-        # the last context handed out; reused while its cancellation is the same
-        self._tool_context: ToolContext | None = None
-        self._additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
+    _context: RunContext
+    _closed: Cancellation | None = None  # cancels waits that do not belong to the run
+    # serialises the threads that drain the inbox while hooks judge a message
+    _message_lock: AbstractContextManager[object] | None = None
+    _started: bool = False
+    # the last context handed out; reused while its cancellation is the same
+    _tool_context: ToolContext | None = None
+    _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
         self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str
     ) -> HookAnswer:
-        """Return a hook's answer that cannot change the subject. Raises `HookDenied`, whose
-        message begins with `failure`, if the hook fails."""
+        """Return the answer of a hook that can change nothing. Raises `HookDenied`."""
         hooked = self._context.agent.hooked
         assert hooked is not None
         context = self._context_of(cancelled)
-        return hooked.ask(bound, context, msgspec.structs.asdict, _is_never, subject, failure)
+        return hooked.ask(bound, context, asdict, lambda _: False, subject, failure)
 
     def _context_of(self, cancelled: Cancellation) -> ToolContext:
         found, context, llm = self._tool_context, self._context, self._context.llm()
@@ -167,13 +173,11 @@ class HookPoints:
         self._additions = tuple(found)
 
     def cancel_messages(self) -> None:
-        """Cancel the hooks that judge a message: the conversation is being closed."""
         if self._closed is not None:
             self._closed.cancel()
 
     def end(self, deadline: float) -> None:
-        """Call the end hooks of a closing conversation if it was started, until `deadline`
-        (monotonic seconds). The lease is still held."""
+        """Call the end hooks of a started conversation, until `deadline` (monotonic seconds)."""
         context, hooked = self._context, self._context.agent.hooked
         if not self._started or hooked is None or not hooked.end or context.failure is not None:
             return
@@ -217,14 +221,15 @@ class HookPoints:
             self._message_lock = self._message_lock or threading.RLock()
             return self._message_lock
 
-    def check_message(self, content: tuple[Content, ...], sender: str) -> HookedMessage:
+    def check_message(self, command: Send) -> HookedMessage:
         """Return a message after the agent's hooks.
 
         Raises `HookDenied`, or `ConversationClosed` if the conversation closes meanwhile.
         """
-        hooked = self._context.agent.hooked
+        hooked, sender = self._context.agent.hooked, command.sender
+        content = checked_content(command.content)
         if hooked is None or not hooked.message:
-            return HookedMessage(content)
+            return HookedMessage(content, command.event_id, sender)
         with self._context.journal.changed:
             token = self._closed = self._closed or Cancellation()
         self._check_closed(token)
@@ -256,7 +261,7 @@ class HookPoints:
                 notes.append(HookNote(bound.name, "changed the message"))
             if said.add:
                 added.append(addition(bound.name, said.add))
-        return HookedMessage(content, tuple(added), tuple(notes))
+        return HookedMessage(content, command.event_id, sender, tuple(added), tuple(notes))
 
     def _check_closed(self, token: Cancellation) -> None:
         if token:
@@ -274,8 +279,7 @@ class HookPoints:
         return bool(self._additions) or (hooked is not None and bool(hooked.before_model))
 
     def before_model(self, situation: Situation) -> list[Addition]:
-        """Return the additions of the agent's hooks before a model call and at the start. Raises
-        `HookDenied`."""
+        """Return the additions before a model call and at the start. Raises `HookDenied`."""
         hooked, last = self._context.agent.hooked, self._context.journal.fold.assistant
         answered = 0 if last is None else last.seq
         found = [
@@ -290,15 +294,15 @@ class HookPoints:
         return found
 
     def after_model(self, answer: ModelAnswer) -> ModelAnswer | None:
-        """Return the answer after the agent's hooks; None if a hook denied it, which is journaled
-        here."""
+        """Return the answer after the hooks; None for a denied one, which is journaled here."""
         hooked, tools = self._context.agent.hooked, self._context.agent.tools
-        assert hooked is not None
+        if hooked is None or not hooked.after_model:
+            return answer
         context = self._context_of(answer.token)
         completion = answer.completion
         calls = tools.with_canonical_names(completion.calls)
         if calls != completion.calls:
-            completion = msgspec.structs.replace(completion, calls=calls)
+            completion = replace(completion, calls=calls)
         notes: list[HookNote] = []
         what = "The model's answer was held back"
         for bound in hooked.after_model:
@@ -315,40 +319,38 @@ class HookPoints:
                         text = f"changed the model's answer: {', '.join(fields)}"
                         notes.append(HookNote(bound.name, text))
             except HookDenied as error:
-                held = answer._replace(completion=completion)
-                self._hold_back(held, bound.name, "a check of it failed", error)
+                self._hold_back(answer, completion, bound.name, "a check of it failed", error)
                 return None
             if said.deny is not None:
-                self._hold_back(answer._replace(completion=completion), bound.name, said.deny, None)
+                self._hold_back(answer, completion, bound.name, said.deny)
                 return None
-        return answer._replace(completion=completion, notes=tuple(notes))
+        return replace(answer, completion=completion, notes=tuple(notes))
 
     def _hold_back(
-        self, answer: ModelAnswer, name: str, reason: str, error: HookDenied | None
+        self,
+        answer: ModelAnswer,
+        completion: Completion,
+        name: str,
+        reason: str,
+        error: HookDenied | None = None,
     ) -> None:
-        """Journal an answer that hooks denied: its usage, without its content, and the reason for
-        the model. `error` is that of a failed hook."""
-        agent, completion = self._context.agent, answer.completion
-        cost = completion.cost
-        if cost is None and agent.limits.cost is not None:
-            cost = agent.llm.cost(completion.usage)
+        """Journal a denied answer without its content, and the reason for the model."""
+        blank = Completion(
+            usage=completion.usage,
+            stop_reason=DENIED,
+            model=completion.model,
+            wire=completion.wire,
+            cost=completion.cost,
+            request_hash=completion.request_hash,
+            route=completion.route,
+            host=completion.host,
+        )
+        fields = replace(answer, completion=blank).fields(self._context.agent)
         with self._context.journal as journal:
             if answer.token:
                 return  # treated like a cancelled model call
             denials = journal.fold.hooks.denials + 1
-            journal.add(
-                ev.AssistantReplied,
-                usage=completion.usage,
-                based_on=answer.based_on,
-                stop_reason=DENIED,
-                model=completion.model,
-                wire=completion.wire,
-                cost=cost,
-                duration=answer.duration,
-                request_hash=completion.request_hash,
-                route=completion.route,
-                host=completion.host,
-            )
+            journal.add(ev.AssistantReplied, **fields)
             text = HELD_BACK.format(reason=f": {reason.rstrip('.')}." if reason else ".")
             journal.tell_model(text, f"hook:{name}@model")
             if error is not None:
@@ -383,8 +385,7 @@ class HookPoints:
         return None
 
     def journal_objection(self, objection: StopObjection) -> bool:
-        """Journal an objection to the end, within a transaction; return True if the run continues
-        or ends differently. Runs no user code."""
+        """Journal an objection, within a transaction; return True if the run goes on."""
         journal = self._context.journal
         if self._context.closing:
             return True  # asked again when the conversation is opened
@@ -402,8 +403,7 @@ class HookPoints:
 
     @property
     def end_is_open(self) -> bool:
-        """True if hooks must still be asked about the end of the run: one failed or was
-        interrupted. Runs no user code."""
+        """True if hooks must still be asked about the end of the run."""
         fold, hooked = self._context.journal.fold, self._context.agent.hooked
         if fold.error is not None and fold.error.error == HookDenied.__name__:
             return fold.error.details.get("on") == "stop"
@@ -415,8 +415,7 @@ class HookPoints:
     def before_condensation(
         self, reason: str, instructions: str, token: Cancellation
     ) -> tuple[str, str]:
-        """Return a hook's refusal of a condensation, "" for none, and the instructions with hooks'
-        additions."""
+        """Return a hook's refusal, "" for none, and the instructions with additions."""
         hooked, journal = self._context.agent.hooked, self._context.journal
         if hooked is None or not hooked.condensation:
             return "", instructions
@@ -442,13 +441,11 @@ class HookPoints:
 
 
 def journal_denial(journal: Journal, error: HookDenied) -> None:
-    """Journal that a hook failed, or denied something that leaves no other trace. Within a
-    transaction."""
+    """Journal that a hook failed, or denied something that leaves no other trace."""
     HookNote(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
 def journal_failed_hook(journal: Journal, result: ToolResult) -> None:
-    """Journal that a hook of a call failed. Within a transaction."""
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         name = str(cast("dict[str, Any]", said).get("name", ""))
@@ -465,10 +462,6 @@ def _is_content(found: Any) -> bool:
 
 def _is_answer(found: Any) -> bool:
     return isinstance(found, str | Completion | dict)
-
-
-def _is_never(found: Any) -> bool:
-    return False
 
 
 def _checked_change(change: Any) -> tuple[Content, ...]:

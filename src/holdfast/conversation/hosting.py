@@ -10,16 +10,16 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.commands import Command, Interrupt, Send, decode, encode
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
-from holdfast.conversation.callbacks import Callback, Subscription
-from holdfast.conversation.calls import Calls, Family
-from holdfast.conversation.children import Children, ConversationOrigin, runtime_of
+from holdfast.conversation.callbacks import Callback, Subscription, guarded
+from holdfast.conversation.calls import Calls
+from holdfast.conversation.children import CLOSING, Children, ConversationOrigin, runtime_of
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
 from holdfast.conversation.executor import CommandExecutor
@@ -31,7 +31,7 @@ from holdfast.conversation.model_call import ModelCall
 from holdfast.conversation.observer import Observer, observe
 from holdfast.conversation.questions import OnQuestion, UserQuestions
 from holdfast.conversation.request_view import RequestView
-from holdfast.conversation.run_context import RunContext, inside
+from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
     ConversationBusy,
@@ -78,13 +78,13 @@ class Hosting:
         "_loop",
         "_new_conversation",
         "_on_question",
-        "_opened",
         "_own_thread",
         "_parent_children",
         "_subscriptions",
         "context",
         "deltas",
         "executor",
+        "has_lease",
         "inbox",
         "journal",
         "questions",
@@ -99,8 +99,7 @@ class Hosting:
         origin: ConversationOrigin,
         new_conversation: Callable[..., Conversation],
     ) -> None:
-        spawned = origin.spawned
-        parent = None if spawned is None else spawned.family.journal
+        parent = None if origin.family is None else origin.family.journal
         observed = None if parent is None else parent.observed
         journal = self.journal = Journal(
             store,
@@ -109,18 +108,24 @@ class Hosting:
             options.new_id,
             _weak_drain(self),
             origin.known,
-            "" if spawned is None else spawned.key,
-            lambda journal: observe(journal, options.observers, observed),
+            origin.spawned_by,
         )
+        journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
-        context = self.context = RunContext(agent, journal, runtime)
+        context = self.context = RunContext(
+            agent, journal, runtime, *agent_in_force(agent, journal.fold)
+        )
         self.questions = UserQuestions(journal, options.on_question)
-        self.deltas = Deltas(journal, options.on_delta)
+        self.deltas = Deltas(journal)
+        if options.on_delta is not None:
+            self.deltas.listen(guarded(options.on_delta))
         view = RequestView(journal)
         self._hooks = HookPoints(context)
         # weak: a conversation that nobody holds is freed by its reference count
-        family = cast(Family, weakref.proxy(self))
-        self._calls = Calls(context, self.questions, options.on_progress, family)
+        family = weakref.proxy(self)
+        self._calls = Calls(
+            context, journal, self.questions, guarded(options.on_progress or _ignore), family
+        )
         condensing = Condensations(context, self._hooks, view)
         self._loop = Loop(
             context,
@@ -134,20 +139,21 @@ class Hosting:
         )
         self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
         self.inbox = CommandInbox(context, self.executor, self._hooks)
-        self._parent_children = None if spawned is None else spawned.family
+        self._parent_children = origin.family
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question
         self._subscriptions: list[Subscription] = []
-        self._opened = False
+        # True once the conversation has written here, or may write: its state is its own
+        self.has_lease = False
         self._own_thread: threading.Thread | None = None  # made by start_thread
         self._close_from_within = False
 
     def children(self) -> Children:
-        """Return the children that the conversation's calls spawned and that are open here."""
+        """Return the children that are open here, made at the first use."""
         context = self.context
         with self.journal.changed:
             if context.closing:
-                raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
+                raise ToolCancelled(CLOSING)
             if context.children is None:
                 context.children = Children(
                     self.journal, context.runtime, self._on_question, self._new_conversation
@@ -155,14 +161,14 @@ class Hosting:
             return context.children
 
     def delegation(self) -> Delegation:
-        """Return the delegation of the conversation, made at the first use."""
+        """Return the delegation, made at the first use."""
         from holdfast.conversation.delegation import Delegation  # few agents delegate
 
         with self.journal.changed:
             if self.context.delegation is None:
-                self.context.delegation = Delegation(
-                    self.context, self._calls.context, self.inbox.drain, self._new_conversation
-                )
+                calls, drain = self._calls.context, self.inbox.drain
+                parts = self.context, self.journal, calls, drain, self._new_conversation
+                self.context.delegation = Delegation(*parts)
             return self.context.delegation
 
     # --- state ---
@@ -215,12 +221,10 @@ class Hosting:
 
     @property
     def resting(self) -> bool:
-        """True if the loop waits for something to do, or no thread drives it."""
         return self._loop.resting
 
     def at_rest(self) -> bool:
-        """Return True if the loop has nothing to do. A loop that was notified but has not woken yet
-        is not at rest."""
+        """Return True if the loop has nothing to do and has noticed."""
         fold = self.journal.fold
         idle = fold.status is not RUNNING and not fold.condensing
         return self._loop.resting and (idle or self.context.failure is not None)
@@ -236,18 +240,17 @@ class Hosting:
     # --- commands ---
 
     def open(self) -> None:
-        """Take the lease, and count as one of the agent's open conversations. Raises
-        `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Take the lease. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         context, failure = self.context, self.context.failure
         with self.journal.changed:
             context.check_open()
             if failure is not None:
                 # raised to many callers, it must not gather the tracebacks of all
                 raise failure.with_traceback(None)
-            if self._opened:
+            if self.has_lease:
                 return
             self.journal.acquire()
-            self._opened = True
+            self.has_lease = True
             context.own_agent.connections.opened(context.runtime)
         self.inbox.drain()  # commands posted while nobody held the lease
 
@@ -267,7 +270,6 @@ class Hosting:
         self.executor.execute(command)
 
     def send_first(self, content: tuple[Content, ...]) -> None:
-        """Send a message unless the conversation already has one."""
         self.open()
         if self.journal.fold.message_seq:
             return
@@ -276,18 +278,13 @@ class Hosting:
             if not journal.fold.message_seq:
                 self.executor.apply(prepared)
 
-    @property
-    def has_lease(self) -> bool:
-        """True once the conversation has written here, or may write: its state is its own."""
-        return self._opened
-
     def drain_inbox(self) -> None:
         """Carry out the commands that other processes posted (`store.post`).
 
         An open conversation does this by itself, well within a second; call it to avoid that
         delay.
         """
-        if self._opened:
+        if self.has_lease:
             self.inbox.drain()
 
     # --- the loop ---
@@ -380,12 +377,10 @@ class Hosting:
                 self._finish(time.monotonic() + CLOSE_SECONDS)
 
     def interrupt(self) -> None:
-        """Pause at once. See `Conversation.interrupt`."""
         self.execute(Interrupt())
 
     def wait(self, timeout: float | None) -> None:
-        """Block until nothing runs any more, or nothing drives the conversation, at most `timeout`
-        seconds."""
+        """Block until nothing runs or drives the conversation, at most `timeout` seconds."""
         self.check_not_inside("wait")
         journal, loop = self.journal, self._loop
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -439,8 +434,7 @@ class Hosting:
         self._finish(deadline)
 
     def stop(self) -> None:
-        """Begin nothing further, here and in its children, and cancel what runs. `close`
-        follows."""
+        """Begin nothing further, here and in its children. `close` follows."""
         self.context.stop()
         self._hooks.cancel_messages()
 
@@ -452,7 +446,7 @@ class Hosting:
             context.delegation.join(deadline)
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, []
-            opened, self._opened = self._opened, False
+            opened, self.has_lease = self.has_lease, False
         left = self._calls.left_running(deadline)
         self._hooks.end(deadline)
         self._calls.clean_up()
@@ -477,6 +471,10 @@ class Hosting:
             loop.release_guests()
             if opened:
                 context.own_agent.connections.closed(context.runtime)
+
+
+def _ignore(call_id: str, message: str) -> None:
+    """Drop a call's progress: nobody follows it."""
 
 
 def _weak_drain(hosting: Hosting) -> Callable[[], None]:

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import logging
+import msgspec
 
 from holdfast import commands as cmd
-from holdfast.conversation.executor import CommandExecutor, Effect, Prepared, detailed
+from holdfast.conversation.executor import REFUSALS, CommandExecutor, Effect, Prepared, detailed
 from holdfast.conversation.hook_points import HookPoints, journal_denial
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    HoldfastError,
+    HookDenied,
+    StoreError,
+)
 from holdfast.store import Posted
 
-_log = logging.getLogger("holdfast")
 
-
-class _Outcome:
+class _Outcome(msgspec.Struct, eq=False):
     """The outcome of a posted command, for the `waiting` callers that posted it."""
 
-    __slots__ = ("done", "error", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.done = False
-        self.error: ConfigurationError | None = None
+    waiting: int = 0
+    done: bool = False
+    error: HoldfastError | None = None
 
 
-class CommandInbox:
+class CommandInbox(msgspec.Struct, eq=False):
     """The inbox of one open conversation. Thread-safe."""
 
-    __slots__ = ("_context", "_executor", "_hooks", "_outcomes", "_taken")
-
-    def __init__(self, context: RunContext, executor: CommandExecutor, hooks: HookPoints) -> None:
-        self._context = context
-        self._executor = executor
-        self._hooks = hooks
-        self._taken = 0  # the number of the last command that was done
-        # by key, for the callers that wait for them; None if none does
-        self._outcomes: dict[str, _Outcome] | None = None
+    _context: RunContext
+    _executor: CommandExecutor
+    _hooks: HookPoints
+    _taken: int = 0  # the number of the last command that was done
+    # by key, for the callers that wait for them; None if none does
+    _outcomes: dict[str, _Outcome] | None = None
 
     @property
     def awaited(self) -> bool:
@@ -70,19 +68,17 @@ class CommandInbox:
             ended = context.closing or context.failure is not None
             return [] if ended else context.journal.commands()
 
-    def _prepare(
-        self, command: cmd.Command | cmd.UnreadableCommand
-    ) -> Prepared | ConfigurationError:
+    def _prepare(self, command: cmd.Command | cmd.UnreadableCommand) -> Prepared | HoldfastError:
         if isinstance(command, cmd.UnreadableCommand):
             return ConfigurationError(
                 f"it cannot be read: {command.command or 'no command'}: {command.reason}."
             )
         try:
             return self._executor.prepare(command)
-        except ConfigurationError as error:
+        except REFUSALS as error:
             return error
 
-    def _take(self, posted: Posted, prepared: Prepared | ConfigurationError) -> Effect | None:
+    def _take(self, posted: Posted, prepared: Prepared | HoldfastError) -> Effect | None:
         context, journal = self._context, self._context.journal
         with journal.changed:
             if posted.number <= self._taken or context.closing:
@@ -91,30 +87,25 @@ class CommandInbox:
             effect = misfit = None
             with journal:
                 journal.take(posted)
-                if isinstance(prepared, ConfigurationError):
+                if isinstance(prepared, HoldfastError):
                     misfit = prepared
                     if isinstance(prepared, HookDenied):
                         journal_denial(journal, prepared)
                 else:
                     try:
-                        effect = self._executor.apply(prepared).effect
-                    except ConfigurationError as error:
+                        effect = self._executor.apply(prepared)
+                    except REFUSALS as error:
                         misfit = error
             outcome = None if self._outcomes is None else self._outcomes.get(posted.key)
             if outcome is not None:
                 outcome.done, outcome.error = True, misfit
             elif misfit is not None:
-                _log.warning(
-                    "conversation %s: a posted %s was dropped: %s",
-                    journal.id,
-                    type(posted.command).__name__,
-                    misfit,
-                )
+                journal.log(f"a posted {type(posted.command).__name__} was dropped: {misfit}")
             return effect
 
     def execute(self, command: cmd.Command, key: str) -> None:
-        """Post a command under `key`, and carry it out. Raises its `ConfigurationError` or
-        `ToolValidationError`, whichever thread carried it out."""
+        """Post a command under `key`, and carry it out. Raises its `ConfigurationError`,
+        `Conflict` or `ToolValidationError`, whichever thread carried it out."""
         context, changed = self._context, self._context.journal.changed
         with changed:
             self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.conversation.callbacks import Callback, Subscription
-from holdfast.conversation.fixed_attributes import FixedAttributes
 from holdfast.conversation.message_content import json_arguments
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
@@ -15,6 +15,24 @@ from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
     from holdfast.conversation.replay import Replay
+
+
+class FixedAttributes:
+    """A base whose `fixed` attributes cannot be assigned again. `fixed` maps each name to
+    the advice for a caller that tries."""
+
+    __slots__ = ()
+
+    fixed: ClassVar[Mapping[str, str]] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.fixed and hasattr(self, name):
+            raise AttributeError(
+                f"{type(self).__name__}: {name!r} cannot be assigned. {self.fixed[name]}",
+                name=name,
+                obj=self,
+            )
+        object.__setattr__(self, name, value)
 
 
 class ConversationInterface(FixedAttributes):

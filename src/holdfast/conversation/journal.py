@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.planning import kept
 from holdfast.agent.view import whole_until
-from holdfast.content import TextContent, ToolResult
-from holdfast.conversation.fold import Fold, fold, title_of
+from holdfast.content import Content, TextContent, ToolResult
+from holdfast.conversation.fold import Fold, title_of
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.status import STATUSES
@@ -30,6 +32,8 @@ _log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
+# events that change the listing entry of a conversation; most do not
+_LISTED = frozenset((ev.StatusChanged, ev.MessageAdded, ev.HistoryCondensed))
 
 
 def utc_now() -> datetime:
@@ -37,115 +41,71 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Journal:
+class Journal(msgspec.Struct, eq=False):
     """The journal of one open conversation. Thread-safe.
 
-    Reads the store at once; takes the lease at the first write. `changed` guards everything here
-    and is notified of every append. It is held during the store's append, which it serialises,
-    and during nothing else that can block.
+    Reads the store at once, unless its events and their fold are `_known`; takes the lease at the
+    first write. `changed` guards everything here and is notified of every append. It is held during
+    the store's append, which it serialises, and during nothing else that can block.
     """
 
-    __slots__ = (
-        "_changed",
-        "_condensed_count",
-        "_draft",
-        "_draft_extras",
-        "_events",
-        "_lease",
-        "_needs_catch_up",
-        "_notify",
-        "_orphan_marks",
-        "_process_mark",
-        "_so_far",
-        "_store",
-        "clock",
-        "closed",
-        "fold",
-        "id",
-        "new_id",
-        "observed",
-        "owner",
-        "spawned_by",
-        "spending",
-        "stale",
-    )
+    store: Store
+    id: str
+    clock: Clock
+    new_id: Callable[[], str]
+    _notify: Callable[[], None]
+    _known: tuple[list[ev.AnyEvent], Fold] | None = None
+    spawned_by: str = ""  # the store has it once there are events
+    spending: Spending | None = None  # reserves and settles with the appends
+    observed: Observed | None = None
+    owner: OwnerProcess = msgspec.field(default_factory=OwnerProcess)
+    _changed: JournalLock = msgspec.field(default_factory=JournalLock)
+    closed: bool = False
+    # an append was aborted (Ctrl-C, a failing disk) after it may have been written
+    stale: bool = False
+    lease: Lease | None = None
+    # marks of a dead owner's processes that are still to be ended
+    _orphan_marks: tuple[str, ...] = ()
+    _needs_catch_up: bool = False  # True if the events before the lease are still to be read
+    _process_mark: str = ""  # the mark of processes that calls start under this lease
+    _draft: ev.RecordedEvents | None = None
+    # of the draft: numbers of commands done, blobs referred to
+    _draft_extras: tuple[list[int], list[Blob]] | None = None
+    # the events in memory: at least all that a model is still shown
+    tail: list[ev.AnyEvent] = []
+    _so_far: ev.Checkpoint | None = None  # the fold of the events before `tail`
+    _condensed_count: int = 0  # of the events before `tail`, which are read only on demand
+    fold: Fold = msgspec.field(default_factory=Fold)
 
-    def __init__(
-        self,
-        store: Store,
-        id: str,
-        clock: Clock,
-        new_id: Callable[[], str],
-        notify: Callable[[], None],
-        known: tuple[list[ev.AnyEvent], Fold] | None = None,
-        spawned_by: str = "",
-        observe: Callable[[Journal], Observed | None] | None = None,
-    ) -> None:
-        self.id = id
-        self.spawned_by = spawned_by  # the store has it once there are events
-        self.spending: Spending | None = None  # the budgets of its tree (`spend_from`)
-        self.owner = OwnerProcess()
-        self._changed = JournalLock()
-        self.closed = False
-        # an append was aborted (Ctrl-C, a failing disk) after it may have been written
-        self.stale = False
-        self._store = store
-        self.clock = clock
-        self.new_id = new_id
-        self._notify = notify
-        self._lease: Lease | None = None
-        # marks of a dead owner's processes that are still to be ended
-        self._orphan_marks: tuple[str, ...] = ()
-        self._needs_catch_up = False  # True if the events before the lease are still to be read
-        self._process_mark = ""  # the mark of processes that calls start under this lease
-        self._draft: ev.RecordedEvents | None = None
-        # of the draft: numbers of commands done, blobs referred to
-        self._draft_extras: tuple[list[int], list[Blob]] | None = None
-        self._events: list[ev.AnyEvent]
-        self._so_far: ev.Checkpoint | None = None  # the fold of the events before `_events`
-        # number of condensed events before the first of `_events`; read only on demand
-        self._condensed_count = 0
-        self.fold: Fold
-        if known is None:
+    def __post_init__(self) -> None:
+        if self._known is None:
             self._read()
         else:
-            self._events, self.fold = known
-        self.observed: Observed | None = None if observe is None else observe(self)
+            (self.tail, self.fold), self._known = self._known, None
 
     @property
     def changed(self) -> JournalLock:
-        """The lock. Raises `WrongProcess` in a forked child, where a thread that does not exist
-        there may hold it."""
+        """The lock. Raises `WrongProcess` in a fork, where a missing thread may hold it."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
 
-    def spend_from(self, spending: Spending | None) -> None:
-        """Reserve and settle the amounts of these budgets with the appends from now on."""
-        self.spending = spending
-
     def acquire(self) -> None:
-        """Take the lease if it is not held yet, and read the events that were appended meanwhile.
-
-        Raises `LeaseHeld`, `ConversationClosed`.
-        """
+        """Take the lease if it is not held yet, and catch up. Raises `LeaseHeld`, or if closed."""
         with self.changed:
             if self.closed:
-                raise ConversationClosed(
-                    f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
-                    " store, id=...)."
-                )
-            if self._lease is None:
-                self._lease = self._store.acquire(self.id, self._notify)
-                self._orphan_marks, self._needs_catch_up = self._lease.orphan_notes, True
-                self.spawned_by = self._lease.spawned_by or self.spawned_by
+                raise self.closed_error()
+            if self.lease is None:
+                self.lease = self.store.acquire(self.id, self._notify)
+                self._orphan_marks, self._needs_catch_up = self.lease.orphan_notes, True
+                self.spawned_by = self.lease.spawned_by or self.spawned_by
             # also after an aborted attempt: the lease's marks must not be lost
             if self._needs_catch_up:
                 self._end_orphans()
                 if self.stale:
                     self._read()
                 self.stale = True
-                for event in self._store.read(self.id, self.fold.last_seq):
+                for event in self.store.read(self.id, self.fold.last_seq):
                     self._apply(event)
                 self.stale = self._needs_catch_up = False
             elif self.stale:
@@ -155,20 +115,26 @@ class Journal:
                 self.stale = False
                 self.changed.notify_all()
 
+    def closed_error(self) -> ConversationClosed:
+        """Return the error for a use of the closed conversation."""
+        how = "Open it again with Conversation(agent, store, id=...)."
+        return ConversationClosed(f"Conversation {self.id!r} is closed. {how}")
+
     def _end_orphans(self) -> None:
         """End the processes that a dead owner's calls left running.
 
         Done first under the lease, since a repeated call might start the same process again.
         """
         if self._orphan_marks:
-            assert self._lease is not None
+            assert self.lease is not None
             if not _processes().end_owned(self._orphan_marks):
-                _log.error(
-                    "conversation %s: processes that a killed owner left could not be ended",
-                    self.id,
-                )
-            self._store.note(self._lease, ())
+                self.log("processes that a killed owner left could not be ended", logging.ERROR)
+            self.store.note(self.lease, ())
             self._orphan_marks = ()
+
+    def log(self, problem: str, level: int = logging.WARNING, traceback: bool = False) -> None:
+        """Log a problem of this conversation."""
+        _log.log(level, "conversation %s: %s", self.id, problem, exc_info=traceback)
 
     def process_environment(self) -> dict[str, str]:
         """Return the environment variables that mark processes started by calls.
@@ -177,90 +143,60 @@ class Journal:
         """
         with self.changed:
             self.acquire()
-            assert self._lease is not None
+            assert self.lease is not None
             if not self._process_mark:
-                mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
-                self._store.note(self._lease, (mark,))
+                mark = f"{self.lease.epoch}-{os.urandom(16).hex()}"
+                self.store.note(self.lease, (mark,))
                 self._process_mark = mark
             return {_processes().OWNER: self._process_mark}
 
-    @property
-    def store(self) -> Store:
-        """The store of the conversation."""
-        return self._store
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease, None if it is not held."""
-        return self._lease
-
     def commands(self) -> list[Posted]:
-        """Return the commands in the inbox; none without the lease. Raises `Fenced`."""
         with self.changed:
-            return [] if self._lease is None or self.closed else self._store.commands(self._lease)
+            return [] if self.lease is None or self.closed else self.store.commands(self.lease)
 
     def _read(self) -> None:
         """Read and fold the events that the loop needs to continue."""
-        tail = self._store.tail(self.id)
-        self._condensed_count = tail[0].seq - 1 if tail else 0
-        if self._condensed_count:
-            at = next(
-                (
-                    event.so_far
-                    for event in tail
-                    if isinstance(event, ev.HistoryCondensed)
-                    and event.so_far is not None
-                    and event.so_far.seq == self._condensed_count
-                    and event.so_far.status in STATUSES  # a newer version may write other statuses
-                ),
-                None,
-            )
-            if at is None:  # no checkpoint of the earlier events
-                tail, self._condensed_count = self._store.read(self.id), 0
-            else:
-                self._so_far = at
-                self.fold = Fold.after(at, self._event_at)
-                self.fold.take(tail)
-        if not self._condensed_count:
-            self.fold = fold(tail)
-        self._events = tail
+        tail = self.store.tail(self.id)
+        count = tail[0].seq - 1 if tail else 0
+        checkpoints = [
+            event.so_far
+            for event in tail
+            if isinstance(event, ev.HistoryCondensed)
+            and event.so_far is not None
+            and event.so_far.seq == count
+            and event.so_far.status in STATUSES  # a newer version may write other statuses
+        ]
+        if count and not checkpoints:
+            tail, count = self.store.read(self.id), 0
+        self.tail, self._condensed_count = tail, count
+        self._so_far = checkpoints[0] if count else None
+        self.fold = self._fold_until(count + len(tail))
 
     @property
     def events(self) -> list[ev.AnyEvent]:
-        """All events. Condensed ones are read from the store at the first access. Needs the
-        lock."""
+        """All events; condensed ones are read at the first access. Needs the lock."""
         if self._condensed_count:
-            head = self._store.read(self.id, 0, self._condensed_count)
-            self._events, self._condensed_count = head + self._events, 0
-        return self._events
+            head = self.store.read(self.id, 0, self._condensed_count)
+            self.tail, self._condensed_count, self._so_far = head + self.tail, 0, None
+        return self.tail
 
     def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
         """Return the events up to `seq`. Thread-safe: existing events never change."""
         with self.changed:
             return tuple(self.events[:seq])
 
-    @property
-    def tail(self) -> list[ev.AnyEvent]:
-        """The events in memory: at least all that a model is still shown. Needs the lock."""
-        return self._events
-
     def after(self, seq: int) -> list[ev.AnyEvent]:
-        """Return the events after `seq`. Needs the lock."""
-        return (
-            self._events[seq - self._condensed_count :]
-            if seq >= self._condensed_count
-            else self.events[seq:]
-        )
+        events = self.tail if seq >= self._condensed_count else self.events
+        return events[seq - self._condensed_count :]
 
     def _apply(self, event: ev.AnyEvent) -> None:
-        self._events.append(event)
+        self.tail.append(event)
         self.fold.apply(event)
 
     # --- transactions: `with journal as j: j.add(...)` ---
 
     def __enter__(self) -> Journal:
-        """Begin an append. Added events are written in one transaction when the block ends, and
-        not at all if it raises."""
+        """Begin an append: one transaction when the block ends, none at all if it raises."""
         self.changed.acquire()
         try:
             if self._draft is not None:
@@ -268,7 +204,7 @@ class Journal:
                     f"Conversation {self.id!r} is in an append that a signal handler broke into;"
                     " note it there, act later."
                 )
-            if self._lease is None or self.stale or self._needs_catch_up:
+            if self.lease is None or self.stale or self._needs_catch_up:
                 self.acquire()
             self._draft = ev.RecordedEvents()
         except BaseException:
@@ -283,17 +219,17 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and (
-                self._draft
-                or self._draft_extras
-                or (self.spending is not None and self.spending.due)
-            ):
+            if kind is None and (self._draft or self._draft_extras or self._owes_settlements):
                 self._append(self._draft or ev.RecordedEvents())
         finally:
             self._draft = self._draft_extras = None
             self._changed.release()
             if self.observed is not None and not self._changed.held():
                 self.observed.tell()
+
+    @property
+    def _owes_settlements(self) -> bool:
+        return self.spending is not None and bool(self.spending.due)
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
@@ -323,18 +259,17 @@ class Journal:
         draft.add(cast(ev.AnyEvent, event))
         return event
 
-    def tell_model(self, text: str, about: str = "") -> None:
+    def tell_model(self, content: str | tuple[Content, ...], about: str = "") -> None:
         """Add a message from Holdfast itself. Within a transaction."""
-        self.add(ev.MessageAdded, content=(TextContent(text),), sender="holdfast", about=about)
+        content = (TextContent(content),) if isinstance(content, str) else content
+        self.add(ev.MessageAdded, content=content, sender="holdfast", about=about)
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
-        """Store bytes with this transaction for event `seq` that refers to them, by default the
-        next one."""
+        """Store bytes with this transaction for event `seq`, by default the next one."""
         self._draft_extras = self._draft_extras or ([], [])
         self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
-        """Mark a command as done by this transaction."""
         self._draft_extras = self._draft_extras or ([], [])
         self._draft_extras[0].append(posted.number)
 
@@ -344,7 +279,7 @@ class Journal:
         return self.fold.last_seq + len(self._draft or ()) + 1
 
     def _append(self, draft: ev.RecordedEvents) -> None:
-        assert self._lease is not None
+        assert self.lease is not None
         summary, spending = self.summary(draft), self.spending
         done, blobs = self._draft_extras or ((), ())
         settled = () if spending is None else spending.settlements(draft)
@@ -353,7 +288,7 @@ class Journal:
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:
-            held = self._store.append(self._lease, batch)
+            held = self.store.append(self.lease, batch)
             if spending is not None and reserved is not None:
                 spending.confirm_ahead(held)
             for event in draft:
@@ -372,26 +307,18 @@ class Journal:
         fold = self.fold
         title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
         created, last, updated = fold.created, fold.last_seq, fold.last_time
-        for event in draft:
+        for event in [one for one in draft if type(one) in _LISTED]:
             if type(event) is ev.StatusChanged:
                 status = event.status
             elif type(event) is ev.MessageAdded:
                 title = title or title_of(event)
-            elif type(event) is ev.HistoryCondensed and event.so_far is not None:
+            elif event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp
             created = created or draft[0].timestamp
-        return Summary(
-            self.id,
-            status,
-            title,
-            last,
-            created,
-            updated,
-            condensed=condensed,
-            spawned_by=self.spawned_by,
-        )
+        more: dict[str, Any] = {"condensed": condensed, "spawned_by": self.spawned_by}
+        return Summary(self.id, status, title, last, created, updated, **more)
 
     def condense(
         self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any
@@ -404,14 +331,11 @@ class Journal:
         summary = kept(plan, summary, hidden, replaced)
         # the plan that an agent follows is not trimmed
         if plan is not None and plan.call_id in more.get("trimmed", ()):
-            more["trimmed"] = {
-                call_id: most
-                for call_id, most in more["trimmed"].items()
-                if call_id != plan.call_id
-            }
+            more["trimmed"] = dict(more["trimmed"])
+            del more["trimmed"][plan.call_id]
             if not hidden and not more["trimmed"]:
                 more["failed"] = "nothing can be left out but the plan"
-        found = whole_until(self._events, hidden, replaced) if hidden else 0
+        found = whole_until(self.tail, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None
         return self.add(
@@ -420,30 +344,21 @@ class Journal:
 
     def _fold_until(self, seq: int) -> Fold:
         """Return the fold right after event `seq`, which must be in memory."""
-        found = Fold()
-        if self._condensed_count:
-            assert self._so_far is not None
-            found = Fold.after(self._so_far, self._event_at)
-        found.take(self._events[: seq - self._condensed_count])
+        found = Fold() if self._so_far is None else Fold.after(self._so_far, self._event_at)
+        found.take(self.tail[: seq - self._condensed_count])
         return found
 
     def _event_at(self, seq: int) -> ev.AnyEvent:
-        return self._store.read(self.id, seq - 1, 1)[0]
+        return self.store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
-        """Return the whole result of a call, even if the journal holds only its beginning and
-        end; None if the call has no result. Thread-safe."""
+        """Return the whole result of a call; None if it has none. Thread-safe."""
         with self.changed:
-            events = reversed(self.events)
-            found = next(
-                (
-                    event
-                    for event in events
-                    if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id
-                ),
-                None,
-            )
-        return None if found is None else whole(found.result, self._store.blob)
+            events = list(self.events)
+        for event in reversed(events):
+            if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
+                return whole(event.result, self.store.blob)
+        return None
 
     def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
         """Add events that already have their seqs to an empty journal. Raise `UnreadableEvent`."""
@@ -460,10 +375,10 @@ class Journal:
             self.closed = True
             if self._orphan_marks:
                 self._end_orphans()
-            lease, self._lease = self._lease, None
+            lease, self.lease = self.lease, None
             self.changed.notify_all()
             if lease is not None:  # under the lock: a thread that finds it closed may open it again
-                self._store.release(lease)
+                self.store.release(lease)
 
 
 def _processes() -> ModuleType:

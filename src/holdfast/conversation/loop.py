@@ -5,25 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.conversation.actions import (
-    Action,
-    AwaitEvents,
-    CallModel,
-    CondenseHistory,
-    HandOver,
-    Nudge,
-    RecoverCalls,
-    RunCalls,
-    Stop,
-    limit_error,
-    next_action,
-    output_error,
-)
+from holdfast.conversation import actions
+from holdfast.conversation.actions import Action, AwaitEvents, CallModel, Nudge, Stop, next_action
 from holdfast.conversation.budget import Spending, spending_of
-from holdfast.conversation.calls import Calls, Family
+from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.handoff import delegating_agents, handoff_problem
 from holdfast.conversation.hook_points import HookPoints
@@ -34,55 +25,28 @@ from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConversationClosed, HoldfastError, StoreError
 from holdfast.tools.results import clean
 
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
 
-class Loop:
-    """The loop of one conversation. `drive` runs on one thread at a time; the rest is thread-safe.
 
-    `thread` is the driving thread, None if no thread drives. `resting` is True if the loop waits
-    for something to do. `hosted` is True if a host drives it as soon as there is work.
-    `hands_over` is called between steps; if it returns True, `drive` returns.
-    """
+class Loop(msgspec.Struct, eq=False):
+    """The loop of one conversation. `drive` runs on one thread at a time; the rest is
+    thread-safe."""
 
-    __slots__ = (
-        "_calls",
-        "_condensing",
-        "_family",
-        "_guests",
-        "_hooks",
-        "_model_call",
-        "_parent_spending",
-        "_view",
-        "context",
-        "hands_over",
-        "hosted",
-        "resting",
-        "thread",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        calls: Calls,
-        hooks: HookPoints,
-        condensing: Condensations,
-        view: RequestView,
-        model_call: ModelCall,
-        family: Family,
-        parent_spending: Callable[[], Spending | None],
-    ) -> None:
-        self.context = context
-        self._calls = calls
-        self._hooks = hooks
-        self._condensing = condensing
-        self._view = view
-        self._model_call = model_call
-        self._family = family
-        self._parent_spending = parent_spending
-        self._guests: list[Agent] = []  # other agents whose connections are open here
-        self.thread: threading.Thread | None = None
-        self.resting = True
-        self.hosted = False
-        self.hands_over: Callable[[], bool] | None = None
+    context: RunContext
+    _calls: Calls
+    _hooks: HookPoints
+    _condensing: Condensations
+    _view: RequestView
+    _model_call: ModelCall
+    _family: Hosting  # weak
+    _parent_spending: Callable[[], Spending | None]
+    _guests: list[Agent] = []  # other agents whose connections are open here
+    thread: threading.Thread | None = None  # the driving thread, None if no thread drives
+    resting: bool = True  # True while it waits for something to do
+    hosted: bool = False  # True if a host drives it as soon as there is work
+    # called between steps; if it returns True, `drive` returns
+    hands_over: Callable[[], bool] | None = None
 
     def drive(self, until_rest: bool) -> None:
         """Run the loop until the conversation rests (`until_rest`) or closes. Raises the store's
@@ -98,7 +62,7 @@ class Loop:
             if agent is not context.agent:  # another process handed over meanwhile
                 self._take_over(agent, name)
             limits = context.own_agent.tree_limits
-            journal.spend_from(spending_of(journal, limits, self._parent_spending()))
+            journal.spending = spending_of(journal, limits, self._parent_spending())
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
@@ -125,8 +89,7 @@ class Loop:
             self.leave()
 
     def _is_for_caller(self, error: BaseException) -> bool:
-        """Return True for Ctrl-C and `sys.exit`, which the caller of `run` gets. A host's thread
-        serves others as well."""
+        """Return True for Ctrl-C, and for `sys.exit` unless a host drives many conversations."""
         return not isinstance(error, Exception) and not (
             self.hosted and isinstance(error, SystemExit)
         )
@@ -164,7 +127,6 @@ class Loop:
         return None
 
     def _decide(self, trigger: int | None = None) -> Action:
-        """Return `next_action` for the agent in force. Holds the journal's lock."""
         agent, fold = self.context.agent, self.context.journal.fold
         return next_action(fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
 
@@ -172,25 +134,22 @@ class Loop:
         match action:
             case CallModel():
                 self._model_call.step()
-            case RunCalls(calls):
+            case actions.RunCalls(calls):
                 self._calls.run(calls)
-            case RecoverCalls(calls):
+            case actions.RecoverCalls(calls):
                 self._calls.recover(calls)
-            case HandOver(name):
+            case actions.HandOver(name):
                 self._hand_over(name)
-            case Nudge():
-                self._nudge(action)
-            case CondenseHistory(asked, tokens):
+            case Nudge(about, text):
+                with self.context.journal as journal:
+                    if self._decide() == action:
+                        journal.tell_model(clean(text), about)
+            case actions.CondenseHistory(asked, tokens):
                 self._condensing.condense(asked, tokens)
             case Stop():
                 self._stop(action)
             case AwaitEvents():
                 pass
-
-    def _nudge(self, action: Nudge) -> None:
-        with self.context.journal as journal:
-            if self._decide() == action:
-                journal.tell_model(clean(action.text), action.about)
 
     def _stop(self, action: Stop) -> None:
         ends = action.status is ConversationStatus.FINISHED
@@ -201,15 +160,14 @@ class Loop:
             if objection is not None and self._hooks.journal_objection(objection):
                 return
             if action.limit is not None:
-                self.context.write_error(limit_error(action.limit, journal.id))
+                self.context.write_error(actions.limit_error(action.limit, journal.id))
             elif action.output:
-                self.context.write_error(output_error(action, journal.fold))
+                self.context.write_error(actions.output_error(action, journal.fold))
             else:
                 journal.add(ev.StatusChanged, status=action.status.value, reason=action.reason)
         self._view.rest()
 
     def leave(self) -> None:
-        """Stop driving on this thread, if it is the driving one."""
         with self.context.journal.changed:
             if self.thread is threading.current_thread():
                 self.thread = None
@@ -219,8 +177,7 @@ class Loop:
     # --- the agent that answers ---
 
     def _hand_over(self, name: str) -> None:
-        """Carry out the last handoff: append one `AgentConfigured` event, from which on the other
-        agent answers."""
+        """Carry out the last handoff: append the `AgentConfigured` event of the other agent."""
         context, journal = self.context, self.context.journal
         before = context.agent, context.agent_name
         agent, problem = handoff_problem(context, name)

@@ -4,7 +4,7 @@ arguments for a call."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.content import Content, Message, TextContent, blocks
@@ -46,17 +46,19 @@ def checked_content(content: tuple[Content, ...]) -> tuple[Content, ...]:
     for block in content:
         if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
-    content = tuple(
-        [
-            TextContent(clean(block.text)) if isinstance(block, TextContent) else block
-            for block in content
-        ]
-    )
+    content = cleaned(content)
     if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
         raise ConfigurationError(
             "send_message takes a text or content blocks; it was given nothing."
         )
     return content
+
+
+def cleaned(content: Sequence[Content]) -> tuple[Content, ...]:
+    """Return the blocks with text that UTF-8 can hold."""
+    return tuple(
+        [TextContent(clean(one.text)) if type(one) is TextContent else one for one in content]
+    )
 
 
 def json_arguments(arguments: Any) -> dict[str, Any]:

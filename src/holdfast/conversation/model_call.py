@@ -5,8 +5,8 @@
 1. `_contribute`: the agent's parts and hooks add messages, such as a skill that fits.
 2. `_write_head`: an `AgentConfigured` event, if prompt, tools, model or parameters have changed.
 3. `_request`: room in the budgets of the tree is reserved, and the view is brought up to date.
-4. `_chain`: the agent is asked, wrapped by what this conversation has: observers, budgets, the
-   recovery from errors, hooks on the answer. Each wrapper calls the one within it.
+4. `_ask`: the agent is asked, within what this conversation has: observers and budgets. An error
+   stops the run. Then hooks may change the answer or hold it back.
 5. `_write_answer`: one append of the answer, the decisions on its calls, and the starts of the
    calls whose turn it is; then those calls run.
 """
@@ -16,26 +16,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
 from holdfast.agent.handoffs import not_done
 from holdfast.agent.prompt import lengths
-from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
-from holdfast.conversation.budget import fair
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
 from holdfast.conversation.fold import turn
 from holdfast.conversation.handoff import refusal
 from holdfast.conversation.hook_points import HookPoints, ModelAnswer
+from holdfast.conversation.message_content import cleaned
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
-from holdfast.conversation.verdicts import CallVerdict
+from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
@@ -45,12 +46,8 @@ from holdfast.tools.results import clean
 
 MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
 
-# Asks the model and returns its answer; None if there is none to journal, so that the loop decides
-# anew.
-Ask = Callable[[], ModelAnswer | None]
 
-
-class _Request(NamedTuple):
+class _Request(msgspec.Struct, frozen=True):
     head: ev.AgentConfigured
     transcript: Transcript
     based_on: int
@@ -58,45 +55,22 @@ class _Request(NamedTuple):
     reservation: str | None  # the key of what is reserved in the tree's budgets
 
 
-class ModelCall:
+class ModelCall(msgspec.Struct, eq=False):
     """The model calls of one conversation, one at a time, on the driving thread."""
 
-    __slots__ = (
-        "_calls",
-        "_condensations",
-        "_condensing",
-        "_context",
-        "_contributed_seq",
-        "_deltas",
-        "_hooks",
-        "_just_taken_over",
-        "_known_head",
-        "_sight_checked",
-        "_view",
-    )
-
-    def __init__(
-        self,
-        context: RunContext,
-        calls: Calls,
-        hooks: HookPoints,
-        condensing: Condensations,
-        view: RequestView,
-        deltas: Deltas,
-    ) -> None:
-        self._context = context
-        self._calls = calls
-        self._hooks = hooks
-        self._condensing = condensing
-        self._view = view
-        self._deltas = deltas
-        self._condensations = 0  # since the last answer
-        self._contributed_seq = 0  # the last seq that the agent's contributors saw
-        self._just_taken_over = False  # True if the agent has just taken over
-        # True if the last Agent event was made when there was a picture
-        self._sight_checked = False
-        # the last Agent event, and the tool definitions that it matches
-        self._known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
+    _context: RunContext
+    _calls: Calls
+    _hooks: HookPoints
+    _condensing: Condensations
+    _view: RequestView
+    _deltas: Deltas
+    _condensations: int = 0  # since the last answer
+    _contributed_seq: int = 0  # the last seq that the agent's contributors saw
+    _just_taken_over: bool = False  # True if the agent has just taken over
+    # True if the last `AgentConfigured` event was made when there was a picture
+    _sight_checked: bool = False
+    # the last `AgentConfigured` event, and the tool definitions that it matches
+    _known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
 
     def step(self) -> None:
         """Ask the model once, journal its answer, and run the calls whose turn it is."""
@@ -107,8 +81,8 @@ class ModelCall:
             return
         if (request := self._request(contributes, token)) is None:
             return
-        answer = self._chain(request)()
-        if answer is not None:
+        answer = self._ask(request)
+        if answer is not None and (answer := self._hooks.after_model(answer)) is not None:
             self._deltas.accept()
             self._write_answer(answer)
 
@@ -132,8 +106,7 @@ class ModelCall:
         )
 
     def _contribute(self) -> bool:
-        """Add the contributions of the agent's parts before the next model call; return False if
-        that failed, and the run with it."""
+        """Add the contributions of the agent's parts; return False if that failed, and the run."""
         context, journal = self._context, self._context.journal
         with journal.changed:
             contributed = self._contributed_seq
@@ -155,8 +128,7 @@ class ModelCall:
             found += self._hooks.before_model(situation)
         except Exception as error:
             if not token:
-                with journal:
-                    context.write_error(error)
+                self._stop_on(error)
             return False
         with journal if found else journal.changed:
             if not context.may_ask or token:
@@ -171,20 +143,12 @@ class ModelCall:
     def _write_addition(self, addition: Addition | Remark) -> None:
         journal = self._context.journal
         if isinstance(addition, Remark):
-            journal.add(
-                ev.NoteRecorded,
-                about=addition.about,
-                text=clean(addition.text),
-                details=addition.details,
-            )
+            text = clean(addition.text)
+            journal.add(ev.NoteRecorded, about=addition.about, text=text, details=addition.details)
         elif addition.about not in journal.fold.own_messages.seqs:
-            content = [
-                TextContent(clean(block.text)) if isinstance(block, TextContent) else block
-                for block in addition.content
-            ]
             journal.add(
                 ev.MessageAdded,
-                content=tuple(content),
+                content=cleaned(addition.content),
                 sender="holdfast",
                 about=addition.about,
                 usage=addition.usage,
@@ -193,8 +157,7 @@ class ModelCall:
             )
 
     def _write_head(self, contributes: bool) -> Cancellation | None:
-        """Journal the parts of requests that have changed; return the cancellation of the call,
-        None if the loop must decide anew."""
+        """Journal changed parts of requests; return the call's cancellation, if it goes on."""
         context, journal = self._context, self._context.journal
         changed = self._changed_head()
         with journal.changed:
@@ -206,8 +169,7 @@ class ModelCall:
             return context.token
 
     def head(self) -> dict[str, Any]:
-        """Return the fields of an `AgentConfigured` event for the agent that answers now. Runs
-        user code, so the caller must not hold the lock."""
+        """Return the fields of an `AgentConfigured` event for the agent that answers now."""
         self._known_head = (None, None)
         found = self._changed_head()
         assert found is not None, "another agent has another name"
@@ -267,7 +229,7 @@ class ModelCall:
 
     # --- the request and what wraps it ---
 
-    def _chain(self, request: _Request) -> Ask:
+    def _wrapped(self, request: _Request) -> Callable[[], Completion]:
         """Return the request with what wraps it, the innermost first."""
         context, journal = self._context, self._context.journal
         complete = partial(
@@ -280,18 +242,14 @@ class ModelCall:
         if journal.observed is not None:
             complete = partial(journal.observed.asked, request.head, complete)
         if journal.spending is not None and request.reservation is not None:
-            complete = partial(
-                journal.spending.ask, request.reservation, context.agent.llm, complete
-            )
-        ask: Ask = partial(self._ask, complete, request)
-        if context.agent.hooked is not None and context.agent.hooked.after_model:
-            ask = partial(self._ask_hooks, ask)
-        return ask
+            key, llm = request.reservation, context.agent.llm
+            complete = partial(journal.spending.ask, key, llm, complete)
+        return complete
 
-    def _ask(self, complete: Callable[[], Completion], request: _Request) -> ModelAnswer | None:
-        """Ask the model. An error stops the run, except that a request that is too long is
-        condensed."""
-        token, began = request.token, time.monotonic()
+    def _ask(self, request: _Request) -> ModelAnswer | None:
+        """Ask the model; return None if there is no answer to journal, so that the loop decides
+        anew. An error stops the run; a request that is too long is condensed."""
+        token, complete, began = request.token, self._wrapped(request), time.monotonic()
         try:
             completion = complete()
         except ContextTooLong as error:
@@ -308,11 +266,6 @@ class ModelCall:
         self._condensations = 0
         return ModelAnswer(completion, request.based_on, time.monotonic() - began, token)
 
-    def _ask_hooks(self, ask: Ask) -> ModelAnswer | None:
-        """Ask the model, and have hooks change its answer or hold it back."""
-        answer = ask()
-        return None if answer is None else self._hooks.after_model(answer)
-
     def _stop_on(self, error: Exception) -> None:
         with self._context.journal:
             self._context.write_error(error)
@@ -323,12 +276,12 @@ class ModelCall:
         """Append the answer, the reply to an empty one, the decisions, and the starts of the
         calls whose turn it is; then run those calls."""
         context, token = self._context, answer.token
-        fields, asked = self._fields(answer), answer.completion.calls
+        fields, asked = answer.fields(context.agent), answer.completion.calls
         verdicts: list[CallVerdict] = []
         refused: dict[int, ToolResult] = {}
         if asked:
             asked = context.agent.tools.with_canonical_names(asked)
-            verdicts = self._calls.decide(asked, token)
+            verdicts = decide(context, asked, token)
             refused = self._calls.refuse_client_calls(asked, verdicts)
             if context.agent.handoffs is not None:
                 refused |= not_done(asked, partial(refusal, context))
@@ -338,12 +291,7 @@ class ModelCall:
             for note in answer.notes:
                 note.write(journal)
             seq = journal.next_seq
-            calls = tuple(
-                [
-                    msgspec.structs.replace(call, id=f"{seq}.{index}")
-                    for index, call in enumerate(asked)
-                ]
-            )
+            calls = tuple([replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
             try:
                 journal.add(ev.AssistantReplied, calls=calls, **fields)
             except UnreadableEvent as error:  # a custom model may return anything
@@ -381,28 +329,3 @@ class ModelCall:
                     self._calls.write_start(call, 1)
         if started:
             self._calls.run(allowed, {call.id for call in started}, token)
-
-    def _fields(self, answer: ModelAnswer) -> dict[str, Any]:
-        """Return the fields of the `AssistantReplied` event but its calls. Asks the model for a
-        price."""
-        agent, found = self._context.agent, answer.completion
-        usage, cost = fair(found.usage, found.cost)
-        if cost is None and agent.limits.cost is not None:
-            cost = agent.llm.cost(usage)
-        return {
-            "text": found.text,
-            "reasoning": found.reasoning,
-            "usage": usage,
-            "based_on": answer.based_on,
-            "stop_reason": found.stop_reason,
-            "model": found.model,
-            "wire": found.wire,
-            "native": found.native,
-            "response_id": found.response_id,
-            "duration": answer.duration,
-            "cost": cost,
-            "request_hash": found.request_hash,
-            "route": found.route,
-            "notes": found.notes,
-            "host": found.host,
-        }

@@ -9,7 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError
@@ -129,28 +131,24 @@ def observe(
 ) -> Observed | None:
     """Return the watches of a conversation that is opened: of the given observers, or by default
     those of `parent`, the conversation whose call spawned it."""
-
-    def now() -> Fold:
-        return journal.fold
-
     if not given and parent is not None:
-        return parent.spawned(journal.id, now, journal.spawned_by.rpartition(":")[2])
-    return Observed.of(given, journal.id, now)
+        call_id = journal.spawned_by.rpartition(":")[2]
+        return parent.spawned(journal.id, lambda: journal.fold, call_id)
+    return Observed.of(given, journal.id, lambda: journal.fold)
 
 
-class Observed:
+class Observed(msgspec.Struct, eq=False):
     """The watches of one conversation. Events are queued under the journal's lock (`add`), and
     delivered once it is released (`tell`)."""
 
-    __slots__ = ("_failure_logged", "_lock", "_news", "_skipped", "_teller_id", "_watches")
-
-    def __init__(self) -> None:
-        self._watches: list[Watch] = []
-        self._news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = deque()
-        self._lock = threading.Lock()
-        self._teller_id = 0  # the id of the delivering thread
-        self._skipped = 0
-        self._failure_logged = False
+    _watches: list[Watch] = []
+    _news: deque[tuple[contextvars.Context | None, Sequence[ev.AnyEvent]]] = msgspec.field(
+        default_factory=deque[Any]
+    )
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _teller_id: int = 0  # the id of the delivering thread
+    _skipped: int = 0
+    _failure_logged: bool = False
 
     @classmethod
     def of(
@@ -164,20 +162,17 @@ class Observed:
         if not given:
             return None
         found = cls()
-        found._watches = found._each(
-            [partial(one.watch, conversation_id, fold, elsewhere) for one in given]
-        )
+        watches = [partial(one.watch, conversation_id, fold, elsewhere) for one in given]
+        found._watches = found._each(watches)
         return found
 
     def spawned(
         self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
     ) -> Observed:
-        """Return the watches of a conversation that a call of this one spawned."""
         self.tell()
         found = Observed()
-        found._watches = found._each(
-            [partial(watch.spawned, conversation_id, fold, call_id) for watch in self._watches]
-        )
+        spawned = [partial(one.spawned, conversation_id, fold, call_id) for one in self._watches]
+        found._watches = found._each(spawned)
         return found
 
     def add(self, events: Sequence[ev.AnyEvent]) -> None:
@@ -185,15 +180,10 @@ class Observed:
         if self._skipped:
             events, self._skipped = events[self._skipped :], 0
         # Only events that begin a run need the context of their appender.
-        context = (
-            contextvars.copy_context()
-            if any(type(event) is ev.StatusChanged for event in events)
-            else None
-        )
-        self._news.append((context, events))
+        begins = any(type(event) is ev.StatusChanged for event in events)
+        self._news.append((contextvars.copy_context() if begins else None, events))
 
     def skip(self, count: int) -> None:
-        """Leave out the next `count` added events."""
         self._skipped = count
 
     def tell(self) -> None:
@@ -207,50 +197,41 @@ class Observed:
                 while self._news:
                     context, events = self._news.popleft()
                     for watch in self._watches:
-                        try:
-                            if context is None:
-                                watch.told(events)
-                            else:
-                                context.run(watch.told, events)
-                        except Exception:
-                            self._tell_failure()
+                        tell = partial(watch.told, events)
+                        self._guarded(tell if context is None else partial(context.run, tell))
             finally:
                 self._teller_id = 0
 
     def asked(self, head: ev.AgentConfigured, ask: Callable[[], Completion]) -> Completion:
-        """Ask the model, observed."""
-        self.tell()
-        return _within(
-            self._each([partial(watch.asking, head) for watch in self._watches]), ask, self._guarded
-        )
+        return self._within([partial(watch.asking, head) for watch in self._watches], ask)
 
     def condensed(self, ask: Callable[[], Condensed | None]) -> Condensed | None:
-        """Ask the condenser, observed."""
-        self.tell()
-        return _within(
-            self._each([watch.condensing for watch in self._watches]), ask, self._guarded
-        )
+        return self._within([watch.condensing for watch in self._watches], ask)
 
     def called(self, call_id: str, work: Callable[[], T]) -> T:
-        """Run a call that has begun, observed."""
+        def calling(watch: Watch) -> Callable[[object], None]:
+            undo = watch.calling(call_id)
+            return lambda _: undo()
+
+        return self._within([partial(calling, watch) for watch in self._watches], work)
+
+    def _within(
+        self, begin: Sequence[Callable[[], Callable[[Any], None]]], work: Callable[[], T]
+    ) -> T:
+        """Do the work within the watches: each `begin` returns the function that ends it."""
         self.tell()
-        undo: list[Undo] = []
+        ends, outcome = self._each(begin), cast(Any, None)
         try:
-            for watch in self._watches:
-                try:
-                    undo.append(watch.calling(call_id))
-                except Exception:
-                    self._tell_failure()
-            return work()
+            outcome = found = work()
+            return found
+        except BaseException as error:
+            outcome = error
+            raise
         finally:
-            while undo:
-                try:
-                    undo.pop()()
-                except Exception:
-                    self._tell_failure()
+            for end in reversed(ends):
+                self._guarded(partial(end, outcome))
 
     def close(self) -> None:
-        """Close the watches."""
         self.tell()
         self._each([watch.close for watch in self._watches])
 
@@ -265,28 +246,8 @@ class Observed:
         try:
             work()
         except Exception:
-            self._tell_failure()
-
-    def _tell_failure(self) -> None:
-        if not self._failure_logged:
-            self._failure_logged = True
-            _log.exception(
-                "an observer of a conversation failed; its further failures are not logged"
-            )
-
-
-def _within(
-    told: Sequence[Callable[[Any], None]],
-    ask: Callable[[], T],
-    guarded: Callable[[Callable[[], object]], None],
-) -> T:
-    outcome: Any = None
-    try:
-        outcome = found = ask()
-        return found
-    except BaseException as error:
-        outcome = error
-        raise
-    finally:
-        for one in reversed(told):
-            guarded(partial(one, outcome))
+            if not self._failure_logged:
+                self._failure_logged = True
+                _log.exception(
+                    "an observer of a conversation failed; its further failures are not logged"
+                )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.events import AnyEvent
@@ -23,7 +24,7 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
     """
     if BLOBS in result.meta:
         # only Holdfast may set it: a tool could name another conversation's blobs
-        result = msgspec.structs.replace(
+        result = replace(
             result, meta={key: value for key, value in result.meta.items() if key != BLOBS}
         )
     structured = result.structured_content
@@ -57,9 +58,7 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
         structured = None
     meta = {**result.meta, BLOBS: blobs}
     return (
-        msgspec.structs.replace(
-            result, content=tuple(content), structured_content=structured, meta=meta
-        ),
+        replace(result, content=tuple(content), structured_content=structured, meta=meta),
         kept,
     )
 
@@ -87,6 +86,4 @@ def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
         else:
             content[int(entry["of"].split(".")[1])] = TextContent(data.decode())
     meta = {key: value for key, value in result.meta.items() if key != BLOBS}
-    return msgspec.structs.replace(
-        result, content=tuple(content), structured_content=structured, meta=meta
-    )
+    return replace(result, content=tuple(content), structured_content=structured, meta=meta)

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.conversation.journal import Journal
-from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
+from holdfast.errors import ConfigurationError, ConversationClosed, NotPending, StoreError
 from holdfast.tools import Cancellation
 from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
 
 OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait"] | None
-
-_log = logging.getLogger("holdfast")
 
 _MAX_QUESTION_CHARS = 10_000  # characters of a question
 _HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect
@@ -30,34 +30,27 @@ LATE = "no answer within {timeout:g} s"
 TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
-class _WaitingQuestion:
-    """A question that a call of this process waits for. `values` are valid once `settled`; None
-    declines."""
+class _WaitingQuestion(msgspec.Struct, eq=False):
+    """A question that a call waits for. `values` are valid once `settled`; None declines."""
 
-    __slots__ = ("question", "settled", "values", "woken")
-
-    def __init__(self, question: ev.Question) -> None:
-        self.question = question
-        self.woken = threading.Event()  # set when the question is settled or cancelled
-        self.settled = False
-        self.values: dict[str, Any] | None = None
+    question: ev.Question
+    # set when the question is settled or cancelled
+    woken: threading.Event = msgspec.field(default_factory=threading.Event)
+    settled: bool = False
+    values: dict[str, Any] | None = None
 
     def settle(self, values: dict[str, Any] | None) -> None:
-        """Hand over the answer, once it is journaled."""
         if not self.settled:
             self.values, self.settled = values, True
         self.woken.set()
 
 
-class UserQuestions:
+class UserQuestions(msgspec.Struct, eq=False):
     """The questions of one conversation's calls. `ask` blocks a call's thread. Thread-safe."""
 
-    __slots__ = ("_journal", "_live", "_on_question")
-
-    def __init__(self, journal: Journal, on_question: OnQuestion) -> None:
-        self._journal = journal
-        self._on_question = on_question
-        self._live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
+    _journal: Journal
+    _on_question: OnQuestion
+    _live: dict[str, _WaitingQuestion] | None = None  # guarded by the journal's lock
 
     @property
     def reachable(self) -> bool:
@@ -74,16 +67,14 @@ class UserQuestions:
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """Ask the user; see `ToolContext.ask`. A cancelled flag of `flags` withdraws the
-        question."""
+        """Ask the user; see `ToolContext.ask`. A flag of `flags` withdraws the question."""
         if schema is not None:
             schema = check_form(schema)
         on_question = self._on_question
         if on_question is None:
             return None
-        asked = self._begin(
-            call_id, clean(message)[:_MAX_QUESTION_CHARS], schema, clean(url), clean(asker)
-        )
+        message = clean(message)[:_MAX_QUESTION_CHARS]
+        asked = self._begin(call_id, message, schema, clean(url), clean(asker))
         if asked is None:
             return None
         forget = [flag.add_callback(asked.woken.set) for flag in flags]
@@ -110,16 +101,11 @@ class UserQuestions:
             if item is None:  # answered meanwhile; the asking call was left behind
                 return None
             if item.questioned >= _MAX_QUESTIONS:
-                _log.warning(
-                    "conversation %s: call %s has asked %d questions; further ones are declined",
-                    journal.id,
-                    call_id,
-                    _MAX_QUESTIONS,
-                )
+                count = f"{_MAX_QUESTIONS} questions"
+                journal.log(f"call {call_id} has asked {count}; further ones are declined")
                 return None
-            question = ev.Question(
-                f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name
-            )
+            id, asker = f"{call_id}?{item.questioned + 1}", asker or item.call.name
+            question = ev.Question(id, message, schema, url, asker)
             journal.add(
                 ev.DecisionMade,
                 call_id=call_id,
@@ -129,10 +115,8 @@ class UserQuestions:
                 question=question,
             )
             asked = _WaitingQuestion(question)
-            self._live = {
-                **(self._live or {}),
-                question.id: asked,
-            }  # before it is written: a reader may answer at once
+            # before it is written: a reader may answer at once
+            self._live = {**(self._live or {}), question.id: asked}
         return asked
 
     def _wait(
@@ -153,26 +137,17 @@ class UserQuestions:
         callback: Callable[[ev.Question], dict[str, Any] | bool | None],
         asked: _WaitingQuestion,
     ) -> str:
-        """Call `on_question` without a lock and journal its answer; return the reason if there
-        is none."""
+        """Journal the answer of `on_question`; return the reason if there is none."""
         question = asked.question
         try:
             found = callback(question)
             values = complete_answer("on_question", question.schema, found)
         except ConfigurationError as error:
-            _log.warning(
-                "conversation %s: the answer to question %s was dropped: %s",
-                self._journal.id,
-                question.id,
-                error,
-            )
+            self._journal.log(f"the answer to question {question.id} was dropped: {error}")
             return "on_question's answer does not fit the form"
         except Exception as error:
-            _log.exception(
-                "conversation %s: on_question raised, so that question %s has no answer",
-                self._journal.id,
-                question.id,
-            )
+            problem = f"on_question raised, so that question {question.id} has no answer"
+            self._journal.log(problem, logging.ERROR, traceback=True)
             return f"on_question raised {type(error).__name__}"
         if values is not None:
             with self._journal:
@@ -189,10 +164,8 @@ class UserQuestions:
             if asked.settled:
                 return
             answered = False
-            with (
-                suppress(ConversationClosed, StoreError),
-                self._journal as journal,
-            ):  # otherwise its result cannot be stored either
+            # suppressed, since its result cannot be stored either
+            with suppress(ConversationClosed, StoreError), self._journal as journal:
                 if self._pending(asked.question.id):
                     self._write(asked.question, None, by, reason)
                 else:
@@ -208,7 +181,7 @@ class UserQuestions:
 
     def waiting(self, question_id: str | None) -> ev.Question:
         """Return the waiting question with that id; None means the only one. Raises
-        `ConfigurationError`."""
+        `NotPending`, `ConfigurationError` if there are several."""
         with self._journal.changed:
             return self._waiting_question(question_id).question
 
@@ -218,8 +191,8 @@ class UserQuestions:
         """Journal an answer within a transaction: the filled-in `values`, or None if the user
         declines.
 
-        The returned effect hands it to the call. Raises `ConfigurationError` if the call no
-        longer waits for it.
+        The returned effect hands it to the call. Raises `NotPending` if the call no longer
+        waits for it.
         """
         asked = self._waiting_question(question_id)
         self._write(asked.question, values, by, reason)
@@ -232,12 +205,11 @@ class UserQuestions:
         if question_id in live:
             return live[question_id]
         listed = f" These do: {', '.join(live)}." if live else " None does."
+        if question_id is None and live:
+            raise ConfigurationError(f"Several questions wait for an answer; say which.{listed}")
         if question_id is None:
-            raise ConfigurationError(
-                f"{'Several questions wait' if live else 'No question waits'} for an answer; say"
-                f" which.{listed if live else ''}"
-            )
-        raise ConfigurationError(f"Question {question_id!r} does not wait for an answer.{listed}")
+            raise NotPending("No question waits for an answer; say which.")
+        raise NotPending(f"Question {question_id!r} does not wait for an answer.{listed}")
 
     def _pending(self, question_id: str) -> bool:
         item = self._journal.fold.open.get(question_id.rpartition("?")[0])

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent import stuck
@@ -20,19 +21,8 @@ from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR
 from holdfast.agent.view import View
 from holdfast.content import Data
-from holdfast.conversation.actions import (
-    Action,
-    AwaitEvents,
-    CallModel,
-    CondenseHistory,
-    HandOver,
-    Nudge,
-    RecoverCalls,
-    RunCalls,
-    Stop,
-    next_action,
-    nudge_for,
-)
+from holdfast.conversation import actions
+from holdfast.conversation.actions import Action, CallModel, Nudge, Stop, next_action, nudge_for
 from holdfast.conversation.budget import of_tree
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.run_context import agent_in_force
@@ -47,6 +37,7 @@ from holdfast.llm.wires.protocol import Wire
 
 _UNLIMITED = Limits(None, None, None, None)
 _NUDGES = (stuck.ABOUT, REPAIR)  # prefixes of the `about` of messages that `next_action` caused
+_LIMITS = (LimitExceeded.__name__, OutputInvalid.__name__)
 _MAX_SHOWN_LINES = 200  # shown lines of a difference
 
 
@@ -147,8 +138,7 @@ def requests(
 
 
 def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> Action:
-    """Return the action of today's loop: by the settings of the agent in force, or by the
-    journal alone."""
+    """Return the action of today's loop, by the settings of the agent in force if one is given."""
     if agent is None:
         return next_action(state, _UNLIMITED)
     found = agent_in_force(agent, state)[1]
@@ -156,8 +146,7 @@ def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> A
 
 
 def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
-    """Compare every model request and every end of a run with today's code; stop at the first
-    difference."""
+    """Compare every model request and end of a run with today's code, to the first difference."""
     if agent is None:
         return _replay(events, None)
     heads = {event.name: event for event in events if isinstance(event, ev.AgentConfigured)}
@@ -214,17 +203,12 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
 
 
 def _after(events: Sequence[ev.AnyEvent], answer: ev.AssistantReplied) -> str:
-    """Compare the loop's own message after an empty or cut-off answer. A journal forked there
-    has none."""
-    following = events[answer.seq] if answer.seq < len(events) else None
-    if (
-        not isinstance(following, ev.MessageAdded)
-        or following.sender != "holdfast"
-        or following.about
-        or following.text == nudge_for(answer)
-    ):
-        return ""
-    return f"After the answer the model is told:\n- {following.text!r}\n+ {nudge_for(answer)!r}"
+    """Compare the loop's own message after an empty or cut-off answer."""
+    match events[answer.seq] if answer.seq < len(events) else None:
+        case ev.MessageAdded(sender="holdfast", about="") as told if told.text != nudge_for(answer):
+            return f"After the answer the model is told:\n- {told.text!r}\n+ {nudge_for(answer)!r}"
+        case _:  # a journal forked there has no such message
+            return ""
 
 
 def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]:
@@ -233,41 +217,29 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
 
     Ends at a limit are compared only with an `agent`.
     """
-    state = Fold()
+    state, known = Fold(), agent is not None
     for event in events:
-        if isinstance(event, ev.DamagedEvent):
-            break  # the further actions of today's loop are unknown
-        if isinstance(event, ev.StatusChanged) and event.status in (
-            ConversationStatus.FINISHED,
-            ConversationStatus.STUCK,
-        ):
-            # The stuck settings are unknown here if the model was nudged first.
-            told = (
-                agent is None
-                and event.status == ConversationStatus.STUCK
-                and state.recent.nudged is not None
-            )
-            action = _action(agent, state, _UNLIMITED)
-            if not told and (not isinstance(action, Stop) or action.status != event.status):
-                return event.seq, f"- the run is over: {event.status}\n+ {_describe(action)}"
-        elif (
-            agent is not None
-            and isinstance(event, ev.MessageAdded)
-            and event.sender == "holdfast"
-            and event.about.startswith(_NUDGES)
-        ):
-            action = _action(agent, state)
-            if action != Nudge(event.about, event.text):
-                return event.seq, f"- the model is told: {event.text!r}\n+ {_describe(action)}"
-        elif (
-            agent is not None
-            and isinstance(event, ev.ErrorRecorded)
-            and event.error in (LimitExceeded.__name__, OutputInvalid.__name__)
-            and not of_tree(event)
-        ):
-            action = _action(agent, state)
-            if not isinstance(action, Stop):
-                return event.seq, f"- the run is over: {event.message}\n+ {_describe(action)}"
+        same, recorded, action = True, "", None
+        match event:
+            case ev.DamagedEvent():
+                break  # the further actions of today's loop are unknown
+            case ev.StatusChanged(status=ConversationStatus.FINISHED | ConversationStatus.STUCK):
+                action = _action(agent, state, _UNLIMITED)
+                recorded = f"the run is over: {event.status}"
+                same = isinstance(action, Stop) and action.status == event.status
+                # The stuck settings are unknown here if the model was nudged first.
+                nudged = not known and state.recent.nudged is not None
+                same = same or (nudged and event.status == ConversationStatus.STUCK)
+            case ev.MessageAdded(sender="holdfast") if known and event.about.startswith(_NUDGES):
+                action, recorded = _action(agent, state), f"the model is told: {event.text!r}"
+                same = action == Nudge(event.about, event.text)
+            case ev.ErrorRecorded() if known and event.error in _LIMITS and not of_tree(event):
+                action, recorded = _action(agent, state), f"the run is over: {event.message}"
+                same = isinstance(action, Stop)
+            case _:
+                pass
+        if action is not None and not same:
+            return event.seq, f"- {recorded}\n+ {_describe(action)}"
         state.apply(event)
     return 0, ""
 
@@ -275,25 +247,19 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
 def _describe(action: Action) -> str:
     match action:
         case Stop(status, reason, limit, output):
-            why = (
-                f": the limit of {limit[2]:g} {limit[0]} is reached"
-                if limit
-                else f": {reason or output}"
-                if reason or output
-                else ""
-            )
-            return f"the run is over: {status.value}{why}"
+            why = f"the limit of {limit[2]:g} {limit[0]} is reached" if limit else reason or output
+            return f"the run is over: {status.value}{why and ': '}{why}"
         case CallModel():
             return "the model is asked"
         case Nudge(_, text):
             return f"the model is told: {text!r}"
-        case HandOver(name):
+        case actions.HandOver(name):
             return f"{name or 'the first agent'} takes over"
-        case CondenseHistory():
+        case actions.CondenseHistory():
             return "the conversation is shortened"
-        case AwaitEvents():
+        case actions.AwaitEvents():
             return "nothing is done"
-        case RunCalls(calls) | RecoverCalls(calls):
+        case actions.RunCalls(calls) | actions.RecoverCalls(calls):
             return f"calls are run: {', '.join(call.name for call in calls)}"
 
 
@@ -303,10 +269,10 @@ def _head_differs(
     """Return the differences between the agent and an `AgentConfigured` event. The journal decides
     which tools existed, the agent what they are."""
     parts: list[str] = []
-    current = find(agent, recorded.name)
-    if current is None:
+    found = find(agent, recorded.name)
+    if found is None:
         return f"agent:\n- {recorded.name}\n+ the agent has no handoff of that name"
-    agent = current
+    agent = found
     if agent.llm.model != recorded.model:
         parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
     written = without_vision(recorded.parameters)
@@ -328,9 +294,8 @@ def _head_differs(
     ]
     if not parts:
         names = [tool.name for tool in recorded.tools]
-        kept = (
-            [] if before is None else [tool.name for tool in before.tools if tool in recorded.tools]
-        )
+        earlier = () if before is None else before.tools
+        kept = [tool.name for tool in earlier if tool in recorded.tools]
         ordered = [*kept, *(name for name in today if name in names and name not in kept)]
         if ordered != names:
             parts.append(f"order of the tools:\n- {', '.join(names)}\n+ {', '.join(ordered)}")
@@ -338,12 +303,7 @@ def _head_differs(
 
 
 def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
-    """Return the part of a definition that the model sees."""
-    return (
-        msgspec.structs.replace(tool, executor="", parallel=False)
-        if tool.executor or tool.parallel
-        else tool
-    )
+    return replace(tool, executor="", parallel=False)
 
 
 def _messages_differ(request: ReplayedRequest, shown: int) -> str:
@@ -377,10 +337,7 @@ def _json(value: object) -> str:
 
 def _short(text: str) -> str:
     lines = text.splitlines()
-    return (
-        text
-        if len(lines) <= _MAX_SHOWN_LINES
-        else "\n".join(
-            [*lines[:_MAX_SHOWN_LINES], f"... and {len(lines) - _MAX_SHOWN_LINES} lines more"]
-        )
-    )
+    more = len(lines) - _MAX_SHOWN_LINES
+    if more <= 0:
+        return text
+    return "\n".join([*lines[:_MAX_SHOWN_LINES], f"... and {more} lines more"])

@@ -3,6 +3,8 @@ journal."""
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.view import View
 from holdfast.conversation.journal import Journal
@@ -13,26 +15,24 @@ from holdfast.llm.transcript import Transcript
 MIN_CACHED_ITEMS = 64
 
 
-class RequestView:
+class RequestView(msgspec.Struct, eq=False):
     """The view of a journal. The driving thread uses it, under the journal's lock."""
 
-    __slots__ = ("_journal", "_seq", "_view")
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._view: View | None = None
-        self._seq = 0  # number of events that the view was fed
+    _journal: Journal
+    _view: View | None = None
+    _seq: int = 0  # number of events that the view was fed
 
     def transcript(self) -> Transcript:
-        """Return the next request's transcript. Its cost is that of the events since the last
-        one. Holds the journal's lock."""
+        """Return the next request's transcript, at the cost of the new events. Needs the lock."""
         journal, view = self._journal, self._view
-        new = journal.after(self._seq) if view is not None else ()
-        if view is None or any(type(one) is ev.HistoryCondensed and one.changes for one in new):
-            view = self._view = View.of(journal.tail)
-        else:
-            for event in new:
+        changed = view is None
+        if view is not None:
+            for event in journal.after(self._seq):
+                if changed := type(event) is ev.HistoryCondensed and event.changes:
+                    break
                 view.feed(event)
+        if view is None or changed:
+            view = self._view = View.of(journal.tail)
         self._seq = journal.fold.last_seq
         transcript = view.ready()
         transcript.last_answer = journal.fold.assistant  # even if a condensation hides it

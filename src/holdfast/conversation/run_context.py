@@ -7,15 +7,16 @@ import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import find
-from holdfast.conversation.counted_model import CountedModel
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
-    ConversationClosed,
     HookDenied,
     LimitExceeded,
     LLMError,
@@ -38,39 +39,24 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 )
 
 
-class RunContext:
+class RunContext(msgspec.Struct, eq=False):
     """The shared parts of one open conversation. The journal's lock guards them.
 
-    `own_agent` is the agent that the conversation was opened with; `agent` answers now, under the
-    name `agent_name`. `token` cancels the running model call and tool calls. `closing` is True once
-    nothing further may begin. `failure` is the error after which nothing can be journaled.
+    `agent` answers now, under the name `agent_name`.
     """
 
-    __slots__ = (
-        "_counted_model",
-        "agent",
-        "agent_name",
-        "children",
-        "closing",
-        "delegation",
-        "failure",
-        "journal",
-        "own_agent",
-        "runtime",
-        "token",
-    )
-
-    def __init__(self, agent: Agent, journal: Journal, runtime: object | None) -> None:
-        self.own_agent = agent
-        self.agent_name, self.agent = agent_in_force(agent, journal.fold)
-        self.journal = journal
-        self.runtime = runtime
-        self.token = Cancellation()
-        self.closing = False
-        self.failure: Exception | None = None
-        self.children: Children | None = None  # made with the first child
-        self.delegation: Delegation | None = None  # made at the first delegation
-        self._counted_model: CountedModel | None = None  # the model wrapper that was returned last
+    own_agent: Agent  # the agent that the conversation was opened with
+    journal: Journal
+    runtime: object | None
+    agent_name: str
+    agent: Agent
+    # cancels the running model call and tool calls
+    token: Cancellation = msgspec.field(default_factory=Cancellation)
+    closing: bool = False  # True once nothing further may begin
+    failure: Exception | None = None  # the error after which nothing can be journaled
+    children: Children | None = None  # made with the first child
+    delegation: Delegation | None = None  # made at the first delegation
+    _lent_model: LentModel | None = None  # the last one for tools and hooks
 
     @property
     def may_ask(self) -> bool:
@@ -112,12 +98,8 @@ class RunContext:
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def check_open(self) -> None:
-        """Raise `ConversationClosed` if the conversation is being closed."""
         if self.closing:
-            raise ConversationClosed(
-                f"Conversation {self.journal.id!r} is closed. Open it again with"
-                " Conversation(agent, store, id=...)."
-            )
+            raise self.journal.closed_error()
 
     def llm(self, in_condensation: bool = False) -> Any:
         """Return the agent's model for calls beside the loop, within the budgets of the tree.
@@ -126,13 +108,13 @@ class RunContext:
         each call writes a `NoteRecorded`.
         """
         llm, spending = self.agent.llm, self.journal.spending
-        if spending is not None:
-            llm = spending.metered(llm, in_condensation)
         if in_condensation:
-            return llm
-        if self._counted_model is None or self._counted_model.wrapped is not llm:
-            self._counted_model = CountedModel(llm, self.journal)
-        return self._counted_model
+            if spending is not None:
+                spending.begin_condensation()
+            return LentModel(llm, self.journal, True)
+        if self._lent_model is None or self._lent_model.wrapped is not llm:
+            self._lent_model = LentModel(llm, self.journal)
+        return self._lent_model
 
     def write_error(self, error: BaseException) -> None:
         """Stop the run on `error`, unless something else stopped it first. Within a transaction."""
@@ -148,29 +130,23 @@ class RunContext:
         _log.warning("conversation %s stopped: %s: %s", journal.id, kind, error)
 
 
-_DETAILS: tuple[tuple[type[BaseException], dict[str, str]], ...] = (
-    (
-        LLMError,
-        {
-            "status": "status",
-            "code": "code",
-            "requestId": "request_id",
-            "retryAfter": "retry_after",
-        },
-    ),
-    (LimitExceeded, {"type": "type", "value": "value", "limit": "limit", "source": "source"}),
-    (HookDenied, {"hook": "hook", "on": "on", "failed": "failed"}),
-    (OutputInvalid, {"problem": "problem", "rounds": "rounds"}),
+# The fields of an error that its event keeps.
+_DETAILS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
+    (LLMError, ("status", "code", "request_id", "retry_after")),
+    (LimitExceeded, ("type", "value", "limit", "source")),
+    (HookDenied, ("hook", "on", "failed")),
+    (OutputInvalid, ("problem", "rounds")),
 )
 
 
 def _details(error: BaseException) -> dict[str, Any]:
-    """Return the fields of an error that its event keeps, without empty ones."""
-    for kind, names in _DETAILS:
-        if isinstance(error, kind):
-            found = {key: getattr(error, name) for key, name in names.items()}
-            return {key: value for key, value in found.items() if value}
-    return {}
+    """Return the fields of an error that are not empty, in camelCase."""
+    found: dict[str, Any] = {}
+    for name in next((names for kind, names in _DETAILS if isinstance(error, kind)), ()):
+        first, *others = name.split("_")
+        if value := getattr(error, name):
+            found["".join([first, *map(str.capitalize, others)])] = value
+    return found
 
 
 def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:

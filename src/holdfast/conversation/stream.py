@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from holdfast.conversation.fold import Fold
@@ -14,6 +13,7 @@ from holdfast.conversation.journal_lock import JournalLock
 from holdfast.errors import ConversationBusy
 from holdfast.events import AnyEvent
 from holdfast.llm.completion import Delta
+from holdfast.tools.running import start_thread
 
 
 class StreamedJournal(Protocol):
@@ -85,12 +85,7 @@ class EventStream:
         self._ended = False
         self._listener = _weak_listener(self, deltas)
         deltas.listen(self._listener)
-        context = contextvars.copy_context()
-        threading.Thread(
-            target=lambda: context.run(self._drive, run),
-            name=f"holdfast-stream-{journal.id}",
-            daemon=True,
-        ).start()
+        start_thread(partial(self._drive, run), f"holdfast-stream-{journal.id}")
 
     def _drive(self, run: Callable[[], object]) -> None:
         try:

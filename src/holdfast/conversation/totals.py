@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast import events as ev
 from holdfast.content import Data, Usage, cost_sum, known_cost
+from holdfast.conversation.fold import fold
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
@@ -71,18 +71,6 @@ def totals(store: Store, conversation_id: str) -> Totals:
 
 
 def _own(store: Store, summary: Summary) -> Spent:
-    steps = unpriced = 0
-    usage, cost = Usage(), 0.0
-    for event in store.read(summary.id, summary.parent_seq):
-        if isinstance(event, ev.AssistantReplied):
-            steps += 1
-            usage += event.usage
-            cost += event.cost or 0.0
-            unpriced += event.cost is None
-        elif isinstance(
-            event, ev.HistoryCondensed | ev.MessageAdded | ev.DecisionMade | ev.NoteRecorded
-        ):
-            usage += event.usage
-            cost += event.cost or 0.0
-            unpriced += event.cost is None and event.usage != Usage()
-    return Spent(steps, usage, known_cost(cost, unpriced), unpriced)
+    state = fold(store.read(summary.id, summary.parent_seq))
+    cost = known_cost(state.cost, state.unpriced)
+    return Spent(state.steps, state.usage, cost, state.unpriced)

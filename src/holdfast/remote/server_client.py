@@ -109,7 +109,7 @@ class ServerPool(HTTPPool):
         counted = body or method not in ("GET", "DELETE")
         length = f"Content-Length: {len(body)}\r\n" if counted else ""
         head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n"
-        return self._exchange(head.encode("latin-1"), body, *limits, stream)
+        return self._exchange(head.encode("latin-1"), body, limits, stream)
 
 
 class ServerClient:

@@ -14,6 +14,7 @@ from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
+    Conflict,
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
@@ -284,7 +285,11 @@ class Scheduler:
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (ConfigurationError, ConversationNotFound):  # already answered, or deleted
+            except (
+                ConfigurationError,
+                Conflict,
+                ConversationNotFound,
+            ):  # already answered, or deleted
                 with suppress(HoldfastError):
                     self._relook(tenant, id)
             except HoldfastError as error:

@@ -17,27 +17,17 @@ import threading
 import time
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
-from typing import IO, Any, NoReturn, Protocol, cast
+from typing import IO, Any, NoReturn, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.testing.watched_store import Task, Watched
 
 _MAX_OUTPUT_CHARS = 10_000  # of the end of a child's output
-
-
-class ChildFunction(Protocol):
-    """The function of a child."""
-
-    def prepare(self) -> None:
-        """Do once, in the forking process, the work that every child would have to repeat."""
-        ...
-
-    def __call__(self, task: Any, /) -> None:
-        """Run in the child."""
-        ...
 
 
 class ChildExit(msgspec.Struct, frozen=True):
@@ -63,27 +53,63 @@ class Forks:
     import `work`. Raises `ConfigurationError` if it cannot.
     """
 
-    def __init__(self, work: ChildFunction, deadline: float) -> None:
+    def __init__(self, work: Watched, deadline: float) -> None:
         self._work = work
         self._deadline = deadline
-        self._server: _Forker | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         if threading.active_count() > 1:
-            self._server = _Forker(work, deadline)
+            self._start_server()
         else:
             work.prepare()
 
-    def run(self, task: msgspec.Struct, output: Path) -> ChildExit:
-        """Run one child and return when it has ended, at the latest after the deadline. Its
-        output goes to the file `output`."""
-        if self._server is None:
+    def run(self, task: Task, output: Path) -> ChildExit:
+        """Run one child to its end or the deadline. Its output goes to the file `output`."""
+        server = self._server
+        if server is None:
             return fork(self._work, task, output, self._deadline)
-        return self._server.run(task, output)
+        _send(server.stdin, (task, output))
+        try:
+            return _receive(server.stdout)
+        except EOFError:
+            raise AssertionError(
+                f"The process that forks children ended with {server.wait()}."
+            ) from None
+
+    def _start_server(self) -> None:
+        others = [repr(one.name) for one in threading.enumerate()]
+        others.remove(repr(threading.current_thread().name))
+        why = (
+            f"This process has other threads ({', '.join(others)}), so it cannot fork, and a fresh"
+            f" interpreter cannot import {self._work!r}"
+        )
+        what = "Give module-level functions of an importable module, or end the threads first."
+        pickled = io.BytesIO()
+        try:
+            _Pickler(pickled).dump(self._work)
+        except Exception as error:
+            raise ConfigurationError(f"{why}: {error}. {what}") from error
+        program = (
+            "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import"
+            " serve; serve()"
+        )
+        arguments, pipe = [sys.executable, "-c", program, repr(sys.path)], subprocess.PIPE
+        self._server = server = subprocess.Popen(arguments, stdin=pipe, stdout=pipe)
+        try:
+            _send(server.stdin, (pickled.getvalue(), self._deadline))
+            error = _receive(server.stdout)
+        except (OSError, EOFError):
+            error = "it did not start"
+        if error:
+            self.close()
+            raise ConfigurationError(f"{why}: {error}. {what}")
 
     def close(self) -> None:
         """End the forking interpreter, if there is one. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            cast(IO[bytes], server.stdin).close()
+            server.wait()
+            cast(IO[bytes], server.stdout).close()
 
     def __enter__(self) -> Forks:
         return self
@@ -92,7 +118,7 @@ class Forks:
         self.close()
 
 
-def fork(work: ChildFunction, task: msgspec.Struct, output: Path, deadline: float) -> ChildExit:
+def fork(work: Watched, task: Task, output: Path, deadline: float) -> ChildExit:
     """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
@@ -101,11 +127,10 @@ def fork(work: ChildFunction, task: msgspec.Struct, output: Path, deadline: floa
         pid = os.fork()
     if not pid:
         _child(work, task, output)
-    status: int | None = None
-    late = False
+    ended, late = (0, 0), False  # the pid and the status, once the child has ended
     try:
         until, pause = time.monotonic() + deadline, 0.0005
-        while (status := _exit_status(pid)) is None:
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
             if time.monotonic() > until:
                 late = True
                 os.kill(pid, signal.SIGQUIT)  # makes the child dump its stack
@@ -114,12 +139,12 @@ def fork(work: ChildFunction, task: msgspec.Struct, output: Path, deadline: floa
             time.sleep(pause)
             pause = min(pause * 1.5, 0.002)
     finally:
-        if status is None:
+        if not ended[0]:
             end_group(pid)
             os.kill(pid, signal.SIGKILL)
-            status = os.waitpid(pid, 0)[1]
+            ended = os.waitpid(pid, 0)
     group = pid if _is_group(pid) else 0
-    return ChildExit(os.waitstatus_to_exitcode(status), end_of(output), late, group)
+    return ChildExit(os.waitstatus_to_exitcode(ended[1]), end_of(output), late, group)
 
 
 def end_of(output: Path) -> str:
@@ -134,31 +159,20 @@ def end_of(output: Path) -> str:
 
 
 def end_group(group: int) -> None:
-    """Kill a process group, if there is one, with SIGKILL."""
-    try:
+    with suppress(OSError):
         os.killpg(group, signal.SIGKILL)
-    except OSError:
-        pass
 
 
 def _is_group(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the group exists
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
-def _exit_status(pid: int) -> int | None:
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return status if ended else None
-
-
-def _child(work: ChildFunction, task: msgspec.Struct, output: Path) -> NoReturn:
-    """Run the child from start to end. It shares only memory with its parent: neither output nor
-    hooks nor exit handlers."""
+def _child(work: Watched, task: Task, output: Path) -> NoReturn:
+    """Run the child, which shares only memory with its parent: neither output nor hooks."""
     code = 1
     try:
         _set_up_child(output)
@@ -208,67 +222,14 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _Forker:
-    """A fresh interpreter that forks the children. Raises `ConfigurationError` if it cannot import
-    `work`."""
-
-    def __init__(self, work: ChildFunction, deadline: float) -> None:
-        others = [repr(one.name) for one in threading.enumerate()]
-        others.remove(repr(threading.current_thread().name))
-        why = (
-            f"This process has other threads ({', '.join(others)}), so it cannot fork, and a fresh"
-            f" interpreter cannot import {work!r}"
-        )
-        what = "Give module-level functions of an importable module, or end the threads first."
-        pickled = io.BytesIO()
-        try:
-            _Pickler(pickled).dump(work)
-        except Exception as error:
-            raise ConfigurationError(f"{why}: {error}. {what}") from error
-        program = (
-            "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import"
-            " serve; serve()"
-        )
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, repr(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._requests = cast(IO[bytes], self._process.stdin)
-        self._answers = cast(IO[bytes], self._process.stdout)
-        try:
-            _send(self._requests, (pickled.getvalue(), deadline))
-            error = _receive(self._answers)
-        except (OSError, EOFError):
-            error = "it did not start"
-        if error:
-            self.close()
-            raise ConfigurationError(f"{why}: {error}. {what}")
-
-    def run(self, task: msgspec.Struct, output: Path) -> ChildExit:
-        _send(self._requests, (task, output))
-        try:
-            return _receive(self._answers)
-        except EOFError:
-            raise AssertionError(
-                f"The process that forks children ended with {self._process.wait()}."
-            ) from None
-
-    def close(self) -> None:
-        self._requests.close()
-        self._process.wait()
-        self._answers.close()
-
-
 def serve() -> None:
-    """Serve as the forking interpreter: run a child for each request and answer with its end,
-    until stdin ends."""
+    """Serve as the forking interpreter, until stdin ends."""
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     pickled, deadline = _receive(commands)
     try:
-        work: ChildFunction = pickle.loads(pickled)
+        work: Watched = pickle.loads(pickled)
         work.prepare()
     except Exception as error:
         _send(answers, f"{type(error).__name__}: {error}")
@@ -282,10 +243,12 @@ def serve() -> None:
         _send(answers, fork(work, task, output, deadline))
 
 
-def _send(file: IO[bytes], what: object) -> None:
+def _send(file: IO[bytes] | None, what: object) -> None:
+    assert file is not None
     pickle.dump(what, file)
     file.flush()
 
 
-def _receive(file: IO[bytes]) -> Any:
+def _receive(file: IO[bytes] | None) -> Any:
+    assert file is not None
     return pickle.load(file)

@@ -132,16 +132,18 @@ def crash_at_every_append(
     number = isinstance(cast(object, deadline), int | float) and not isinstance(deadline, bool)
     if not number or not deadline > 0:
         raise _argument_error(f"deadline takes a number of seconds above 0, not {deadline!r}.")
-    kills = _Kills(_sides(when), _point_filter(points), twice)
-    return _crashes(Watched(program, resume or program), folder, kills, deadline)
+    options = _Options(_sides(when), _point_filter(points), twice, deadline, folder is not None)
+    return _crashes(Watched(program, resume or program), folder, options)
 
 
-class _Kills(NamedTuple):
-    """The kills that the arguments choose: the sides of an append, and the points."""
+class _Options(NamedTuple):
+    """The checked arguments: the sides of an append, the choice of points, ..."""
 
     when: tuple[str, ...]
     wanted: Callable[..., bool]
     twice: bool
+    deadline: float
+    keep: bool  # the runs' folders, since the caller named their folder
 
 
 def _argument_error(text: str) -> ConfigurationError:
@@ -180,13 +182,17 @@ def _point_filter(points: object) -> Callable[..., bool]:
     return wanted
 
 
-def _crashes(
-    watched: Watched, folder: Path | str | None, kills: _Kills, deadline: float
-) -> Iterator[Crash]:
-    keep = folder is not None
-    with Forks(watched, deadline) as forks:
-        root = _make_folder(folder)
-        runs = _Runs(root, forks, kills, deadline, keep)
+def _crashes(watched: Watched, folder: Path | str | None, options: _Options) -> Iterator[Crash]:
+    keep = options.keep
+    with Forks(watched, options.deadline) as forks:
+        root = Path(tempfile.mkdtemp(prefix="holdfast-crashes-") if folder is None else folder)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise _argument_error(
+                f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
+            ) from error
+        runs = _Runs(root, forks, options)
         try:
             yield from runs.crashes()
         except AssertionError:
@@ -198,33 +204,16 @@ def _crashes(
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _make_folder(folder: Path | str | None) -> Path:
-    if folder is None:
-        return Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise _argument_error(
-            f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
-        ) from error
-    return Path(folder)
-
-
-class _Runs:
+class _Runs(msgspec.Struct):
     """The runs of one program."""
 
-    def __init__(
-        self, root: Path, forks: Forks, kills: _Kills, deadline: float, keep: bool
-    ) -> None:
-        self._forks = forks
-        self._root = root
-        self._kills = kills
-        self._deadline = deadline
-        self._keep = keep
-        self._number = 0
-        self._reference: Journals = {}
-        self._mark = ""  # marks the processes since the last `end_left`
-        self._groups: list[int] = []
+    _root: Path
+    _forks: Forks
+    _options: _Options
+    _number: int = 0  # of kills so far
+    _reference: Journals = {}
+    _mark: str = ""  # marks the processes since the last `end_left`
+    _groups: list[int] = []
 
     def crashes(self) -> Iterator[Crash]:
         """See `crash_at_every_append`."""
@@ -236,17 +225,17 @@ class _Runs:
             raise AssertionError("The program made no append: does it use its argument `store`?")
         chosen = 0
         for point in self._points(life):
-            if not self._kills.wanted(point):
+            if not self._options.wanted(point):
                 continue
             chosen += 1
             lives = yield from self._crash((point,))
-            for second in self._points(lives[-1]) if self._kills.twice and lives else ():
-                if self._kills.wanted(point, second):
+            for second in self._points(lives[-1]) if self._options.twice and lives else ():
+                if self._options.wanted(point, second):
                     yield from self._crash((point, second))
         if self._number:
             return
         came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
-        what = f"when={self._kills.when!r} and points choose no point"
+        what = f"when={self._options.when!r} and points choose no point"
         if chosen:
             what = f"none of the {chosen} chosen points was reached again"
         raise AssertionError(
@@ -258,7 +247,7 @@ class _Runs:
         """Yield the points at which a process on the same course may be killed."""
         for place, count in life.reached.items():
             for number in range(1, count + 1):
-                for when in self._kills.when if place == APPEND else ("",):
+                for when in self._options.when if place == APPEND else ("",):
                     yield Point(number, place, when)
 
     def _crash(
@@ -300,16 +289,13 @@ class _Runs:
         life = ProcessRecord.of(record)
         if (life.killed or (ended.code == 0 and life.ended is not None)) and not ended.late:
             return life
+        what = f"failed, the program ended its process without returning (exit code {ended.code})"
         if ended.late:
-            what = f"did not end within {self._deadline:g} s"
+            what = f"did not end within {self._options.deadline:g} s"
         elif ended.code < 0:
             what = f"was ended by signal {-ended.code}"
         elif ended.code == 1:
             what = "failed"
-        else:
-            what = (
-                f"failed, the program ended its process without returning (exit code {ended.code})"
-            )
         run, began = "The uninterrupted run" if kill is None else f"The run to be killed {kill}", ""
         if before:
             run = "The run that went on after a kill"
@@ -357,7 +343,7 @@ class _Runs:
 
     def _remove(self, folder: Path, always: bool = False) -> None:
         self.end_left()
-        if not self._keep or always:
+        if not self._options.keep or always:
             shutil.rmtree(folder, ignore_errors=True)
             for record in (self._record(folder, life) for life in range(4)):
                 record.unlink(missing_ok=True)

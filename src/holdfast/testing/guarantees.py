@@ -22,18 +22,17 @@ _TAIL_EVENTS = 25  # shown of a journal
 class ProcessRecord(msgspec.Struct):
     """The record of one process. `ended` is None if the process was killed."""
 
-    began: Journals
-    ended: Journals | None
-    killed: bool
-    acknowledged: list[watched_store.Acknowledged]
-    repeatable: dict[str, dict[str, bool]]
-    reconciled: dict[tuple[str, str], list[str]]
-    reached: dict[str, int]
+    began: Journals = {}
+    ended: Journals | None = None
+    killed: bool = False
+    acknowledged: list[watched_store.Acknowledged] = []
+    repeatable: dict[str, dict[str, bool]] = {}
+    reconciled: dict[tuple[str, str], list[str]] = {}
+    reached: dict[str, int] = {}
 
     @classmethod
     def of(cls, record: Path) -> ProcessRecord:
-        """Return the life that a record describes."""
-        life = cls({}, None, False, [], {}, {}, {})
+        life = cls()
         began = False
         for note in watched_store.NoteFile.read(record):
             match note:
@@ -55,7 +54,6 @@ class ProcessRecord(msgspec.Struct):
 
 
 def first(journals: Journals) -> list[AnyEvent]:
-    """Return the events of the first conversation; empty if there is none."""
     return next(iter(journals.values())) if journals else []
 
 
@@ -99,8 +97,7 @@ def _lost(life: ProcessRecord, after: Journals) -> Iterator[str]:
 
 
 def _wrongly_resumed(life: ProcessRecord, id: str, after: list[AnyEvent]) -> Iterator[str]:
-    """Yield calls that were started by a dead process and repeated without permission, or not
-    repeated despite it."""
+    """Yield started calls that were repeated without permission, or not despite it."""
     tools = life.repeatable.get(id)
     before = life.began.get(id, [])
     if tools is None:  # no process resumed the conversation
@@ -202,8 +199,7 @@ def _unsettled(end: Journals, reference: Journals) -> Iterator[str]:
 
 
 def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
-    """Return the last events of a journal, one per line. `kills` are the numbers of events at
-    the times of the kills."""
+    """Return the last events of a journal, one per line; `kills` count the events at kills."""
     skipped = max(0, len(events) - _TAIL_EVENTS)
     lines = [f"      ... {skipped} events"] if skipped else []
     for number in range(skipped, len(events) + 1):

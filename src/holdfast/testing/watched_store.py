@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.events import AnyEvent
 from holdfast.runtime import processes
 from holdfast.store import Batch, Lease
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.tools import Tool, ToolContext, ToolManager
+from holdfast.tools import Tool, ToolContext
 
 APPEND = "append"
 Journals = dict[str, list[AnyEvent]]
@@ -54,7 +54,6 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
 
     @classmethod
     def of(cls, store: SQLiteStore) -> Journaled:
-        """Return the content of a store."""
         # A fork comes after its parent. Of two that began at the same time, the one written
         # earlier comes first.
         summaries = sorted(
@@ -66,7 +65,6 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
         )
 
     def events(self) -> Journals:
-        """Return the events by conversation."""
         return {id: [ev.decode(bytes(raw)) for raw in raws] for id, raws in self.journals}
 
 
@@ -116,7 +114,6 @@ class NoteFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, note: Note) -> None:
-        """Add a note."""
         data = msgspec.json.encode(note)
         if b"\n" in data:  # in verbatim parts of a provider's answer
             data = msgspec.json.format(data, indent=-1)
@@ -126,7 +123,6 @@ class NoteFile:
 
     @staticmethod
     def read(path: Path) -> list[Note]:
-        """Return the notes of a file; empty if the file does not exist."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         return [_decoder.decode(line) for line in lines if line]
 
@@ -134,14 +130,13 @@ class NoteFile:
 # --- kills ---
 
 
-class PlaceCounter:
+class PlaceCounter(msgspec.Struct):
     """A counter of visits to each place, which kills the process at its kill point."""
 
-    def __init__(self, record: NoteFile, kill: Point | None) -> None:
-        self._record = record
-        self._kill = kill
-        self._lock = threading.Lock()
-        self.reached: dict[str, int] = {}
+    _record: NoteFile
+    _kill: Point | None
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    reached: dict[str, int] = {}
 
     def come_to(self, place: str, when: str = "") -> int:
         """Count a visit and return the number of visits. Does not return at the kill point."""
@@ -151,16 +146,11 @@ class PlaceCounter:
         return number
 
     def be_at(self, place: str, number: int, when: str) -> None:
-        """Kill the process if this is its kill point."""
         kill = self._kill
         if kill is not None and (place, number, when) == (kill.place, kill.number, kill.when):
             self._record.write(Killed())
-            _die()
-
-
-def _die() -> NoReturn:
-    while True:
-        os.kill(os.getpid(), signal.SIGKILL)
+            while True:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 _places: PlaceCounter | None = None  # set in a watched child process
@@ -185,7 +175,6 @@ class WatchedStore(SQLiteStore):
         self._places = places
 
     def append(self, lease: Lease, batch: Batch) -> bool:
-        """See `Store.append`."""
         number = self._places.come_to(APPEND, "before")
         held = super().append(lease, batch)
         for event in batch.events:
@@ -197,26 +186,19 @@ class WatchedStore(SQLiteStore):
 
 
 def _watch_tools(record: NoteFile) -> None:
-    """Record from now on, in this process, each conversation's tools and the answers of their
-    `reconcile`."""
+    """Record each conversation's tools and the answers of their `reconcile` from now on."""
     drive = Loop.drive
 
     def watched(self: Loop, until_rest: bool) -> None:
-        _note_tools(record, self.context.journal.id, self.context.agent.tools)
+        tools = self.context.agent.tools.list_tools()
+        repeatable = {tool.name: tool.annotations.repeatable for tool in tools}
+        record.write(Repeatable(self.context.journal.id, repeatable))
+        for tool in tools:
+            if tool.reconcile is not None and not hasattr(tool.reconcile, "watched"):
+                tool.reconcile = _watched_reconcile(record, tool)
         drive(self, until_rest)
 
     Loop.drive = watched
-
-
-def _note_tools(record: NoteFile, conversation_id: str, tools: ToolManager) -> None:
-    record.write(
-        Repeatable(
-            conversation_id, {tool.name: tool.annotations.repeatable for tool in tools.list_tools()}
-        )
-    )
-    for tool in tools.list_tools():
-        if tool.reconcile is not None and not hasattr(tool.reconcile, "watched"):
-            tool.reconcile = _watched_reconcile(record, tool)
 
 
 def _watched_reconcile(record: NoteFile, tool: Tool) -> Callable[[ToolCall, ToolContext], Any]:
@@ -266,7 +248,6 @@ class Watched(msgspec.Struct, frozen=True):
         _ = Tool.from_function(kill_point).input_schema
 
     def __call__(self, task: Task) -> None:
-        """Run the program and record the store's content before and after."""
         global _places
         os.putenv(processes.OWNER, task.mark)
         record = NoteFile(task.record)

@@ -1,0 +1,349 @@
+"""The facts that features keep of a conversation: one small reducer for each feature.
+
+A decision on the facts is a method with a name of its own, such as `RunCounters.reached`;
+`next_action` puts the decisions in order. To add a feature, write a `Reducer` and a field of
+`Fold`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import events as ev
+from holdfast.agent import damage, planning
+from holdfast.agent.handoffs import TOOL, handed_to
+from holdfast.agent.limits import Limits
+from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
+from holdfast.agent.tokens import Sizes
+from holdfast.content import ToolResult, Usage
+from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
+from holdfast.errors import OutputInvalid
+from holdfast.llm.vision import has_picture
+from holdfast.tools.plans import PLAN
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from holdfast.conversation.fold import Fold
+
+# Empty or cut-off answers in a row before a conversation counts as stuck. Two nudges may help; a
+# third has never been seen to.
+MAX_BLANK_ANSWERS = 3
+
+# A condensation may leave a request larger than the trigger: nothing more can be left out. The next
+# one waits until the request has grown by the trigger divided by this.
+REGROWTH_DIVISOR = 10
+
+ReadEvent = Callable[[int], ev.AnyEvent]
+
+
+class Reducer(msgspec.Struct, frozen=True):
+    """The facts of one feature. The defaults are those of an empty journal.
+
+    `events` are the types of the events that it is fed. `tools` are the names of tools: it is fed
+    the results of their open calls. `stored` maps its fields to those of `events.Checkpoint`.
+    """
+
+    events: ClassVar[tuple[type[ev.Event], ...]] = ()
+    tools: ClassVar[tuple[str, ...]] = ()
+    stored: ClassVar[Mapping[str, str]] = {}
+
+    def feed(self, event: Any, fold: Fold) -> Self:
+        """Return the facts after an event; `fold` is the fold before it."""
+        raise NotImplementedError
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return the fields of `events.Checkpoint` that hold the facts. No call may be open."""
+        return {theirs: getattr(self, ours) for ours, theirs in self.stored.items()}
+
+    @classmethod
+    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> Self:
+        """Return the facts at a checkpoint. `read(seq)` reads one event, which may be damaged."""
+        return cls(**{ours: getattr(checkpoint, theirs) for ours, theirs in cls.stored.items()})
+
+
+class RunCounters(Reducer, frozen=True):
+    """The counters of a run, which its limits bound; the next one counts from zero, even after a
+    pause.
+
+    `since` is the start of its current work. `spent` are the seconds of work before a pause or a
+    wait for a decision. `cost` is in US dollars, of the calls with a known price.
+    """
+
+    events = (ev.StatusChanged,)
+    stored = {
+        "since": "run_since",
+        "spent": "run_spent",
+        "steps": "run_steps",
+        "tokens": "run_tokens",
+        "cost": "run_cost",
+    }
+    since: datetime | None = None
+    spent: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+    def feed(self, event: Any, fold: Fold) -> RunCounters:
+        if event.status in AT_REST:
+            return RunCounters()
+        if event.status == ConversationStatus.RUNNING:
+            since = self.since or event.timestamp
+            return self if since is self.since else replace(self, since=since)
+        if self.since is None or event.status not in STATUSES:
+            return self
+        spent = self.spent + (event.timestamp - self.since).total_seconds()
+        return replace(self, since=None, spent=spent)
+
+    def add(self, usage: Usage, cost: float | None, steps: int = 0) -> RunCounters:
+        """Return the counters after a model call, which may be a step."""
+        tokens = self.tokens + usage.input_tokens + usage.output_tokens
+        return RunCounters(
+            self.since, self.spent, self.steps + steps, tokens, self.cost + (cost or 0.0)
+        )
+
+    def reached(self, limits: Limits, now: datetime | None) -> tuple[str, float, float] | None:
+        """Return the kind, the value and the bound of a limit that is reached, None for none."""
+        if limits.steps is not None and self.steps >= limits.steps:
+            return "steps", self.steps, limits.steps
+        if limits.tokens is not None and self.tokens >= limits.tokens:
+            return "tokens", self.tokens, limits.tokens
+        if limits.cost is not None and self.cost >= limits.cost:
+            return "cost", self.cost, limits.cost
+        if limits.seconds is not None and self.since is not None and now is not None:
+            spent = self.spent + (now - self.since).total_seconds()
+            if spent >= limits.seconds:
+                return "seconds", spent, limits.seconds
+        return None
+
+
+class OutputFacts(Reducer, frozen=True):
+    """The output (the arguments of the tool `finish`), unless something followed it, and the rounds
+    without a valid one.
+
+    `seq` is that of the output's result, 0 for none. `failed` is the problem with the last answer's
+    call of `finish`. `failures` counts the failed rounds of this run that the model was told of.
+    """
+
+    events = (ev.AssistantReplied, ev.MessageAdded, ev.StatusChanged, ev.DamagedEvent)
+    tools = (FINISH,)
+    stored = {"seq": "output_seq", "failed": "output_failed", "failures": "output_failures"}
+    value: Any = None
+    seq: int = 0
+    failed: str = ""
+    failures: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> OutputFacts:
+        if type(event) is ev.AssistantReplied:  # the run goes on
+            return OutputFacts(failures=self.failures) if self.seq or self.failed else self
+        if type(event) is ev.ToolCallFinished:
+            return self._after_call(event.seq, event.result)
+        if type(event) is ev.MessageAdded and event.sender != "holdfast":
+            return OutputFacts(failed=self.failed) if self.seq or self.failures else self
+        if type(event) is ev.MessageAdded and event.about == REPAIR:
+            return replace(self, failures=self.failures + 1)
+        if type(event) is ev.StatusChanged and event.status in AT_REST:
+            # If invalid output ended the run, a resumed run first tells the model of the last
+            # failure; that must not count as a new round.
+            invalid = fold.error is not None and fold.error.error == OutputInvalid.__name__
+            return replace(self, failures=-1 if invalid else 0)
+        if type(event) is ev.DamagedEvent and isinstance(damage.stand_in(event), ev.MessageAdded):
+            return OutputFacts(failures=self.failures)
+        return self
+
+    def _after_call(self, seq: int, result: ToolResult) -> OutputFacts:
+        if is_output(FINISH, result):
+            return replace(self, value=result.structured_content, seq=seq)
+        unrun = result.error is not None and result.error.type in ("cancelled", "unknown")
+        if result.is_error and not unrun:
+            return replace(self, failed=result.text or "the call failed")
+        return self
+
+    def problem(self, last: ev.AssistantReplied | None) -> str:
+        """Return the problem that left the last answer without an output; "" if the answer is not
+        complete or the model was already told that it was empty or cut off."""
+        if last is None or last.calls or last.stop_reason == "pause":
+            return self.failed
+        return TEXT_INSTEAD
+
+    @classmethod
+    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> OutputFacts:
+        found = super().restore(checkpoint, read)
+        if found.seq and isinstance(event := read(found.seq), ev.ToolCallFinished):
+            return replace(found, value=event.result.structured_content)
+        return found
+
+
+class PlanFacts(Reducer, frozen=True):
+    """The current plan, None if there is none, and the seq of the last message that is not
+    Holdfast's own."""
+
+    events = (ev.MessageAdded, ev.HistoryCondensed, ev.DamagedEvent)
+    tools = (PLAN,)
+    stored = {"plan": "plan"}
+    plan: ev.Plan | None = None
+    heard_seq: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> PlanFacts:
+        if type(event) is ev.ToolCallFinished:
+            item, unheard = fold.open[event.call_id], self.heard_seq > fold.based_on
+            plan = planning.after_result(
+                self.plan, item.effective, event.result, item.approved, unheard
+            )
+            return PlanFacts(plan, self.heard_seq)
+        if type(event) is ev.HistoryCondensed:
+            plan = planning.after_condensation(self.plan, event)
+            return self if plan is self.plan else PlanFacts(plan, self.heard_seq)
+        heard = (
+            event.sender != "holdfast"
+            if type(event) is ev.MessageAdded
+            else isinstance(damage.stand_in(event), ev.MessageAdded)
+        )
+        return PlanFacts(planning.after_message(self.plan), event.seq) if heard else self
+
+
+class HandoffFacts(Reducer, frozen=True):
+    """The name of the agent that is to take over: "" for the first one, None for nobody."""
+
+    events = (ev.AgentConfigured,)
+    tools = (TOOL,)
+    stored = {"target": "handoff"}
+    target: str | None = None
+
+    def feed(self, event: Any, fold: Fold) -> HandoffFacts:
+        if type(event) is ev.AgentConfigured:
+            return self if self.target is None else HandoffFacts()
+        return HandoffFacts(handed_to(event.result)) if self.target is None else self
+
+
+class HookCounts(Reducer, frozen=True):
+    """Answers in a row that hooks denied, and the times that hooks kept the run from finishing,
+    since its begin or the last message."""
+
+    events = (ev.AssistantReplied, ev.MessageAdded, ev.StatusChanged)
+    stored = {"denials": "denials", "stops": "stops"}
+    denials: int = 0
+    stops: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> HookCounts:
+        denials, stops = self.denials, self.stops
+        if type(event) is ev.AssistantReplied:
+            denials = denials + 1 if event.stop_reason == "denied" else 0
+        elif type(event) is ev.MessageAdded:
+            stops = (0 if event.sender != "holdfast" else stops) + event.about.endswith("@stop")
+        elif event.status in AT_REST:
+            denials = stops = 0
+        same = denials == self.denials and stops == self.stops
+        return self if same else HookCounts(denials, stops)
+
+
+class BlankAnswers(Reducer, frozen=True):
+    """The number of empty or cut-off answers without a call in a row."""
+
+    events = (ev.AssistantReplied, ev.StatusChanged)
+    stored = {"count": "blanks"}
+    count: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> BlankAnswers:
+        if type(event) is ev.AssistantReplied:
+            whole = event.text.strip() and event.stop_reason != "length"
+            # an answer with these stop reasons is still to come, or was denied by hooks
+            if not (event.calls or whole or event.stop_reason in ("pause", "denied")):
+                return BlankAnswers(self.count + 1)
+        elif event.status not in AT_REST:
+            return self
+        return BlankAnswers() if self.count else self
+
+    @property
+    def stuck(self) -> str:
+        """The reason why the run is stuck, "" if it is not."""
+        many = self.count >= MAX_BLANK_ANSWERS
+        return f"{MAX_BLANK_ANSWERS} answers in a row were empty or cut off" if many else ""
+
+
+class CondensationFacts(Reducer, frozen=True):
+    """The events that are left out, and the condensation that is still to come.
+
+    `condensed` is the seq up to which a model is shown a summary alone. `wanted` are the
+    instructions of a requested condensation, None without a request.
+    """
+
+    events = (ev.HistoryCondensed,)
+    condensed: int = 0
+    wanted: str | None = None
+
+    def feed(self, event: Any, fold: Fold) -> CondensationFacts:
+        until = 0 if event.so_far is None else event.so_far.seq
+        return CondensationFacts(max(self.condensed, until), event.request)
+
+    @classmethod
+    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> CondensationFacts:
+        return cls(checkpoint.seq)
+
+
+def excess_tokens(sizes: Sizes | None, trigger: int) -> int:
+    """Return the next request's tokens if it must be condensed, else 0.
+
+    A request must be condensed from `trigger` tokens on. After a condensation that left it
+    larger than that, it must first grow by a tenth of `trigger`.
+    """
+    if sizes is None or (tokens := sizes.tokens) < trigger:
+        return 0
+    return tokens if tokens - sizes.at_condensation >= max(1, trigger // REGROWTH_DIVISOR) else 0
+
+
+class CallKinds(Reducer, frozen=True):
+    """The tools whose calls clients run, and those whose calls may run side by side, each by its
+    name and its wire name. The last `AgentConfigured` event restores them."""
+
+    events = (ev.AgentConfigured, ev.DamagedEvent)
+    clients: tuple[str, ...] = ()
+    parallel: frozenset[str] = frozenset()
+
+    def feed(self, event: Any, fold: Fold) -> CallKinds:
+        if type(event) is ev.AgentConfigured:
+            clients = _names([tool for tool in event.tools if tool.executor == "client"])
+            return CallKinds(
+                clients, frozenset(_names([one for one in event.tools if one.parallel]))
+            )
+        if event.original_type == "agent":
+            return CallKinds((*self.clients, *damage.client_tools(event)), self.parallel)
+        return self
+
+
+def _names(tools: list[ev.ToolDefinition]) -> tuple[str, ...]:
+    return tuple([name for tool in tools for name in (tool.name, tool.wire_name) if name])
+
+
+class OwnMessages(Reducer, frozen=True):
+    """The seqs of Holdfast's own messages that a model is still shown, by `MessageAdded.about`."""
+
+    events = (ev.MessageAdded, ev.HistoryCondensed)
+    seqs: dict[str, int] = {}
+
+    def feed(self, event: Any, fold: Fold) -> OwnMessages:
+        if type(event) is ev.MessageAdded:
+            return OwnMessages({**self.seqs, event.about: event.seq}) if event.about else self
+        if not self.seqs or not event.hidden:
+            return self
+        hidden = frozenset(event.hidden)
+        return OwnMessages({about: seq for about, seq in self.seqs.items() if seq not in hidden})
+
+
+class PictureFacts(Reducer, frozen=True):
+    """`any` is True if a message or result read so far contains a picture, for which a model's
+    sight matters."""
+
+    events = (ev.MessageAdded, ev.ToolCallFinished)
+    any: bool = False
+
+    def feed(self, event: Any, fold: Fold) -> PictureFacts:
+        if self.any:
+            return self
+        content = event.result.content if type(event) is ev.ToolCallFinished else event.content
+        return PictureFacts(True) if has_picture(content) else self
