@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 
 from holdfast.server.routes import Key, Routes
-from holdfast.server.webhook_shapes import (
+from holdfast.server.webhook_records import (
     DeliveryList,
     Redelivered,
     RedeliverRequest,
