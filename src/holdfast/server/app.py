@@ -257,32 +257,18 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
 
 
 def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
-    service = routes.service
+    service, routes = routes.service, routes.under("", "server")
     logged: set[str] = set()
 
-    @routes.add(
-        "GET",
-        "/health",
-        "Liveness",
-        gives=ServerHealth,
-        gave={"status": "ok"},
-        open=True,
-        also=(),
-        tag="server",
+    @routes.get(
+        "/health", "Liveness", gives=ServerHealth, gave={"status": "ok"}, open=True, also=()
     )
     async def health(request: Request) -> Response:
         """Report that the server process is running. Needs no key."""
         return answer(ServerHealth("ok"))
 
-    @routes.add(
-        "GET",
-        "/ready",
-        "Readiness",
-        gives=ServerHealth,
-        gave={"status": "ready"},
-        open=True,
-        also=(503,),
-        tag="server",
+    @routes.get(
+        "/ready", "Readiness", gives=ServerHealth, gave={"status": "ready"}, open=True, also=(503,)
     )
     async def ready(request: Request) -> Response:
         """Returns 503 while the server recovers after a start, while it shuts down, and after
@@ -307,15 +293,13 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
             )
         return answer(ServerHealth("ready"))
 
-    @routes.add(
-        "GET",
+    @routes.get(
         "/metrics",
         "Metrics for Prometheus",
         given="text/plain",
         schema={"type": "string"},
         client=False,
         also=(503,),
-        tag="server",
     )
     async def get_metrics(request: Request) -> Response:
         """Totals over all tenants. The metrics contain no ids."""
@@ -325,14 +309,8 @@ def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
 
     encoded: list[bytes] = []
 
-    @routes.add(
-        "GET",
-        "/openapi.json",
-        "The OpenAPI document",
-        schema={"type": "object"},
-        client=False,
-        also=(),
-        tag="server",
+    @routes.get(
+        "/openapi.json", "The OpenAPI document", schema={"type": "object"}, client=False, also=()
     )
     async def get_openapi(request: Request) -> Response:
         """The OpenAPI 3.1 document of this server."""

@@ -92,8 +92,7 @@ class QuotaUsage:
         use = self._take(key_id)
         if use.requests >= self._quota.requests:
             raise self._too_many(
-                f"This key has {use.requests} running requests, which is its limit.",
-                1,
+                f"This key has {use.requests} running requests, which is its limit.", 1
             )
         use.requests += 1
         try:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
@@ -40,121 +41,131 @@ Client = Annotated[
 ]
 LARGEST = 2**53 - 1  # the largest integer that every JSON reader can represent exactly
 
+Endpoint = Callable[..., Any]
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Routes:
-    """Adds routes to an application; all routes share one service."""
+    """Adds routes to an application; all routes share one service. The paths begin with `prefix`
+    and have `tag` in the OpenAPI document."""
 
-    def __init__(self, app: FastAPI, service: Service, description: Description) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        service: Service,
+        description: Description,
+        prefix: str = "",
+        tag: str = "conversations",
+    ) -> None:
         self.app = app
         self.service = service
         self.description = description
+        self._prefix = prefix
+        self._tag = tag
 
-    def add(
-        self, method: str, path: str, summary: str, **described: Any
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return a decorator that registers a function as the endpoint for `method` of `path`, as
-        `register` does. Its name becomes the operation's id, its docstring the description."""
+    def under(self, prefix: str, tag: str) -> Routes:
+        """Return an object that adds routes to the same application below a prefix."""
+        return Routes(self.app, self.service, self.description, prefix, tag)
 
-        def decorate(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-            parameters = list(inspect.signature(endpoint).parameters.values())
-            self.register(
-                method,
-                path,
-                endpoint,
-                parameters,
-                name=endpoint.__name__,
-                summary=summary,
-                description=endpoint.__doc__ or "",
-                **described,
-            )
-            return endpoint
-
-        return decorate
-
-    def register(
+    def _add(
         self,
         method: str,
         path: str,
-        endpoint: Callable[..., Any],
-        parameters: Sequence[inspect.Parameter],
-        *,
-        name: str,
         summary: str,
-        description: str,
-        tag: str = "conversations",
-        takes: Any = None,
+        *,
+        tag: str = "",
         largest: int | None = SMALL_BODY_BYTES,
-        status: int = 200,
         conflicts: bool = False,
         state_error: bool = False,
         slow: bool = False,
         also: Sequence[int] | None = None,
         **described: Any,
-    ) -> None:
-        """Register an endpoint.
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that adds a function as the endpoint for `method` of `path`. Its name
+        becomes the operation's id, its docstring the description.
 
-        A function runs on a thread and returns a struct, or None with the status 204; its
+        A function runs on a thread and returns a struct, or None for the status 204; its
         parameter `tenant` is the caller's tenant, `body` the decoded body. A coroutine function
-        takes the `request` and returns the response itself.
+        takes the `request` and returns the response itself. FastAPI reads all other parameters.
 
         Args:
-            parameters: The endpoint's parameters. FastAPI reads all but `tenant` and `body`.
-            takes: The struct of the request's body.
+            tag: The tag in place of that of all routes.
             largest: The largest body in bytes; None for the quota's limit.
             conflicts: True if the present state may not allow the request.
             state_error: True if an invalid request is one that the present state does not allow.
             slow: True if a GET may take long, so that other reads do not wait for its thread.
             also: Further error statuses; by default those of most API routes.
-            described: See `Description.route`.
+            described: See `Description.route`. The structs of the body and the answer are those
+                of the function's signature.
         """
+        path = self._prefix + path
         if also is None:
             also = [*([404] if "{" in path else []), *([409] if conflicts else []), 422, 503]
-        names = {one.name for one in parameters}
-        direct = inspect.iscoroutinefunction(endpoint)
         work = self.service.read if method == "GET" and not slow else self.service.change
 
-        async def respond(request: Request, arguments: dict[str, Any]) -> Response:
-            await self._record_client(request)
-            if direct:
-                return await endpoint(request=request, **arguments)
-            if "body" in names:
-                arguments["body"] = await self.service.json(request, takes, largest)
-            if "tenant" in names:
-                arguments["tenant"] = self.service.caller(request).tenant
-            found = await work(functools.partial(endpoint, **arguments))
-            return Response(status_code=204) if status == 204 else answer(found, status)
+        def decorate(endpoint: Endpoint) -> Endpoint:
+            signature = inspect.signature(endpoint)
+            parameters = signature.parameters
+            direct = inspect.iscoroutinefunction(endpoint)
+            if "body" in parameters:
+                described.setdefault("takes", parameters["body"].annotation)
+            gives = signature.return_annotation
+            if gives is None:
+                described["status"] = 204
+            elif gives not in (Response, msgspec.Raw):
+                described.setdefault("gives", gives)
+            status = described.get("status", 200)
 
-        async def answering(request: Request, **arguments: Any) -> Response:
-            try:
-                return await respond(request, arguments)
-            except RequestRefused:
-                raise
-            except Exception as error:
-                return error_answer(error, state_error)
+            async def respond(request: Request, arguments: dict[str, Any]) -> Response:
+                await self._record_client(request)
+                if direct:
+                    return await endpoint(request=request, **arguments)
+                if "body" in parameters:
+                    takes = described["takes"]
+                    arguments["body"] = await self.service.json(request, takes, largest)
+                if "tenant" in parameters:
+                    arguments["tenant"] = self.service.caller(request).tenant
+                found = await work(functools.partial(endpoint, **arguments))
+                return Response(status_code=204) if status == 204 else answer(found, status)
 
-        kind = inspect.Parameter.KEYWORD_ONLY
-        published = [inspect.Parameter("request", kind, annotation=Request)]
-        published += [
-            one.replace(kind=kind)
-            for one in parameters
-            if one.name not in ("request", "tenant", "body")
-        ]
-        signed: Any = answering
-        signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
-        self.app.add_api_route(
-            path,
-            answering,
-            methods=[method],
-            summary=summary,
-            description=description,
-            operation_id=name,
-            name=name,
-            tags=[tag],
-            response_model=None,
-            **self.description.route(takes=takes, status=status, also=also, **described),
-        )
+            async def answering(request: Request, **arguments: Any) -> Response:
+                try:
+                    return await respond(request, arguments)
+                except RequestRefused:
+                    raise
+                except Exception as error:
+                    return error_answer(error, state_error)
+
+            kind = inspect.Parameter.KEYWORD_ONLY
+            published = [inspect.Parameter("request", kind, annotation=Request)]
+            published += [
+                one.replace(kind=kind)
+                for one in parameters.values()
+                if one.name not in ("request", "tenant", "body")
+            ]
+            signed: Any = answering
+            signed.__signature__ = inspect.Signature(published)  # FastAPI reads it
+            self.app.add_api_route(
+                path,
+                answering,
+                methods=[method],
+                summary=summary,
+                description=endpoint.__doc__ or "",
+                operation_id=endpoint.__name__,
+                name=endpoint.__name__,
+                tags=[tag or self._tag],
+                response_model=None,
+                **self.description.route(also=also, **described),
+            )
+            return endpoint
+
+        return decorate
+
+    get = functools.partialmethod(_add, "GET")
+    post = functools.partialmethod(_add, "POST")
+    put = functools.partialmethod(_add, "PUT")
+    delete = functools.partialmethod(_add, "DELETE")
 
     async def _record_client(self, request: Request) -> None:
         client = request.headers.get("x-holdfast-client")

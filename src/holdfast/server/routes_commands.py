@@ -16,6 +16,7 @@ from holdfast.server.bodies import (
     ResultRequest,
     Standing,
 )
+from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import CallId, Client, Id, Key, Routes
 
@@ -123,13 +124,21 @@ RUNS = (
 
 def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
     """Add the routes of a table."""
+    routes = routes.under("/api/conversations/{id}/", tag)
     for row in table:
-        _add(routes, row, tag)
+        routes.post(
+            row.path,
+            row.summary,
+            example=row.example,
+            largest=row.largest,
+            gave={"status": "running"},
+            conflicts=True,
+            state_error=True,
+            client="{call_id}" not in row.path,
+        )(_endpoint(routes.service.host, row))
 
 
-def _add(routes: Routes, row: CommandRoute, tag: str) -> None:
-    host = routes.service.host
-
+def _endpoint(host: Host, row: CommandRoute) -> Any:
     def execute(
         tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
     ) -> Standing:
@@ -146,21 +155,7 @@ def _add(routes: Routes, row: CommandRoute, tag: str) -> None:
     parameters = [inspect.Parameter(name, kind, annotation=type) for name, type in types.items()]
     if row.keyed:
         parameters.append(inspect.Parameter("key", kind, annotation=Key, default=None))
-    routes.register(
-        "POST",
-        f"/api/conversations/{{id}}/{row.path}",
-        execute,
-        parameters,
-        name=row.name,
-        summary=row.summary,
-        description=row.description,
-        tag=tag,
-        takes=row.takes,
-        example=row.example,
-        largest=row.largest,
-        gives=Standing,
-        gave={"status": "running"},
-        conflicts=True,
-        state_error=True,
-        client="{call_id}" not in row.path,
-    )
+    endpoint: Any = execute
+    endpoint.__name__, endpoint.__doc__ = row.name, row.description
+    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=Standing)
+    return endpoint

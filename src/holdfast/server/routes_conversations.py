@@ -39,25 +39,22 @@ _STATUSES = "|".join(status.value for status in ConversationStatus)
 
 def add(routes: Routes) -> None:
     """Add the routes of conversations."""
-    service, host = routes.service, routes.service.host
+    every, host = routes, routes.service.host
+    routes = routes.under("/api/conversations", "conversations")
     created: dict[str, Any] = {
-        "gives": CreatedConversation,
         "gave": _CREATED,
-        "largest": service.agent_bytes,
+        "largest": routes.service.agent_bytes,
         "conflicts": True,
     }
     standing: dict[str, Any] = {
-        "gives": Standing,
         "gave": {"status": "running"},
         "conflicts": True,
         "state_error": True,
     }
 
-    @routes.add(
-        "POST",
-        "/api/conversations",
+    @routes.post(
+        "",
         "Create a conversation",
-        takes=CreateRequest,
         example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}},
         status=201,
         also=(404, 409, 503),
@@ -70,7 +67,7 @@ def add(routes: Routes) -> None:
         runs: on the server, in the client, or not at all."""
         return host.create(tenant, body, key or "")
 
-    @routes.add("GET", "/api/conversations", "List conversations", gives=Page)
+    @routes.get("", "List conversations")
     def list_conversations(
         tenant: str,
         status: Annotated[
@@ -85,26 +82,21 @@ def add(routes: Routes) -> None:
         """Newest first, in pages."""
         return host.list(tenant, status, cursor, limit)
 
-    @routes.add("GET", "/api/conversations/{id}", "Get a conversation", gives=Info)
+    @routes.get("/{id}", "Get a conversation")
     def get_conversation(tenant: str, id: Id) -> Info:
         """Without its events."""
         return host.get(tenant, id)
 
-    @routes.add(
-        "DELETE", "/api/conversations/{id}", "Remove a conversation", status=204, conflicts=True
-    )
+    @routes.delete("/{id}", "Remove a conversation", conflicts=True)
     def delete_conversation(tenant: str, id: Id) -> None:
         """Cuts off running work and deletes the journal. The workspace stays if other
         conversations use it."""
         host.delete(tenant, id)
 
-    @routes.add(
-        "POST",
-        "/api/conversations/{id}/messages",
+    @routes.post(
+        "/{id}/messages",
         "Send a message",
-        takes=MessageRequest,
         example={"text": "Why does test_dates fail?"},
-        gives=Sent,
         gave={"eventId": "0b9e"},
         largest=None,
         status=202,
@@ -116,35 +108,25 @@ def add(routes: Routes) -> None:
         host.execute(tenant, id, Send(body.blocks, event_id), key)
         return Sent(event_id)
 
-    @routes.add("POST", "/api/conversations/{id}/start", "Keep a conversation running", **standing)
+    @routes.post("/{id}/start", "Keep a conversation running", **standing)
     def start_conversation(tenant: str, id: Id) -> Standing:
         """Messages are answered as they arrive, also after a restart of the server, until
         `close`."""
         return Standing(host.start(tenant, id))
 
-    @routes.add(
-        "POST", "/api/conversations/{id}/run", "Run a conversation until it rests", **standing
-    )
+    @routes.post("/{id}/run", "Run a conversation until it rests", **standing)
     def run_conversation(tenant: str, id: Id) -> Standing:
         """Resumes the conversation and answers at once. The event stream shows when it rests."""
         return Standing(host.run(tenant, id))
 
-    @routes.add("POST", "/api/conversations/{id}/close", "Park a conversation", **standing)
+    @routes.post("/{id}/close", "Park a conversation", **standing)
     def close_conversation(tenant: str, id: Id) -> Standing:
         """Cuts off running work. The conversation can be opened again at any time."""
         return Standing(host.close(tenant, id))
 
-    routes_commands.add(routes, routes_commands.RUNS, "conversations")
+    routes_commands.add(every, routes_commands.RUNS, "conversations")
 
-    @routes.add(
-        "POST",
-        "/api/conversations/{id}/fork",
-        "Fork a conversation",
-        takes=ForkRequest,
-        example={"seq": 7},
-        status=201,
-        **created,
-    )
+    @routes.post("/{id}/fork", "Fork a conversation", example={"seq": 7}, status=201, **created)
     def fork_conversation(
         tenant: str, id: Id, body: ForkRequest, key: Key = None
     ) -> CreatedConversation:
@@ -153,11 +135,9 @@ def add(routes: Routes) -> None:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
         return host.fork(tenant, id, body, key or "")
 
-    @routes.add(
-        "PUT",
-        "/api/conversations/{id}/tools",
+    @routes.put(
+        "/{id}/tools",
         "Replace a conversation's tools",
-        takes=ToolsRequest,
         example={
             "tools": [
                 {

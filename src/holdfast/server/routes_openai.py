@@ -66,15 +66,13 @@ _MODEL: dict[str, Any] = {
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the routes of OpenAI's API."""
-    service = routes.service
+    service, routes = routes.service, routes.under("/v1", "openai")
 
-    @routes.add(
-        "GET",
-        "/v1/models",
+    @routes.get(
+        "/models",
         "List the agents as models",
         client=False,
         also=(),
-        tag="openai",
         schema={
             "type": "object",
             "required": ["object", "data"],
@@ -86,14 +84,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         found = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
         return Response(msgspec.json.encode(found), media_type=_MEDIA)
 
-    @routes.add(
-        "GET",
-        "/v1/models/{model}",
-        "Get one agent as a model",
-        schema=_MODEL,
-        client=False,
-        also=(404,),
-        tag="openai",
+    @routes.get(
+        "/models/{model}", "Get one agent as a model", schema=_MODEL, client=False, also=(404,)
     )
     async def get_model(request: Request, model: str) -> Response:
         """In the form of OpenAI's API."""
@@ -104,14 +96,12 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             else Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
         )
 
-    @routes.add(
-        "POST",
-        "/v1/chat/completions",
+    @routes.post(
+        "/chat/completions",
         "Ask an agent",
         schema={"type": "object", "required": ["id", "object", "choices"]},
         also=(400, 404, 409, 413, 422, 503),
         client=False,
-        tag="openai",
         example={"model": "coder", "messages": [{"role": "user", "content": "Hi"}]},
         takes=ChatRequest,
     )

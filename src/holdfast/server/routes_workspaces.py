@@ -37,6 +37,7 @@ _TEXT = {"type": "string"}
 
 def add(routes: Routes) -> None:
     """Add the routes of workspaces."""
+    routes = routes.under("/api/workspaces", "workspaces")
     service, host = routes.service, routes.service.host
 
     async def run_long(
@@ -55,38 +56,26 @@ def add(routes: Routes) -> None:
 
         return await service.long(request, key, data, run)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces",
+    @routes.post(
+        "",
         "Create a workspace",
-        takes=WorkspaceRequest,
         example={"id": "w-81d0"},
-        gives=Workspace,
         gave={"id": "w-81d0"},
         status=201,
         conflicts=True,
-        tag="workspaces",
     )
     def create_workspace(tenant: str, body: WorkspaceRequest) -> Workspace:
         """Creates an empty folder. If a workspace with this id exists, it is left unchanged and
         the answer is 409."""
         return Workspace(host.workspace_create(tenant, body.id))
 
-    @routes.add(
-        "DELETE",
-        "/api/workspaces/{workspace}",
-        "Remove a workspace",
-        status=204,
-        conflicts=True,
-        tag="workspaces",
-    )
+    @routes.delete("/{workspace}", "Remove a workspace", conflicts=True)
     def delete_workspace(tenant: str, workspace: WorkspaceId) -> None:
         """Removes the workspace with all its files."""
         host.workspace_delete(tenant, workspace)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/commands",
+    @routes.post(
+        "/{workspace}/commands",
         "Run a command",
         takes=CommandRequest,
         example={"command": "ls -l", "timeout": 10},
@@ -97,7 +86,6 @@ def add(routes: Routes) -> None:
             "isError": False,
         },
         conflicts=True,
-        tag="workspaces",
     )
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
         """Answers when the command has ended. A broken connection cancels the command. With an
@@ -115,16 +103,14 @@ def add(routes: Routes) -> None:
 
         return await run_long(request, workspace, key, data, run)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/clone",
+    @routes.post(
+        "/{workspace}/clone",
         "Clone a repository",
         takes=CloneRequest,
         example={"repo": "psf/requests"},
         gives=Cloned,
         gave={"path": "/srv/workspaces/w-81d0/requests"},
         conflicts=True,
-        tag="workspaces",
     )
     async def clone_repository(
         request: Request, workspace: WorkspaceId, key: Key = None
@@ -146,9 +132,8 @@ def add(routes: Routes) -> None:
 
         return await run_long(request, workspace, key, data, clone)
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/files/{path:path}",
+    @routes.get(
+        "/{workspace}/files/{path:path}",
         "Read a text file",
         given="text/plain",
         schema=_TEXT,
@@ -166,9 +151,8 @@ def add(routes: Routes) -> None:
 
         return Response(await service.read(read), media_type="text/plain")
 
-    @routes.add(
-        "PUT",
-        "/api/workspaces/{workspace}/files/{path:path}",
+    @routes.put(
+        "/{workspace}/files/{path:path}",
         "Write a text file",
         media_type="text/plain",
         example="print('hello')\n",
@@ -190,13 +174,7 @@ def add(routes: Routes) -> None:
         await service.change(write)
         return answer(Written(len(data)))
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/microagents",
-        "List the microagents of a folder",
-        gives=Microagents,
-        tag="workspaces",
-    )
+    @routes.get("/{workspace}/microagents", "List the microagents of a folder")
     def list_microagents(
         tenant: str,
         workspace: WorkspaceId,
@@ -209,28 +187,19 @@ def add(routes: Routes) -> None:
             path = None if folder is None else runtime.paths.resolve(_inside(folder))
             return Microagents(runtime.load_microagents(path))
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/tools",
-        "List the tools of a workspace",
-        gives=Tools,
-        slow=True,
-        tag="workspaces",
-    )
+    @routes.get("/{workspace}/tools", "List the tools of a workspace", slow=True)
     def list_tools(tenant: str, workspace: WorkspaceId) -> Tools:
         """Lists the tools that a workspace gives to an agent."""
         with host.workspace(tenant, workspace) as runtime:
             return Tools([_form(tool) for tool in runtime.tools])
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/tools/{name}",
+    @routes.post(
+        "/{workspace}/tools/{name}",
         "Call a tool of a workspace",
         takes=CallRequest,
         example={"arguments": {"pattern": "TODO"}},
         gives=ToolResult,
         conflicts=True,
-        tag="workspaces",
     )
     async def call_tool(
         request: Request,

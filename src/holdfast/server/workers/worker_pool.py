@@ -174,10 +174,7 @@ class WorkerPool:
     # --- workers ---
 
     def _tried(
-        self,
-        order: Order,
-        make: Callable[[Order], tuple[T, AgentReport]],
-        end: Callable[[T], None],
+        self, order: Order, make: Callable[[Order], tuple[T, AgentReport]], end: Callable[[T], None]
     ) -> tuple[T, AgentReport]:
         """Return the result of `make` for an order, without the modules that turn out to kill or
         hang their importer."""
