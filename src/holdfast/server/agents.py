@@ -197,6 +197,14 @@ class Agents:
             self._workspaces.leave(wanted.tenant, workspace)
         return building.build(wanted, runtime_tools, self._policy, self._variables)
 
+    def replace(
+        self, record: ConversationRecord, wanted: AgentParts
+    ) -> tuple[ConversationRecord, BuiltAgent]:
+        """Replace a conversation's agent and tools in the records."""
+        built = self.build(wanted, record.workspace)
+        form, tools = encode(wanted.form), encode(tool_record(wanted, built))
+        return self._records.set_tools(record, form, tools, wanted.options), built
+
     def needs_runtime(self, wanted: AgentParts) -> bool:
         """Return True if one of the tools needs a workspace."""
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]

@@ -253,6 +253,17 @@ def too_large(largest: int) -> RequestRefused:
     )
 
 
+def shutting_down() -> RequestRefused:
+    """Return the refusal of a request while the server shuts down."""
+    message = "The server is shutting down. Try again when it is back."
+    return RequestRefused(503, "StoreError", message, retry_after="1")
+
+
+def client_left() -> RequestRefused:
+    """Return the refusal that ends a request whose client has disconnected. Nobody receives it."""
+    return RequestRefused(400, "ConfigurationError", "The client disconnected before the answer.")
+
+
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the headers by name. Raises `RequestRefused` if a header that decides about access
     is repeated, since it would be a guess which one counts."""

@@ -32,7 +32,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.server import forms, records
-from holdfast.server.agents import Agents, encode, tool_record
+from holdfast.server.agents import Agents, encode
 from holdfast.server.building import BuiltAgent
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
@@ -67,7 +67,7 @@ from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import Batch, SQLiteStore, Store, Summary
+from holdfast.store import SQLiteStore, Store, Summary
 from holdfast.tools.sources import SourceHealth
 
 if TYPE_CHECKING:
@@ -443,10 +443,7 @@ class Host:
         )
         wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         with self._scheduler.conversations.use(record.store_id) as live:
-            built = self._agents.build(wanted, record.workspace)
-            record = self._records.set_tools(
-                record, encode(form), encode(tool_record(wanted, built)), options
-            )
+            record, built = self._agents.replace(record, wanted)
             live.set_tools(record, built)
             with live.run_lock:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
@@ -643,29 +640,6 @@ class Host:
         open in this process."""
         live = self._scheduler.conversations.find(self._family.place(tenant, id))
         return None if live is None else live.services()
-
-    # --- chats: conversations that are recognised by their messages ---
-
-    def seed(self, tenant: str, id: str, events: Sequence[AnyEvent]) -> None:
-        """Begin a conversation's journal with events from another source. Raises `Conflict` if
-        it has events."""
-        record = self._records.find(tenant, id)
-        if self._store.read(record.store_id, 0, 1):
-            raise Conflict(f"Conversation {id!r} already has events. Use another id.")
-        lease = self._store.acquire(record.store_id)
-        try:
-            created, updated = events[0].timestamp, events[-1].timestamp
-            self._store.append(
-                lease,
-                Batch(
-                    events,
-                    Summary(
-                        record.store_id, last_seq=len(events), created=created, updated=updated
-                    ),
-                ),
-            )
-        finally:
-            self._store.release(lease)
 
     def seen(self, tenant: str, client_id: str) -> None:
         """Record that a client is alive, so that it keeps its claimed calls."""

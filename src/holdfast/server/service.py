@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Caller, Quota, QuotaUsage, RequestRefused
+from holdfast.server.guard import Caller, Quota, QuotaUsage, shutting_down
 from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.tools.context import Cancellation
@@ -141,12 +141,7 @@ class Service:
     def check_open(self) -> None:
         """Raise `RequestRefused` if the server is shutting down."""
         if self.closing:
-            raise RequestRefused(
-                503,
-                "StoreError",
-                "The server is shutting down. Try again when it is back.",
-                retry_after="1",
-            )
+            raise shutting_down()
 
 
 async def wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
