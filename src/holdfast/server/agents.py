@@ -19,11 +19,11 @@ from holdfast.server.limits import Bounds
 from holdfast.server.local_conversation import LocalConversation, OpenConversation
 from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
-    DEFAULT,
     ConversationOptions,
     ConversationRecord,
     NewRecord,
     Records,
+    place_of,
     store_id,
 )
 from holdfast.server.workspaces import Workspaces
@@ -41,11 +41,6 @@ _log = logging.getLogger("holdfast")
 def encode(value: object) -> bytes:
     """Return a value as JSON."""
     return msgspec.json.encode(value)
-
-
-def tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
-    """Return the stored description of a conversation's tools."""
-    return ToolRecord(list(wanted.tools), built.standings, built.warnings)
 
 
 class Agents:
@@ -82,12 +77,7 @@ class Agents:
 
         Raises `ConversationNotFound`, and the error that prevents its agent from being built.
         """
-        tenant, slash, own = id.partition("/")
-        return self._opened(
-            self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
-        )
-
-    def _opened(self, record: ConversationRecord) -> OpenConversation:
+        record = self._records.find(*place_of(id))
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
@@ -115,12 +105,9 @@ class Agents:
                 if self._elsewhere is not None:
                     self._elsewhere.open(record.store_id)
                 return self._workers.open(record, self.stored_parts, folder, note, leave)
-            built = building.build(
-                self.stored_parts(record),
-                [] if runtime is None else runtime.tools,
-                self._policy,
-                self._variables,
-            )
+            tools = [] if runtime is None else runtime.tools
+            parts = self.stored_parts(record)
+            built = building.build(parts, tools, self._policy, self._variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
@@ -158,40 +145,37 @@ class Agents:
         tools = msgspec.json.decode(declared, type=ToolRecord).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
-            secrets = msgspec.json.decode(
-                self._records.seal.open(record.secrets, record.store_id), type=dict[str, str]
-            )
+            opened = self._records.seal.open(record.secrets, record.store_id)
+            secrets = msgspec.json.decode(opened, type=dict[str, str])
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
     def stored_tools(self, record: ConversationRecord) -> ToolRecord:
-        """Return the stored description of a conversation's tools."""
         return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
 
     def new_record(
-        self, tenant: str, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
+        self, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
     ) -> NewRecord:
-        """Return a record for a new conversation."""
-        about = store_id(tenant, id)
-        secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
+        about = store_id(wanted.tenant, id)
         return NewRecord(
-            tenant,
-            id,
-            encode(wanted.form),
-            encode(tool_record(wanted, built)),
-            wanted.options,
-            secrets,
-            workspace,
-            own,
+            tenant=wanted.tenant,
+            id=id,
+            agent=encode(wanted.form),
+            tools=encode(_tool_record(wanted, built)),
+            options=wanted.options,
+            secrets=self._records.seal.seal(encode(wanted.secrets), about)
+            if wanted.secrets
+            else None,
+            workspace=workspace,
+            own_workspace=own,
         )
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError` if it
         cannot."""
-        runtime_tools: list[Tool] = []
         if self._workers is not None:
-            return self._workers.check(
-                wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else ""
-            )
+            folder = self._workspaces.check(wanted.tenant, workspace) if workspace else ""
+            return self._workers.check(wanted, str(folder))
+        runtime_tools: list[Tool] = []
         if workspace:
             runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
             self._workspaces.leave(wanted.tenant, workspace)
@@ -202,7 +186,7 @@ class Agents:
     ) -> tuple[ConversationRecord, BuiltAgent]:
         """Replace a conversation's agent and tools in the records."""
         built = self.build(wanted, record.workspace)
-        form, tools = encode(wanted.form), encode(tool_record(wanted, built))
+        form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
         return self._records.set_tools(record, form, tools, wanted.options), built
 
     def needs_runtime(self, wanted: AgentParts) -> bool:
@@ -213,9 +197,12 @@ class Agents:
         if self._runtime_tools is None:
             with LocalRuntime() as runtime:
                 self._runtime_tools = [tool.name for tool in runtime.tools]
+        modules = wanted.options.modules
         elsewhere = {
-            tool.name
-            for tool in wanted.tools
-            if wanted.options.modules.get(tool.name, tool.module) != RUNTIME
+            tool.name for tool in wanted.tools if modules.get(tool.name, tool.module) != RUNTIME
         }
         return any(name in self._runtime_tools and name not in elsewhere for name in names)
+
+
+def _tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
+    return ToolRecord(list(wanted.tools), built.standings, built.warnings)

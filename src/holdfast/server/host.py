@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -212,7 +212,7 @@ class Host:
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
-        id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
+        id = _id(request.id)
         options = ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
@@ -226,9 +226,8 @@ class Host:
             workspace, own = self._workspaces.create(tenant), True
         try:
             built = self._agents.build(wanted, workspace)  # reports an invalid agent now
-            if self._store.list([records.store_id(tenant, id)]):
-                raise Conflict(f"Conversation {id!r} already exists. Use another id.")
-            new = self._agents.new_record(tenant, id, wanted, built, workspace, own)
+            self._check_free(tenant, id)
+            new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
             found = self._records.add(
                 new, encode(_created(new, built)), key, digest, self.bounds.conversations
@@ -251,14 +250,15 @@ class Host:
         digest = self._digest(f"fork {id}", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
-        new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
+        new_id = _id(request.id)
         kept = self._agents.stored_parts(record)
-        changes: dict[str, Any] = {
-            "modules": request.tool_module_qualnames,
-            "client_tools": request.client_tools,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        options = msgspec.structs.replace(record.options, **changes)
+        modules, client_tools = request.tool_module_qualnames, request.client_tools
+        options = record.options
+        options = msgspec.structs.replace(
+            options,
+            modules=options.modules if modules is None else modules,
+            client_tools=options.client_tools if client_tools is None else client_tools,
+        )
         form, secrets = kept.form, kept.secrets
         if request.agent is not None:
             # A different agent gets only secrets from this request, because it could send the
@@ -276,14 +276,12 @@ class Host:
             if workspace:
                 self._workspaces.check(tenant, workspace)
         built = self._agents.build(wanted, workspace)
-        new = msgspec.structs.replace(
-            self._agents.new_record(tenant, new_id, wanted, built, workspace, own), state="making"
-        )
+        new = self._agents.new_record(new_id, wanted, built, workspace, own)
+        new = msgspec.structs.replace(new, state="making")
         with self._forking:  # a fork changes two files
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
-            if self._store.list([records.store_id(tenant, new_id)]):
-                raise Conflict(f"Conversation {new_id!r} already exists. Use another id.")
+            self._check_free(tenant, new_id)
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
                 # A fork takes no lease of either conversation; it only reads the original.
@@ -333,8 +331,9 @@ class Host:
     ) -> Page:
         """Return a page of conversations, newest first, optionally only those with `status`.
         `cursor` is the `next` of the page before."""
-        if status is not None:
-            status = _status(status)
+        if status is not None and status not in [*ConversationStatus]:
+            known = ", ".join(ConversationStatus)
+            raise ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
         if cursor is not None and not cursor.isdecimal():
             raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
         limit = max(1, min(limit, _MAX_PAGE))
@@ -352,9 +351,8 @@ class Host:
                 ids = [id.removeprefix(prefix) for id in known if id.startswith(prefix)]
             rows = self._records.page(tenant, before, limit + 1, ids)
             items = self._items(tenant, rows, status, limit + 1)
-        if len(items) > limit:
-            return Page(items=[item for _, item in items[:limit]], next=str(items[limit - 1][0]))
-        return Page(items=[item for _, item in items])
+        more = str(items[limit - 1][0]) if len(items) > limit else None
+        return Page(items=[item for _, item in items[:limit]], next=more)
 
     def _items(
         self,
@@ -369,10 +367,9 @@ class Host:
         ids = [prefix + row[1] for row in rows]
         found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
         items: _Items = []
-        for store_id, row in zip(ids, rows, strict=True):
-            summary = found.get(store_id)
-            number, id, workspace, driven, created = row
-            item = _item(id, workspace, driven, datetime.fromisoformat(created), summary)
+        for place, (number, id, workspace, driven, created) in zip(ids, rows, strict=True):
+            summary = found.get(place) or Summary(id)
+            item = item_of(summary, datetime.fromisoformat(created), workspace, driven)
             if status in (None, item.status):
                 items.append((number, item))
                 if len(items) == most:
@@ -385,19 +382,16 @@ class Host:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
             return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
-        item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
+        (summary,) = self._store.list([record.store_id]) or [Summary(id)]
+        item = item_of(summary, record.created, record.workspace, record.driven)
         live = self._scheduler.conversations.find(record.store_id)
-        if live is not None:
-            standings, warnings = live.standings
-        else:
-            declared = self._agents.stored_tools(record)
-            standings, warnings = declared.standings, declared.warnings
+        tools = self._agents.stored_tools(record) if live is None else live.report
         return Info(
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
-            tools=standings,
-            warnings=warnings,
+            tools=tools.standings,
+            warnings=tools.warnings,
             error=self._scheduler.fault(record),
         )
 
@@ -459,16 +453,11 @@ class Host:
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
-        if any(
-            isinstance(event, ev.MessageAdded) and event.sender.startswith(f"{id}.")
-            for event in events
-        ):
-            self._scheduler.wake(id)
-        if any(
-            isinstance(event, ev.StatusChanged) and event.reason == "interrupted"
-            for event in events
-        ):
-            self._scheduler.interrupted(id)
+        for event in events:
+            if isinstance(event, ev.MessageAdded) and event.sender.startswith(f"{id}."):
+                self._scheduler.wake(id)
+            elif isinstance(event, ev.StatusChanged) and event.reason == "interrupted":
+                self._scheduler.pool.release(id)
 
     def execute(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Execute a command in a conversation, once per `key`.
@@ -495,7 +484,8 @@ class Host:
             return
 
         def pending() -> _Calls:
-            if command.call_id and not _lacks_hash(command):
+            lacks_hash = isinstance(command, cmd.Approve) and not command.arguments_hash
+            if command.call_id and not lacks_hash:
                 return [(command.call_id, "")]
             waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
             return _concerned(command, waiting) or [(command.call_id, "")]
@@ -546,7 +536,7 @@ class Host:
 
         def work(live: OpenConversation) -> None:
             live.execute(command, key)
-            self._scheduler.update_offers(record, live)
+            self._scheduler.update_offers(live)
             if live.has_work:
                 self._scheduler.wake(record.store_id)
 
@@ -583,7 +573,7 @@ class Host:
     def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
-        self._scheduler.update_offers(record, live)
+        self._scheduler.update_offers(live)
         # Also if another thread has done all the work already: that thread does not record the end
         # of this run.
         if live.has_work or live.running:
@@ -689,9 +679,9 @@ class Host:
         found = self._records.find_answer(tenant, key, digest)
         return None if found is None else msgspec.json.decode(found, type=CreatedConversation)
 
-    def _summary(self, record: ConversationRecord) -> Summary | None:
-        found = self._store.list([record.store_id])
-        return found[0] if found else None
+    def _check_free(self, tenant: str, id: str) -> None:
+        if self._store.list([records.store_id(tenant, id)]):
+            raise Conflict(f"Conversation {id!r} already exists. Use another id.")
 
     # --- recovery, timer and shutdown ---
 
@@ -764,28 +754,20 @@ class Host:
 # --- decisions ---
 
 
-def _lacks_hash(command: cmd.Approve | cmd.Reject) -> bool:
-    return isinstance(command, cmd.Approve) and not command.arguments_hash
-
-
 def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
     """Return the waiting calls that a decision is about. Raises `NotPending` for a decision about
     all calls if none waits."""
     if command.call_id:
         return [one for one in waiting if one[0] == command.call_id]
-    if not _is_plain(command):
+    if isinstance(command, cmd.Approve) and (
+        command.arguments is not None or command.arguments_hash
+    ):
         raise ConfigurationError(
             "approve takes arguments and arguments_hash only together with a call_id."
         )
     if not waiting:
         raise NotPending("No call waits for a decision.")
     return list(waiting)
-
-
-def _is_plain(command: cmd.Approve | cmd.Reject) -> bool:
-    return isinstance(command, cmd.Reject) or (
-        command.arguments is None and not command.arguments_hash
-    )
 
 
 def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
@@ -831,27 +813,5 @@ def _created(
     )
 
 
-def _status(status: str) -> str:
-    try:
-        return ConversationStatus(status).value
-    except ValueError:
-        raise ConfigurationError(
-            f"status takes one of {', '.join(ConversationStatus)}, not {status[:80]!r}."
-        ) from None
-
-
-def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
-    known = Summary(id) if summary is None else summary
-    return Item(
-        id=id,
-        status=known.status,
-        created=created,
-        updated=known.updated or created,
-        title=known.title,
-        last_seq=known.last_seq,
-        workspace=workspace,
-        parent=known.parent.rpartition("/")[2],
-        parent_seq=known.parent_seq,
-        started=driven == HOSTED,
-        driven=driven != IDLE,
-    )
+def _id(given: str) -> str:
+    return checked_id(given, "id") if given else os.urandom(16).hex()

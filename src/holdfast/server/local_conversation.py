@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.llm.completion import Delta
     from holdfast.server.building import BuiltAgent
     from holdfast.server.records import ConversationRecord
-    from holdfast.server.shapes import ToolStanding
+    from holdfast.server.workers.messages import AgentReport
     from holdfast.store import Store
     from holdfast.tools.sources import SourceHealth
 
@@ -36,17 +36,22 @@ class OpenConversation(Protocol):
     record: ConversationRecord
     run_lock: threading.Lock
 
-    # --- requests ---
-
     @property
-    def hosted(self) -> bool:
-        """True if the conversation continues by itself when it has work."""
-        ...
-
+    def hosted(self) -> bool: ...
     @property
-    def running(self) -> bool:
-        """True if the conversation continues until it rests."""
-        ...
+    def running(self) -> bool: ...
+    @property
+    def status(self) -> ConversationStatus: ...
+    @property
+    def busy(self) -> bool: ...  # True if the conversation is being driven now
+    @property
+    def children_busy(self) -> bool: ...  # True if a conversation that its calls spawned works
+    @property
+    def has_work(self) -> bool: ...  # True if `drive` would do something
+    @property
+    def failure(self) -> Exception | None: ...  # the error after which nothing can be journaled
+    @property
+    def report(self) -> BuiltAgent | AgentReport: ...  # where its tools run, and warnings
 
     def begin(self, hosted: bool) -> None:
         """Begin or continue a run. If there is work, the journal says RUNNING when this returns.
@@ -69,46 +74,12 @@ class OpenConversation(Protocol):
         """Make `drive` return True at the next step boundary. Does not block."""
         ...
 
-    # --- state ---
-
-    @property
-    def status(self) -> ConversationStatus:
-        """The conversation's status."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """True if the conversation is being driven now."""
-        ...
-
-    @property
-    def children_busy(self) -> bool:
-        """True if a conversation that its calls spawned is working."""
-        ...
-
-    @property
-    def has_work(self) -> bool:
-        """True if `drive` would do something."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """The error after which nothing more can be journaled, or None."""
-        ...
-
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""
         ...
 
     def pending_confirmations(self) -> list[tuple[str, str]]:
         """Return the ids of calls that wait for a decision, and their arguments' hashes."""
-        ...
-
-    # --- tools ---
-
-    @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        """The place where each tool runs, and the warnings of building the agent."""
         ...
 
     def services(self) -> list[SourceHealth] | None:
@@ -144,7 +115,6 @@ class LocalConversation(OpenConversation):
         self._running = False
         self._begun = 0  # the number of runs begun
         self._handing_over = threading.Event()
-        self._agent = built.agent
         self._built = built
         self._leave = leave
         self._lock = threading.Lock()  # guards `_running` and `_begun`
@@ -240,7 +210,7 @@ class LocalConversation(OpenConversation):
     def offers(self) -> list[OfferedCall]:
         found: list[OfferedCall] = []
         for offer in self._conversation.state.offers:
-            tools = self._agent.tools
+            tools = self._built.agent.tools
             timeout = tools.get(offer.call.name).timeout if tools.exists(offer.call.name) else None
             found.append(OfferedCall(offer.call.id, offer.runner, timeout))
         return found
@@ -252,15 +222,16 @@ class LocalConversation(OpenConversation):
     # --- tools ---
 
     @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        return self._built.standings, self._built.warnings
+    def report(self) -> BuiltAgent:
+        return self._built
 
     def services(self) -> list[SourceHealth] | None:
-        return list(self._agent.tools.health().values())
+        return list(self._built.agent.tools.health().values())
 
     def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        self._agent.tools.replace(self._built.tools, built.tools.values())
-        self._built = built
+        agent = self._built.agent
+        agent.tools.replace(self._built.tools, built.tools.values())
+        self._built = built._replace(agent=agent)
 
     def close(self, timeout: float) -> None:
         try:

@@ -10,21 +10,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
+
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
+    Conflict,
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
     LeaseHeld,
+    NotFound,
     StoreError,
 )
 from holdfast.server.claims import Claims
 from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.pool import RunPool
-from holdfast.server.records import IDLE, RUN, ConversationRecord, Records, store_id, tenant_of
+from holdfast.server.records import (
+    IDLE,
+    RUN,
+    ConversationRecord,
+    Records,
+    place_of,
+    store_id,
+    tenant_of,
+)
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
@@ -39,17 +51,17 @@ _TICK_SECONDS = 1.0  # the period of the timer
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
 
-class _Fault:
+class _Fault(msgspec.Struct, eq=False):
     """The error that prevents a conversation from being driven. `again` is the time of the next
     attempt."""
 
-    __slots__ = ("again", "error", "message", "times")
+    error: Exception
+    times: int
+    again: float
 
-    def __init__(self, error: Exception, times: int, again: float) -> None:
-        self.error = error.with_traceback(None)
-        self.message = f"{type(error).__name__}: {error}"
-        self.times = times
-        self.again = again
+    @property
+    def message(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
 
 
 class Scheduler:
@@ -113,10 +125,6 @@ class Scheduler:
         self.conversations.park(id, force=True)
         self.pool.detach(id)
 
-    def interrupted(self, id: str) -> None:
-        """Free the slot of a conversation that was interrupted."""
-        self.pool.release(id)
-
     def _hand_over(self, id: str) -> None:
         """Make a run end at its next step boundary. The conversation then waits for its next
         slot."""
@@ -133,7 +141,7 @@ class Scheduler:
             self._fail(id, error)
             raise
         self._faults.pop(id, None)
-        self.update_offers(live.record, live)
+        self.update_offers(live)
         return live
 
     def _drive(self, id: str) -> bool:
@@ -146,7 +154,7 @@ class Scheduler:
                 with live.run_lock:
                     if live.record.driven == RUN and not live.running:
                         live.record = self._records.set_driven(live.record, IDLE)
-                self.update_offers(live.record, live)
+                self.update_offers(live)
                 failure = live.failure
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -177,7 +185,7 @@ class Scheduler:
                 self._fail(id, died)  # no run was in progress: the pending command waits
                 return False
             self._deaths.reset(id)
-            record = self._records.find(tenant_of(id), id.rpartition("/")[2])
+            record = self._records.find(*place_of(id))
             if record.driven == RUN:
                 self._records.set_driven(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
@@ -191,9 +199,9 @@ class Scheduler:
                 self._fail(id, error)
         return False
 
-    def update_offers(self, record: ConversationRecord, live: OpenConversation) -> None:
+    def update_offers(self, live: OpenConversation) -> None:
         """Update the calls that the conversation offers to clients."""
-        self.claims.update(record.tenant, record.id, live.offers())
+        self.claims.update(live.record.tenant, live.record.id, live.offers())
 
     def _fail(self, id: str, error: Exception) -> None:
         with self._lock:
@@ -203,9 +211,9 @@ class Scheduler:
             times = 1 if known is None else known.times + 1
             delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
             again = self._clock() + delay
-            fault = self._faults[id] = _Fault(error, times, again)
+            fault = self._faults[id] = _Fault(error.with_traceback(None), times, again)
         if known is None or known.message != fault.message:
-            _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
+            _log.error("conversation %s cannot be driven: %s", id, fault.message)
 
     def fault(self, record: ConversationRecord) -> str:
         """Return the error that prevents a conversation from being driven, or ""."""
@@ -233,20 +241,17 @@ class Scheduler:
     def _recover(self) -> None:
         try:
             began = time.monotonic()
-            driven = [store_id(tenant, id) for tenant, id in self._records.driven()]
-            active: set[str] = set()
+            driven, active = self._driven(), set[str]()
             if driven:
-                active |= {one.id for one in self._store.list(driven, status=RUNNING.value)}
-                active |= {one.id for one in self._store.list(driven, waiting=True)}
+                running = self._store.list(list(driven), status=RUNNING.value)
+                posted = self._store.list(list(driven), waiting=True)
+                active = {one.id for one in (*running, *posted)}
             found = [id for id in driven if id in active]
             for id in found:
                 self.wake(id)
             if found:
-                _log.info(
-                    "resuming %d conversations of the last server process (found in %.2f s)",
-                    len(found),
-                    time.monotonic() - began,
-                )
+                message = "resuming %d conversations of the last server process (found in %.2f s)"
+                _log.info(message, len(found), time.monotonic() - began)
             self.tend_soon()
         except Exception:
             if not self._closed:
@@ -284,28 +289,26 @@ class Scheduler:
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (ConfigurationError, ConversationNotFound):  # already answered, or deleted
+            except (ConfigurationError, Conflict, NotFound):  # already answered, or deleted
                 with suppress(HoldfastError):
                     self._relook(tenant, id)
             except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: call %s could not be settled yet: %s",
-                    id,
-                    settle.call_id,
-                    error,
-                )
+                message = "conversation %s: call %s could not be settled yet: %s"
+                _log.warning(message, id, settle.call_id, error)
         now = self._clock()
         with self._lock:
             again = [id for id, fault in self._faults.items() if fault.again <= now]
-        driven = self._driven() if again else set[str]()
+        # Commands for parked conversations that another process (`holdfast tell`) has posted.
+        posted = [summary.id for summary in self._store.list(waiting=True)]
+        driven = self._driven() if again or posted else {}
         for id in again:
             if id in driven:
                 self.wake(id)
-            else:
-                with self._lock:
-                    if (fault := self._faults.get(id)) is not None:
-                        fault.again = now + _MAX_RETRY_SECONDS
-        self._hear()
+            elif (fault := self._faults.get(id)) is not None:
+                fault.again = now + _MAX_RETRY_SECONDS
+        for id in posted:
+            if id in driven and id not in self._faults:
+                self.wake(id)
         self.pool.tend()
         self.conversations.tend(self.pool.busy)
         self._workspaces.tend()
@@ -317,27 +320,18 @@ class Scheduler:
             self.claims.update(tenant, id, ())
             raise
         with self.conversations.use(record.store_id) as live:
-            self.update_offers(record, live)
+            self.update_offers(live)
 
-    def _hear(self) -> None:
-        """Wake parked conversations to which another process (`holdfast tell`) has posted a
-        command."""
-        posted = [summary.id for summary in self._store.list(waiting=True)]
-        if posted:
-            driven = self._driven()
-            for id in posted:
-                if id in driven and self._faults.get(id) is None:
-                    self.wake(id)
-
-    def _driven(self) -> set[str]:
-        return {store_id(tenant, id) for tenant, id in self._records.driven()}
+    def _driven(self) -> dict[str, None]:
+        """Return the store ids of all driven conversations, oldest first."""
+        return dict.fromkeys(store_id(tenant, id) for tenant, id in self._records.driven())
 
     def _settle(self, tenant: str, id: str, settle: Settle) -> None:
         record = self._records.find(tenant, id)
 
         def work(live: OpenConversation) -> None:
             live.execute(settle)
-            self.update_offers(record, live)
+            self.update_offers(live)
             self.wake(record.store_id)
 
         self.use(record, work)

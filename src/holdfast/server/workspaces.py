@@ -10,17 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.runtime import LocalRuntime
 from holdfast.server.limits import Bounds, checked_id
 
 
-class _Open:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while the runtime is created
-        self.runtime: LocalRuntime | None = None
-        self.users = 0
-        self.used = 0.0
+class _Open(msgspec.Struct, eq=False):
+    lock: threading.Lock  # held while the runtime is created
+    runtime: LocalRuntime | None = None
+    users: int = 0
+    used: float = 0.0
 
 
 class Workspaces:
@@ -42,11 +43,9 @@ class Workspaces:
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._bounds.check(
-            "workspaces",
-            sum(1 for entry in os.scandir(folder) if not entry.name.startswith("~")) + 1,
-            f"Tenant {tenant!r} would have too many workspaces",
-        )
+        count = sum(not entry.name.startswith("~") for entry in os.scandir(folder))
+        message = f"Tenant {tenant!r} would have too many workspaces"
+        self._bounds.check("workspaces", count + 1, message)
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
@@ -87,7 +86,7 @@ class Workspaces:
         with self._lock:
             if self._closed:
                 raise ConfigurationError("This server is closing.")
-            found = self._open.setdefault((tenant, id), _Open())
+            found = self._open.setdefault((tenant, id), _Open(threading.Lock()))
             found.users += 1
             return folder, found
 
@@ -118,20 +117,16 @@ class Workspaces:
 
     def tend(self) -> None:
         """Close runtimes that have been unused for long."""
-        now = self._clock()
+        now, closing = self._clock(), list[_Open]()
         with self._lock:
-            idle = [
-                key
-                for key, one in self._open.items()
-                if not one.users and now - one.used >= self._idle
-            ]
-            closing = [self._open.pop(key) for key in idle]
+            for key, one in list(self._open.items()):
+                if not one.users and now - one.used >= self._idle:
+                    closing.append(self._open.pop(key))
         for one in closing:
             if one.runtime is not None:
                 one.runtime.close()
 
     def count(self) -> int:
-        """Return the number of open workspaces."""
         with self._lock:
             return len(self._open)
 

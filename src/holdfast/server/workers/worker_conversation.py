@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.server.building import BuiltAgent
     from holdfast.server.notifying_store import NotifyingStore
     from holdfast.server.records import ConversationRecord
-    from holdfast.server.shapes import ToolStanding
     from holdfast.server.workers.processes import WorkerProcess
     from holdfast.tools.sources import SourceHealth
 
@@ -291,8 +290,8 @@ class WorkerConversation(WorkerConnection, OpenConversation):
     # --- tools ---
 
     @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        return self._report.standings, self._report.warnings
+    def report(self) -> AgentReport:
+        return self._report
 
     def services(self) -> list[SourceHealth] | None:
         """Return None, because the connections are in the worker."""
