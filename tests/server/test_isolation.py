@@ -25,7 +25,7 @@ from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
 from holdfast.server.shapes import CreateRequest, Info
-from holdfast.server.workers import messages as ms
+from holdfast.server.workers import channel as ms
 from holdfast.server.workers.worker_conversation import Patience, WorkerConversation
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
@@ -417,7 +417,7 @@ def test_the_fork_server_may_die_too(tmp_path: Path, parts: Path, model: ModelSe
             for id in ("other0", "other1", "other2")
         ]
         assert host._workers is not None
-        os.kill(host._workers.processes.pid, signal.SIGKILL)
+        os.kill(host._workers.processes.home.pid, signal.SIGKILL)
         until(lambda: not any(map(alive, workers)))
         for id in ("other0", "other1", "other2"):
             finished(host, id)
@@ -713,7 +713,7 @@ def test_after_a_close_no_process_thread_or_file_is_left(
     before, files = Owned(), set(Path("/tmp").glob("holdfast-*"))
     host = isolated(tmp_path)
     assert host._workers is not None
-    fork_server = host._workers.processes.pid
+    fork_server = host._workers.processes.home.pid
     check = others(host, model)
     begin(host, model, "spinning", "spin")
     until(lambda: "toolCallStarted" in types(host, "spinning"))

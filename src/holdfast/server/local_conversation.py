@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.llm.completion import Delta
     from holdfast.server.building import BuiltAgent
     from holdfast.server.records import ConversationRecord
-    from holdfast.server.workers.messages import AgentReport
+    from holdfast.server.workers.channel import AgentReport
     from holdfast.store import Store
     from holdfast.tools.sources import SourceHealth
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -20,9 +21,9 @@ from holdfast.llm.scripted import ScriptedLLM
 from holdfast.server.building import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, HOSTED, RUN, ConversationRecord
+from holdfast.server.records import DEFAULT, RUN, ConversationRecord
+from holdfast.server.workers.channel import AgentReport, Order
 from holdfast.server.workers.deaths import Deaths, WorkerDied
-from holdfast.server.workers.messages import AgentReport, Order
 from holdfast.server.workers.processes import WorkerProcesses
 from holdfast.server.workers.worker_conversation import (
     Patience,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
+W = TypeVar("W", bound=WorkerConnection)
 
 _TICK_SECONDS = 0.5  # the period in which workers are checked
 # A check after this time is late: the machine is busy, or this process was suspended.
@@ -94,25 +96,19 @@ class WorkerPool:
         }
 
         def make(order: Order) -> tuple[None, AgentReport]:
-            talk = self._talk(WorkerConnection("(to be)", self.processes.start(), self._patience))
+            talk = self._start(WorkerConnection("(to be)", self.processes.start(), self._patience))
             try:
-                order = msgspec.structs.replace(order, folder=str(talk.process.folder))
-                report: AgentReport = self._blaming(
-                    talk, lambda: talk.channel.call("check", order, type=AgentReport)
+                return None, self._blaming(
+                    talk, order, lambda order: talk.channel.call("check", order, type=AgentReport)
                 )
-                return None, report
             finally:
                 self._end(talk)
 
         order = self._order("(to be)", wanted, workdir, refused)
         _, made = self._tried(order, make, lambda _: None)
         with self._lock:
-            for module in {one.module for one in made.standings}:
-                if (
-                    module in self._harms
-                    and self._harms[module][1] < tried
-                    and module not in refused
-                ):
+            for module in {one.module for one in made.standings} - refused.keys():
+                if module in self._harms and self._harms[module][1] < tried:
                     del self._harms[module]
         return BuiltAgent(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
 
@@ -132,30 +128,18 @@ class WorkerPool:
         id = record.store_id
 
         def ordered(record: ConversationRecord) -> Order:
-            return self._order(
-                id,
-                wanted(record),
-                workdir,
-                {module: how for module, (how, _) in self._harms.items()},
-            )
+            refused = {module: how for module, (how, _) in self._harms.items()}
+            return self._order(id, wanted(record), workdir, refused)
 
         def make(order: Order) -> tuple[WorkerConversation, AgentReport]:
-            process = self.processes.start()
-            live = WorkerConversation(
-                record,
-                process,
-                self._store,
-                self._patience,
-                ordered,
-                note,
-                leave,
-                lambda: self._deaths.reset(id),
+            process, moved = self.processes.start(), partial(self._deaths.reset, id)
+            live = self._start(
+                WorkerConversation(
+                    record, process, self._store, self._patience, ordered, note, leave, moved
+                )
             )
-            self._talk(live)
             try:
-                order = msgspec.structs.replace(order, folder=str(process.folder))
-                opened = self._blaming(live, lambda: live.open(order, record.driven == HOSTED))
-                return live, opened
+                return live, self._blaming(live, order, live.open)
             except BaseException:
                 self._end(live)
                 raise
@@ -165,7 +149,7 @@ class WorkerPool:
             _log.warning("conversation %s: %s", id, warning)
         if record.driven == RUN and live.status is ConversationStatus.RUNNING:
             try:
-                live.go_on()
+                live.channel.call("go_on")
             except BaseException:
                 self._end(live)
                 raise
@@ -184,11 +168,8 @@ class WorkerPool:
             except _Harmed as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
-                harms = {
-                    harmed.module: (
-                        f"the process that imported the module {harmed.module!r} {harmed.died.how}"
-                    )
-                }
+                how = f"the process that imported the module {harmed.module!r} {harmed.died.how}"
+                harms = {harmed.module: how}
             else:
                 harms = {
                     module: f"the import of the module {module!r} did not end in time"
@@ -208,16 +189,19 @@ class WorkerPool:
             " imported them."
         )
 
-    def _blaming(self, talk: WorkerConnection, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`. If the worker dies during an import, blame the module."""
+    def _blaming(
+        self, talk: WorkerConnection, order: Order, ask: Callable[[Order], AgentReport]
+    ) -> AgentReport:
+        """Return the result of `ask` for an order in the worker's folder. If the worker dies
+        during an import, blame the module."""
         try:
-            return ask()
+            return ask(msgspec.structs.replace(order, folder=str(talk.process.folder)))
         except WorkerDied as died:
             if talk.imported:
                 raise _Harmed(talk.imported, died) from None
             raise
 
-    def _talk(self, talk: Any) -> Any:
+    def _start(self, talk: W) -> W:
         with self._lock:
             self._talks.add(talk)
             if self._timer is None and not self._stop.is_set():
@@ -258,6 +242,8 @@ class WorkerPool:
             known = {name: value for name, value in self._variables.items() if name in named}
         else:
             form, known = own_variables(form, self._variables)
+        policy = self._policy
+        below = [f"{package}.*" for package in policy.packages]
         return Order(
             id=id,
             form=msgspec.json.encode(form),
@@ -265,16 +251,9 @@ class WorkerPool:
             variables=known,
             tools=msgspec.json.encode(wanted.tools),
             options=msgspec.json.encode(wanted.options),
-            patterns=[
-                *self._policy.patterns,
-                *(
-                    pattern
-                    for package in self._policy.packages
-                    for pattern in (package, f"{package}.*")
-                ),
-            ],
+            patterns=[*policy.patterns, *policy.packages, *below],
             refused=refused,
-            import_timeout=self._policy.import_timeout,
+            import_timeout=policy.import_timeout,
             workdir=workdir,
             folder="",
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
@@ -283,7 +262,6 @@ class WorkerPool:
     # --- monitoring and shutdown ---
 
     def count(self) -> int:
-        """Return the number of live workers."""
         return len(self.processes.pids())
 
     def close(self) -> None:
