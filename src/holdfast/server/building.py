@@ -4,7 +4,7 @@ the agent's serial form."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.server.forms import builtin_names, names_of_others, own_variables
 from holdfast.server.policy import Policy
 from holdfast.server.records import DEFAULT, ConversationOptions
-from holdfast.server.shapes import Executor, ToolStanding
+from holdfast.server.shapes import ToolStanding
 from holdfast.server.tool_resolution import import_parts, resolve_tools
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ def build(
 
     Raises `ConfigurationError` if a key is missing or a part cannot be built.
     """
-    form, known = (
-        (wanted.form, dict(variables))
-        if wanted.tenant == DEFAULT
-        else own_variables(wanted.form, variables)
-    )
+    form, known = wanted.form, dict(variables)
+    if wanted.tenant != DEFAULT:
+        form, known = own_variables(form, variables)
     builtins = {tool.name: tool for tool in runtime_tools}
     learned = resolve_tools(
         wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
@@ -80,18 +78,15 @@ def build(
                 f"agent.tools.builtin: {name!r} is neither declared in `tools` nor a builtin tool"
                 " of this server."
             )
-        if name in theirs and learned.executors.get(name) == "client":
+        standing = learned.standings.get(name) or ToolStanding(name, "server", RUNTIME)
+        if name in theirs and standing.executor == "client":
             raise ConfigurationError(
                 f"agent: {name!r}, a tool of a delegate or handoff, exists only in the client's"
                 " process. Calls of delegates and handoffs run on the server. Declare the tool in"
                 " a module that the server may import."
             )
         tools[name] = tool
-        executor, module = (
-            cast("Executor", learned.executors.get(name, "server")),
-            learned.modules.get(name, RUNTIME),
-        )
-        standings.append(ToolStanding(name, executor, module, learned.reasons.get(name, "")))
+        standings.append(standing)
     import_parts(form, policy)
     variables = {**known, **wanted.secrets}
     agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)

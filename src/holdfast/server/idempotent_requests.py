@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import RuntimeFault
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import RequestRefused, client_left, shutting_down
+from holdfast.server.guard import client_left, refused, shutting_down
 from holdfast.tools.context import Cancellation
 
 _GRACE_SECONDS = 15.0  # time for a client to reconnect before its request is cancelled
@@ -22,8 +22,6 @@ _MAX_ANSWER_BYTES = 32 * 1024 * 1024  # of all stored answers together
 
 
 class _Job:
-    __slots__ = ("cancelled", "digest", "size", "task", "waiting")
-
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.cancelled = Cancellation()
@@ -65,11 +63,8 @@ class IdempotentRequests:
             job.task = asyncio.ensure_future(self._first(key, job, work))
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
-            raise RequestRefused(
-                409,
-                "ConfigurationError",
-                "This Idempotency-Key was used for another request. Use a new one for each.",
-            )
+            message = "This Idempotency-Key was used for another request. Use a new one for each."
+            raise refused(409, message)
         return await self._answer(job, gone, 0.0 if key is None else _GRACE_SECONDS)
 
     async def _first(self, key: RequestName | None, job: _Job, work: Work) -> Response:

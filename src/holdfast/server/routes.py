@@ -14,7 +14,7 @@ from fastapi import FastAPI, Header, Path, Request
 from starlette.responses import Response
 
 from holdfast.server.answers import answer, error_answer
-from holdfast.server.guard import RequestRefused
+from holdfast.server.guard import RequestRefused, refused
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.openapi import Description
 from holdfast.server.service import Service
@@ -171,9 +171,8 @@ class Routes:
         client = request.headers.get("x-holdfast-client")
         if client is not None and "caller" in request.scope:
             if not _NAME.fullmatch(client):
-                raise RequestRefused(
+                raise refused(
                     422,
-                    "ConfigurationError",
                     "X-Holdfast-Client takes at most 128 letters, digits and any of ._-, such as a"
                     " UUID.",
                 )
