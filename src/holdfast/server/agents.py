@@ -127,7 +127,7 @@ class Agents:
         tools: Sequence[ToolForm],
         options: ConversationOptions,
     ) -> AgentParts:
-        """Return a client's request as the parts of an agent, after checking the bounds and the
+        """Return a client's request as an agent's parts. Raises for exceeded bounds and by
         policy."""
         bounds, message = self._bounds, "The request has too much"
         bounds.check("agent_bytes", len(encode(form)), message)
@@ -170,8 +170,7 @@ class Agents:
         )
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
-        """Build an agent to check that it can be built. Raises `ConfigurationError` if it
-        cannot."""
+        """Build an agent to check that it can be built. Raises `ConfigurationError`."""
         if self._workers is not None:
             folder = self._workspaces.check(wanted.tenant, workspace) if workspace else ""
             return self._workers.check(wanted, str(folder))

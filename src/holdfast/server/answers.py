@@ -55,14 +55,12 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """Return a struct as a JSON answer."""
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
 def refusal(
     status: int, type: str, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an error answer."""
     return _failure(status, Failure(type, message), headers)
 
 

@@ -207,7 +207,7 @@ class HostedTurn:
 
     def _request(self) -> CreateRequest:
         """Return the request for the agent with the client's instructions, taken literally, and
-        the client's tools."""
+        tools."""
         agent, turn = self._agent, self._turn
         form: dict[str, Any] = dict(agent.form.mapping)
         if turn.instructions:

@@ -81,8 +81,7 @@ class ChatRecords:
         self._run(statement, tenant, id, setting, time.time())
 
     def setting(self, tenant: str, id: str) -> bytes:
-        """Return the hash of a chat's instructions and tools, or b"" for a conversation that is
-        no chat."""
+        """Return the hash of a chat's instructions and tools, or b"" if this is no chat."""
         query = "SELECT setting FROM chats WHERE tenant = ? AND conversation = ?"
         row = self._records.row(query, tenant, id)
         return b"" if row is None else bytes(row[0])
@@ -93,7 +92,6 @@ class ChatRecords:
         return [id for (id,) in self._records.rows(query, tenant, most)]
 
     def forget(self, tenant: str, id: str) -> None:
-        """Delete the data about a removed conversation."""
         with self._records.writing(forced=False) as db:
             for table in ("chats", "chat_answers", "chat_turns"):
                 statement = f"DELETE FROM {table} WHERE tenant = ? AND conversation = ?"
@@ -106,7 +104,6 @@ class ChatRecords:
         return None if row is None else (row[0], row[1])
 
     def store_history(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
-        """Store the hash of a history."""
         statement = "INSERT OR REPLACE INTO chat_answers VALUES (?, ?, ?, ?)"
         self._run(statement, tenant, digest, id, seq)
 
@@ -127,14 +124,12 @@ class ChatRecords:
             db.execute(statement, (now, tenant, id))
 
     def end_turn(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
-        """Record the end of a turn. With `keep` it stays known as answered; otherwise it is
-        deleted."""
+        """End a turn. With `keep` it stays known as answered; otherwise it is deleted."""
         statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
         where = "tenant = ? AND digest = ? AND conversation = ?"
         self._run(f"{statement} WHERE {where}", tenant, digest, id)
 
     def unanswered(self) -> list[tuple[str, str]]:
-        """Return tenant and conversation of all unanswered turns."""
         query = "SELECT DISTINCT tenant, conversation FROM chat_turns WHERE answered = 0"
         return [(tenant, id) for tenant, id in self._records.rows(query)]
 
@@ -202,7 +197,6 @@ class Chats:
             return remaining
 
     def waiting(self, tenant: str, id: str) -> int:
-        """Return the number of clients that wait for an answer."""
         with self._lock:
             return self._waiting[tenant, id]
 
@@ -278,8 +272,8 @@ class Chats:
     # --- after a crash ---
 
     def pause(self) -> None:
-        """Pause the runs of the last process, whose clients' connections ended with it. Call it
-        before anything is opened."""
+        """Pause the last process's runs, whose clients are gone. Call it before anything is
+        opened."""
         for tenant, id in self.rows.unanswered():
             try:
                 record = self._records.find(tenant, id)

@@ -243,7 +243,6 @@ class Deliveries:
         self._index = found
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         hooks = list(self._hooks.values())
         return {
             "webhooks": len(hooks),
@@ -429,7 +428,6 @@ class Deliveries:
         await self._save(hook, lane, lambda: self._records.give_up(number, lane.id, given_up, now))
 
     async def _retire(self, hook: _Hook) -> None:
-        """End a webhook whose receiver accepts no further messages."""
         error = "The receiver answered 410: it accepts no further messages."
         gone = msgspec.structs.replace(hook.kept.failed(0, 0.0, 0.0, error), state="gone")
         await self._save(hook, None, lambda: self._records.change(gone))

@@ -33,7 +33,6 @@ ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
 def encode_frame(event: AnyEvent) -> EventFrame:
-    """Return an event in the form sent to readers."""
     return EventFrame(event.seq, event.type, ev.encode(event))
 
 
@@ -148,13 +147,11 @@ class Feed:
         self.ended = False
 
     def subscribe(self, loop: asyncio.AbstractEventLoop) -> FeedReader:
-        """Return a reader that awaits on `loop`."""
         with self.lock:
             self.readers += 1
             return FeedReader(self, loop)
 
     def unsubscribe(self) -> None:
-        """Remove a reader."""
         with self.lock:
             self.readers -= 1
             if not self.readers:
@@ -164,8 +161,8 @@ class Feed:
     # --- for readers, under the lock ---
 
     def recent(self, after_seq: int, limit: int) -> list[EventFrame] | None:
-        """Return the events after `after_seq` that the ring holds, or None if the ring does not
-        reach back far enough."""
+        """Return the events after `after_seq`, or None if the ring does not reach back far
+        enough."""
         ring = self._ring
         if not ring or after_seq < ring[0].seq - 1:
             return None
@@ -226,7 +223,6 @@ class Feed:
             _wake(woken)
 
     def end(self) -> None:
-        """End the feed: nothing follows."""
         with self.lock:
             self.ended = True
             woken = self._woken()
@@ -264,7 +260,6 @@ class Feeds:
         self._ended = False
 
     def get(self, id: str) -> Feed:
-        """Return the feed of a conversation."""
         with self._lock:
             found = self._feeds.get(id)
             if found is None:
@@ -274,7 +269,6 @@ class Feeds:
             return found
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """Deliver events that are in the store now."""
         if self._feeds and (feed := self._feeds.get(id)) is not None:
             feed.appended(events)
 
@@ -285,15 +279,13 @@ class Feeds:
             feed.note(TransientNote(kind, make()))
 
     def end(self, id: str) -> None:
-        """End the feed of a removed conversation. A new conversation with the same id gets a new
-        feed."""
+        """End the feed of a removed conversation. The id's next conversation gets a new feed."""
         with self._lock:
             feed = self._feeds.pop(id, None)
         if feed is not None:
             feed.end()
 
     def readers(self) -> int:
-        """Return the number of readers."""
         with self._lock:
             return sum(feed.readers for feed in self._feeds.values())
 

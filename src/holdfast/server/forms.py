@@ -53,7 +53,6 @@ def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
 
 
 def builtin_names(form: Mapping[str, Any]) -> list[str]:
-    """Return the names of the builtin tools in an agent's form."""
     entries = _list(form.get("tools"), "builtin")
     names = [
         cast("dict[str, Any]", entry).get("name") if isinstance(entry, dict) else entry

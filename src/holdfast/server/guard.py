@@ -237,12 +237,10 @@ def refused(status: int, message: str, **headers: str) -> RequestRefused:
 
 
 def too_large(largest: int) -> RequestRefused:
-    """Return the refusal of a body with more than this many bytes."""
     return refused(413, f"The request is too large: at most {largest} bytes are allowed.")
 
 
 def shutting_down() -> RequestRefused:
-    """Return the refusal of a request while the server shuts down."""
     message = "The server is shutting down. Try again when it is back."
     return RequestRefused(503, "StoreError", message, retry_after="1")
 

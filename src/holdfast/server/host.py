@@ -361,8 +361,8 @@ class Host:
         status: str | None,
         most: int,
     ) -> _Items:
-        """Return the first `most` conversations with this status, each with the number of its
-        record."""
+        """Return the first `most` conversations with this status, with the numbers of their
+        records."""
         prefix = records.store_id(tenant, "")
         ids = [prefix + row[1] for row in rows]
         found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
@@ -396,8 +396,8 @@ class Host:
         )
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a conversation with its events, cutting off running work. Raises `LeaseHeld`
-        while another process drives it."""
+        """Remove a conversation, cutting off its work. Raises `LeaseHeld` if another process drives
+        it."""
         record = self._records.find(tenant, id)
         self._records.set_state(record, "going")  # prevents that it is opened again
         self._scheduler.cut_off(record.store_id)
@@ -594,7 +594,6 @@ class Host:
         return ConversationState(id, self._store.read(self._family.place(tenant, id)))
 
     def status(self, tenant: str, id: str) -> str:
-        """Return the conversation's status."""
         found = self._store.list([self._family.place(tenant, id)])
         return found[0].status if found else "idle"
 
@@ -638,13 +637,12 @@ class Host:
     # --- workspaces ---
 
     def begin(self, tenant: str, what: str, key: str, digest: bytes) -> bool:
-        """Record that a request which must run only once has begun. Return True the first time.
-        Raises `Conflict` if the key was used for another request."""
+        """Return True if a request that must run only once is new. Raises `Conflict` for another
+        one."""
         token = os.urandom(8)
         return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
 
     def workspace_create(self, tenant: str, id: str | None = None) -> str:
-        """Create a workspace and return its id."""
         return self._workspaces.create(tenant, id)
 
     @contextmanager
@@ -658,8 +656,8 @@ class Host:
             self._workspaces.leave(tenant, id)
 
     def workspace_delete(self, tenant: str, id: str) -> None:
-        """Remove a workspace with all its files. Raises `Conflict` while a conversation that
-        uses it is open."""
+        """Remove a workspace with its files. Raises `Conflict` while an open conversation uses
+        it."""
         self._workspaces.delete(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
@@ -686,14 +684,13 @@ class Host:
     # --- recovery, timer and shutdown ---
 
     def recover(self) -> None:
-        """Continue, in the background, the conversations that the last process was driving and
-        those with new commands. Return at once."""
+        """Continue, in the background, the last process's conversations and those with new
+        commands."""
         self._scheduler.recover()
         self.webhooks.recover()
 
     def tend(self) -> None:
-        """Do the timer's periodic work: settle claims, park idle conversations, retry failed
-        ones, and pick up commands that other processes posted."""
+        """Do the timer's periodic work; see `Scheduler.tend`."""
         self._scheduler.tend()
 
     def check(self) -> None:
@@ -703,7 +700,6 @@ class Host:
             self._file.check()
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         return {
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),

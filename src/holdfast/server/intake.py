@@ -60,7 +60,6 @@ class BodyMemory:
             self._counted = counted
 
     def free(self) -> None:
-        """Release the memory. Idempotent."""
         if self._counted:
             self._intake.give_back(self._key_id, self._counted)
             self._size = self._counted = 0

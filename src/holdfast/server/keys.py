@@ -45,8 +45,7 @@ class Keys:
         self._records = records
 
     def create(self, tenant: str, label: str = "") -> str:
-        """Create and return a new key of 256 random bits for a tenant. The key cannot be shown
-        again."""
+        """Create and return a new key of 256 random bits. The key cannot be shown again."""
         key = PREFIX + urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
         self.add(tenant, key, label)
         return key
@@ -73,8 +72,7 @@ class Keys:
             )
 
     def tenant_of(self, key: str) -> str | None:
-        """Return the tenant of a key, or None if the key is unknown. The comparison takes
-        constant time."""
+        """Return the tenant of a key, or None. The comparison takes constant time."""
         wanted = _hash(key)
         query = "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?"
         tenant: str | None = None

@@ -27,8 +27,7 @@ class Metrics:
         self.events = 0
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request. `route` is the route's template, so that clients cannot
-        create metric names."""
+        """Count an answer. `route` is a template, so that clients cannot create metric names."""
         key = (method if method in _METHODS else "other", route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         number, total = self._seconds.get(route, (0, 0.0))

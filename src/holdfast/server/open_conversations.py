@@ -138,8 +138,8 @@ class OpenConversations:
         return None if entry is None or entry.closing else entry.live()
 
     def park(self, id: str, force: bool = False) -> bool:
-        """Close a conversation that is open and unused. With `force`, close it even if it is in
-        use. Return True if it is closed now."""
+        """Close a conversation if it is unused, or with `force`. Return True if it is closed
+        now."""
         with self._lock:
             entry = self._conversations.get(id)
             if entry is None:

@@ -298,8 +298,8 @@ def _picture(given: Any, where: str) -> ImageContent:
 
 
 def _canonical(message: ChatMessage) -> bytes:
-    """Return a canonical encoding of a message. Clients add fields of their own, send texts as
-    one part or several, and strip answers."""
+    """Encode a message. Clients add fields, send texts in one part or several, and strip
+    answers."""
     parts: list[Any] = []
     for block in content_of(message.content, "messages"):
         if not isinstance(block, TextContent):
@@ -402,7 +402,6 @@ def wire_id(call_id: str) -> str:
 
 
 def own_id(id: str) -> str:
-    """Return the call's id of a `wire_id`."""
     return id.removeprefix("call_").replace("_", ".")
 
 
@@ -434,8 +433,8 @@ class TurnProgress:
         self._known: set[str] = set()  # calls that the client received in an earlier turn
 
     def begin(self, state: ConversationState, since: int) -> None:
-        """Start from the state before the first event to be fed. Statuses up to `since` belong
-        to earlier turns."""
+        """Start from the state before the first event. Statuses up to `since` are of earlier
+        turns."""
         self._fold = fold(state.events)
         self._known = {item.call.id for item in self._fold.turn}
         self.since = since
@@ -494,8 +493,7 @@ class TurnProgress:
 
     @property
     def done(self) -> bool:
-        """True if the turn is over: the conversation rests, or the client must run the next
-        calls."""
+        """True if the conversation rests, or the client must run the next calls."""
         if self.status not in ("", "running"):
             return True
         now = self._fold.turn
@@ -512,7 +510,6 @@ class TurnProgress:
         return "tool_calls" if self.calls else "length" if self.stop_reason == "length" else "stop"
 
     def message(self) -> dict[str, Any]:
-        """Return the answer as a message."""
         found: dict[str, Any] = {
             "role": "assistant",
             "content": self.text or (None if self.calls else ""),
@@ -532,7 +529,6 @@ class TurnProgress:
         return ChatMessage("assistant", self.text, calls or None)
 
     def tokens(self) -> dict[str, Any]:
-        """Return the token usage of all model calls of the turn."""
         usage = self.usage
         return {
             "prompt_tokens": usage.input_tokens,
@@ -552,7 +548,6 @@ class TurnProgress:
 
 
 def wire_call(call: ToolCall) -> dict[str, Any]:
-    """Return a call in the form sent to clients."""
     return {
         "id": wire_id(call.id),
         "type": "function",
@@ -561,7 +556,6 @@ def wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def completion(id: str, created: int, model: str, progress: TurnProgress) -> dict[str, Any]:
-    """Return a whole `chat.completion`."""
     choice = _choice("message", progress.message(), progress.finish_reason)
     found = _envelope("chat.completion", id, created, model, [choice])
     return {**found, "usage": progress.tokens()}
@@ -591,7 +585,6 @@ def _envelope(kind: str, id: str, created: int, model: str, choices: list[Any]) 
 
 
 def failure(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """Return an error in the API's form."""
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": param, "code": code}}
     )

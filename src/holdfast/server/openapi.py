@@ -138,7 +138,6 @@ class Description:
         return {"$ref": _REF.format(name=_published(type.__name__))}
 
     def whole(self, app: FastAPI) -> dict[str, Any]:
-        """Return the OpenAPI document of all routes."""
         from fastapi.openapi.utils import get_openapi
 
         found = get_openapi(

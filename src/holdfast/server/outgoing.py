@@ -95,7 +95,6 @@ class AllowedHosts:
         return host in self._names or (address is not None and self.has(address))
 
     def has(self, address: _Address) -> bool:
-        """Return True if the operator lists an address or its network."""
         return any(address in one for one in self._networks if one.version == address.version)
 
 
@@ -235,7 +234,6 @@ class WebhookSender:
                 return "The answer is not HTTP/1.1."
 
     def close(self) -> None:
-        """Close the idle connections."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

@@ -101,8 +101,8 @@ class RunPool:
         self._tell(asked)
 
     def detach(self, id: str) -> None:
-        """Forget the run of a conversation that was closed or deleted. A new run of the id does
-        not wait for the old thread."""
+        """Forget the run of a conversation that was closed. A new run does not wait for its
+        thread."""
         with self._changed:
             run = self._running.pop(id, None)
             if run is not None:
@@ -211,8 +211,8 @@ class RunPool:
     def _victim(
         self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float
     ) -> _Run | None:
-        """Return the run that gives up its slot for the tenant `waiting`, or, where slots are
-        lent, to repay one."""
+        """Return the run that gives up its slot for the tenant `waiting`, or to repay a lent
+        slot."""
         for run in sorted(runs, key=lambda run: -slots[run.tenant]):
             own = slots[run.tenant]
             if lent and own > 1:

@@ -94,7 +94,6 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
     @property
     def store_id(self) -> str:
-        """The conversation's id in the store."""
         return store_id(self.tenant, self.id)
 
     def __repr__(self) -> str:
@@ -134,7 +133,6 @@ def place_of(store_id: str) -> tuple[str, str]:
 
 
 def tenant_of(store_id: str) -> str:
-    """Return the tenant of an id in the store."""
     return place_of(store_id)[0]
 
 
@@ -271,12 +269,10 @@ class Records:
                     db.execute("PRAGMA synchronous = FULL")
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        """Return the first row of a query, or None."""
         with self.reading() as db:
             return db.execute(query, values).fetchone()
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
         with self.reading() as db:
             return db.execute(query, values).fetchall()
 
@@ -321,7 +317,6 @@ class Records:
         self._owned = fd
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -355,7 +350,6 @@ class Records:
             return answer if found is None else found
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
-        """Replace the answer under a known key."""
         statement = "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?"
         self.run(statement, answer, tenant, key, forced=False)
 
@@ -434,7 +428,6 @@ class Records:
             return found, self._part(db, found.agent), self._part(db, found.tools)
 
     def part(self, hash: bytes) -> bytes:
-        """Return an agent's form or tool declarations by their hash."""
         with self.reading() as db:
             return self._part(db, hash)
 
@@ -455,8 +448,7 @@ class Records:
     def page(
         self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None
     ) -> list[tuple[int, str, str, int, str]]:
-        """Return number, id, workspace, driven and creation time of a tenant's conversations,
-        newest first, optionally only those in `ids`."""
+        """Return a tenant's conversations, newest first, optionally only those in `ids`."""
         query = (
             "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND"
             " number < ? AND state = ''"
@@ -479,14 +471,12 @@ class Records:
         return [(tenant, id) for tenant, id in self.rows(f"{query} ORDER BY number")]
 
     def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
-        """Store how a conversation is driven from now on."""
         self.run("UPDATE conversations SET driven = ? WHERE number = ?", driven, record.number)
         return msgspec.structs.replace(record, driven=driven)
 
     def set_tools(
         self, record: ConversationRecord, agent: bytes, tools: bytes, options: ConversationOptions
     ) -> ConversationRecord:
-        """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
             statement = "UPDATE conversations SET agent = ?, tools = ?, options = ?"
@@ -496,12 +486,10 @@ class Records:
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
     def set_state(self, record: ConversationRecord, state: State) -> None:
-        """Set a conversation's state. One that is `going` is not found any more, but its id is
-        not free yet."""
+        """Set a state. A conversation that is `going` is not found, but its id is not free yet."""
         self.run("UPDATE conversations SET state = ? WHERE number = ?", state, record.number)
 
     def remove(self, record: ConversationRecord) -> None:
-        """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
             # The range of the idempotency keys of requests to this conversation.
@@ -515,7 +503,6 @@ class Records:
         return [_record(row) for row in found]
 
     def users_of(self, tenant: str, workspace: str) -> int:
-        """Return the number of conversations that use a workspace."""
         query = (
             "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <>"
             " '' AND state <> 'going'"
@@ -523,7 +510,6 @@ class Records:
         return self.rows(query, tenant, workspace)[0][0]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of conversations of each tenant."""
         return dict(self.rows("SELECT tenant, count(*) FROM conversations GROUP BY tenant"))
 
 

@@ -115,7 +115,6 @@ class Scheduler:
         raise AssertionError
 
     def wake(self, id: str) -> None:
-        """Drive a conversation as soon as a thread is free."""
         self.pool.submit(id)
 
     def cut_off(self, id: str) -> None:
@@ -126,8 +125,6 @@ class Scheduler:
         self.pool.detach(id)
 
     def _hand_over(self, id: str) -> None:
-        """Make a run end at its next step boundary. The conversation then waits for its next
-        slot."""
         live = self.conversations.find(id)
         if live is not None:
             live.hand_over()
@@ -145,8 +142,7 @@ class Scheduler:
         return live
 
     def _drive(self, id: str) -> bool:
-        """Do a conversation's pending work on a thread of the pool. Return True if there is more
-        work."""
+        """Do a conversation's work on a thread of the pool. Return True if there is more."""
         try:
             with self.conversations.use(id) as live:
                 self.tend_soon()
@@ -200,7 +196,6 @@ class Scheduler:
         return False
 
     def update_offers(self, live: OpenConversation) -> None:
-        """Update the calls that the conversation offers to clients."""
         self.claims.update(live.record.tenant, live.record.id, live.offers())
 
     def _fail(self, id: str, error: Exception) -> None:
@@ -229,8 +224,8 @@ class Scheduler:
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
-        """Continue, in the background, the conversations that the last process was driving and
-        those with new commands. Return at once."""
+        """Continue, in the background, the last process's conversations and those with new
+        commands."""
         with self._lock:
             if self._recovering is None and not self._closed:
                 self._recovering = threading.Thread(
@@ -339,7 +334,6 @@ class Scheduler:
     # --- monitoring and shutdown ---
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         queued, running, threads = self.pool.counts()
         recovering = self._recovering
         return {

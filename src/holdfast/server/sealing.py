@@ -55,8 +55,8 @@ class Seal:
         return _VERSION + nonce + AESGCM(self._key).encrypt(nonce, data, about.encode())
 
     def open(self, sealed: bytes, about: str) -> bytes:
-        """Decrypt the result of `seal`. Raises `ConfigurationError` if the key or `about`
-        differs or the data was changed."""
+        """Decrypt. Raises `ConfigurationError` if the key or `about` differs or the data was
+        changed."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -74,8 +74,7 @@ class Seal:
             ) from None
 
     def digest(self, data: bytes) -> bytes:
-        """Return a keyed hash by which equal data is recognised. Without the key no one can test
-        guesses."""
+        """Return a keyed hash, so that without the key no one can test guesses."""
         import hmac
 
         return hmac.digest(self._key, data, "sha256")

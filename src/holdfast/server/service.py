@@ -96,8 +96,7 @@ class Service:
         return await self._once.do(name, body, work, lambda: wait_for_disconnect(request.receive))
 
     async def seen(self, tenant: str, client: str) -> None:
-        """Record that a client is alive, so that it keeps its claimed calls. Recorded at most
-        once per second."""
+        """Record that a client is alive, at most once per second."""
         now = asyncio.get_running_loop().time()
         if now - self._seen.get((tenant, client), -10.0) < 1.0:
             return
@@ -109,7 +108,6 @@ class Service:
     # --- requests ---
 
     def caller(self, request: Any) -> Caller:
-        """Return the caller of a request."""
         return request.scope["caller"]
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
@@ -126,7 +124,6 @@ class Service:
         return found
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
-        """Decode a body as a struct. Raises `RequestRefused`."""
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
     # --- shutdown ---
@@ -139,7 +136,6 @@ class Service:
             stream.end()
 
     def check_open(self) -> None:
-        """Raise `RequestRefused` if the server is shutting down."""
         if self.closing:
             raise shutting_down()
 

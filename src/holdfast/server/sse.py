@@ -104,8 +104,7 @@ class Stream(Response):
 
 
 def encode(frames: Sequence[EventFrame], notes: Sequence[TransientNote] = ()) -> bytes:
-    """Encode events, with their seq as id, then notes without an id. A reader that reconnects
-    names its last event, never a note."""
+    """Encode events, with their seq as id, then notes, which have none."""
     parts = [
         b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data)
         for frame in frames

@@ -312,21 +312,18 @@ class WebhookRecords:
         )
 
     def remove(self, number: int) -> None:
-        """Delete a webhook and its cursors."""
         with self._records.writing() as db:
             _remove(db, number)
 
     # --- conversations ---
 
     def begin(self, number: int, cursors: Iterable[tuple[str, int]]) -> None:
-        """Set the start positions of a webhook in existing conversations."""
         rows = [(number, conversation, seq) for conversation, seq in cursors]
         for at in range(0, len(rows), _CHUNK_ROWS):
             with self._records.writing() as db:
                 db.executemany(_RESET_CURSOR, rows[at : at + _CHUNK_ROWS])
 
     def cursor(self, number: int, conversation: str) -> WebhookCursor | None:
-        """Return the position in one conversation, or None."""
         row = self._records.row(_CURSOR, number, conversation)
         return None if row is None else WebhookCursor(*row)
 
@@ -363,8 +360,7 @@ class WebhookRecords:
             db.execute(_SAVE_CURSOR, (*place, *msgspec.structs.astuple(cursor)))
 
     def failing(self, number: int, after: str, limit: int) -> list[Delivery]:
-        """Return the conversations in which the webhook fails or has given up events, ordered by
-        id."""
+        """Return the conversations that fail or have given-up events, ordered by id."""
         union = (
             "SELECT conversation FROM webhook_cursors WHERE webhook = :webhook AND attempts > 0 AND"
             " conversation > :after UNION SELECT conversation FROM webhook_dead WHERE webhook ="
@@ -443,7 +439,6 @@ class WebhookRecords:
         return numbers
 
     def conversations(self) -> Sequence[str]:
-        """Return the store ids of all conversations with data."""
         query = (
             "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM webhook_dead"
         )

@@ -84,15 +84,12 @@ class WebhookService:
         return self._shown(kept, kept.target.secret)
 
     def list(self, tenant: str) -> stored.WebhookList:
-        """Return all webhooks of a tenant."""
         return stored.WebhookList([self._shown(kept) for kept in self._records.all(tenant)])
 
     def get(self, tenant: str, id: str) -> stored.Webhook:
-        """Return one webhook."""
         return self._shown(self._records.find(tenant, id))
 
     def change(self, tenant: str, id: str, request: stored.WebhookChange) -> stored.Webhook:
-        """Change a webhook's URL or events, or enable or disable it."""
         with self._changing:
             target = self._records.find(tenant, id).target
             if request.url is not None:
@@ -121,7 +118,6 @@ class WebhookService:
         return self._shown(kept, secret)
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a webhook."""
         with self._changing:
             self._records.remove(self._stopped(tenant, id).number)
 
@@ -170,8 +166,7 @@ class WebhookService:
     # --- recovery ---
 
     def settle(self) -> None:
-        """Delete data about conversations whose removal was interrupted by the end of the last
-        process."""
+        """Delete data about conversations whose removal the end of the last process interrupted."""
         known = self._records.conversations()
         for at in range(0, len(known), _LOOKUP_BATCH):
             ids = known[at : at + _LOOKUP_BATCH]

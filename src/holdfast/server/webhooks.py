@@ -164,15 +164,13 @@ def headers_of(id: str, body: bytes, secrets: Iterable[str], now: float) -> dict
 
 
 def message_id(webhook: str, conversation: str, event: AnyEvent) -> str:
-    """Return the `webhook-id` of an event, which is the same each time that this webhook sends
-    it."""
+    """Return the `webhook-id` of an event, the same each time that this webhook sends it."""
     name = "\n".join((webhook, conversation, str(event.seq), event.id))
     return f"msg_{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def body_of(conversation_id: str, event: AnyEvent, largest: int) -> bytes:
-    """Return the JSON of a message. An event of more than `largest` bytes is replaced by its
-    head and a link to the whole event."""
+    """Return the JSON of a message, of a larger event only its head and a link to the whole."""
     whole = ev.encode(event)
     data: dict[str, Any] = {
         "conversationId": conversation_id,
@@ -194,8 +192,7 @@ def body_of(conversation_id: str, event: AnyEvent, largest: int) -> bytes:
 
 
 def checked_events(events: Sequence[str]) -> tuple[str, ...]:
-    """Return a filter's event types without duplicates. Raises `ConfigurationError` for an
-    unknown type."""
+    """Return a filter's event types without duplicates. Raises `ConfigurationError`."""
     for one in events:
         type, dot, _ = one.partition(".")
         if len(one) > 100 or type not in TYPES or (dot and type not in _VALUES):

@@ -38,8 +38,7 @@ class Workspaces:
         self._closed = False
 
     def create(self, tenant: str, id: str | None = None) -> str:
-        """Create a folder and return its id. Raises `Conflict` if the id is taken, and
-        `TooMany`."""
+        """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,8 +52,7 @@ class Workspaces:
         return id
 
     def check(self, tenant: str, id: str) -> Path:
-        """Return the folder of a workspace. Raises `ConversationNotFound` if it does not exist
-        or belongs to another tenant."""
+        """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -64,8 +62,7 @@ class Workspaces:
         return folder
 
     def enter(self, tenant: str, id: str) -> LocalRuntime:
-        """Return the workspace's runtime, which stays open until `leave`. Raises
-        `ConversationNotFound`."""
+        """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
@@ -77,8 +74,8 @@ class Workspaces:
             raise
 
     def hold(self, tenant: str, id: str) -> Path:
-        """Return the workspace's folder for a runtime in another process. It is not deleted
-        until `leave`. Raises `ConversationNotFound`."""
+        """Return the folder, kept until `leave`, for a runtime elsewhere. Raises
+        `ConversationNotFound`."""
         return self._entered(tenant, id)[0]
 
     def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
@@ -91,7 +88,6 @@ class Workspaces:
             return folder, found
 
     def leave(self, tenant: str, id: str) -> None:
-        """End the use begun by `enter` or `hold`."""
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None:
@@ -99,8 +95,7 @@ class Workspaces:
                 found.used = self._clock()
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a folder with all its files. Raises `Conflict` while it is in use, and
-        `ConversationNotFound`."""
+        """Remove the files. Raises `Conflict` while they are in use, and `ConversationNotFound`."""
         folder = self.check(tenant, id)
         with self._lock:
             found = self._open.get((tenant, id))

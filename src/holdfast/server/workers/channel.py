@@ -106,7 +106,6 @@ class AgentReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Return an error in its transferable form."""
     if isinstance(error, HoldfastError):
         kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         reduced: Any = error.__reduce__()  # a class and its arguments
@@ -119,7 +118,6 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def error_of(fault: Fault) -> HoldfastError:
-    """Return the error of a `Fault`."""
     kind = getattr(errors, fault.kind, None)
     if isinstance(kind, type) and issubclass(kind, HoldfastError):
         try:
@@ -237,7 +235,6 @@ class WorkerChannel:
         return msgspec.msgpack.decode(slot.answer, type=type)
 
     def waiting(self) -> bool:
-        """Return True if a call waits for its answer."""
         return bool(self._slots)
 
     def signal(self, method: str, *arguments: Any) -> None:
@@ -325,8 +322,7 @@ class WorkerChannel:
             slot.settle()
 
     def end(self, why: Callable[[], Exception]) -> None:
-        """Make all present and future calls raise `why()`, because no answers can arrive any
-        more."""
+        """Make all present and future calls raise `why()`, as no answers can arrive any more."""
         with self._lock:
             self._broken = why
             slots = list(self._slots.values())

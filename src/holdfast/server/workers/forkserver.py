@@ -29,8 +29,7 @@ BORN, ENDED = 1, 2
 
 
 def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> None:
-    """Fork and watch workers until the server is gone. `workers` maps their pids to the server's
-    numbers."""
+    """Fork and watch workers until the server is gone. `workers` maps pids to its numbers."""
     signals, wake = os.pipe()
     os.set_blocking(signals, False)
     os.set_blocking(wake, False)

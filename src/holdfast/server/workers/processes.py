@@ -115,7 +115,6 @@ class WorkerProcesses:
             self._living.pop(process.number, None)
 
     def pids(self) -> list[int]:
-        """Return the pids of the live workers."""
         with self._lock:
             living = [one for one in self._living.values() if not one.ended.is_set()]
         return [process.pid for process in living if process.pid]
@@ -158,7 +157,6 @@ class _ForkServer:
         self._thread.start()
 
     def fork(self, process: WorkerProcess, channel: int, memory: int) -> None:
-        """Request a new worker with this socket."""
         with self._lock:
             self._workers[process.number] = process
             if self.gone.is_set():
@@ -166,7 +164,6 @@ class _ForkServer:
             socket.send_fds(self._control, [ORDER.pack(FORK, process.number, memory)], [channel])
 
     def kill(self, number: int) -> None:
-        """Request that a worker is killed, if it is alive."""
         try:
             with self._lock:
                 self._control.sendall(ORDER.pack(KILL, number, 0))

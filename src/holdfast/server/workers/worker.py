@@ -78,7 +78,6 @@ class _Narrowed(Policy):
         self._refused = refused
 
     def refusal(self, module: str) -> str:
-        """Return the reason why a module may not be imported, or "" if it may."""
         return self._refused.get(module) or super().refusal(module)
 
 
@@ -194,11 +193,9 @@ class Worker:
         return self._conversation().drive()
 
     def check(self, order: Order) -> AgentReport:
-        """Build an agent and return the result."""
         return self._build(order)[1]
 
     def open(self, order: Order, hosted: bool) -> AgentReport:
-        """Build an agent and open its conversation."""
         if self._live is not None:
             raise Conflict("This worker already has a conversation.")
         # The server reads crash reports from this file.
@@ -221,7 +218,6 @@ class Worker:
         self._conversation().begin(hosted)
 
     def go_on(self) -> None:
-        """Continue a run that was cut off."""
         self._conversation().resume(RUN)
 
     def report_state(self) -> None:

@@ -197,8 +197,6 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         self._report = ch.AgentReport([], [])
 
     def open(self, order: ch.Order) -> ch.AgentReport:
-        """Open the conversation in the worker. Raises the errors of building its agent, and
-        `WorkerDied`."""
         hosted = self.record.driven == HOSTED
         self._report = self.channel.call("open", order, hosted, type=ch.AgentReport)
         self._hosted = hosted

@@ -234,8 +234,8 @@ class WorkerPool:
     # --- orders ---
 
     def _order(self, id: str, wanted: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
-        """Return the order for a worker. Of the server's variables it contains only those that
-        the agent uses and may have."""
+        """Return the order for a worker. It has only those variables that the agent uses and may
+        have."""
         form = wanted.form
         if wanted.tenant == DEFAULT:
             named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
