@@ -16,22 +16,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast import commands as cmd
+from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import fold
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    ConversationNotFound,
-    HoldfastError,
-    LeaseHeld,
-    NotFound,
-    NotPending,
-    StoreError,
-)
-from holdfast.server import forms, records
+from holdfast.server import forms, records, shapes
 from holdfast.server.agents import Agents, encode
 from holdfast.server.building import BuiltAgent
 from holdfast.server.chats import Chats
@@ -43,26 +34,8 @@ from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.notifying_store import NotifyingStore
-from holdfast.server.records import (
-    HOSTED,
-    IDLE,
-    RUN,
-    ConversationOptions,
-    ConversationRecord,
-    NewRecord,
-    Records,
-    SameFile,
-)
+from holdfast.server.records import Records, SameFile
 from holdfast.server.scheduler import Scheduler
-from holdfast.server.shapes import (
-    CreatedConversation,
-    CreateRequest,
-    ForkRequest,
-    Info,
-    Item,
-    Page,
-    ToolForm,
-)
 from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
@@ -85,8 +58,8 @@ DEFAULT = records.DEFAULT
 
 _MAX_PAGE = 1000  # conversations or events in one answer
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
-_Items = list[tuple[int, Item]]
-_ItemList = list[Item]
+_Items = list[tuple[int, shapes.Item]]
+_ItemList = list[shapes.Item]
 _Calls = list[Call]
 _Healths = list[SourceHealth]
 
@@ -140,12 +113,16 @@ class Host:
         sending: Sending | None = None,
     ) -> None:
         if max_running < 1:
-            raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
+            raise errors.ConfigurationError(
+                f"max_running takes a number above 0, not {max_running!r}."
+            )
         if isolation not in ("thread", "process"):
-            raise ConfigurationError(f"isolation takes 'thread' or 'process', not {isolation!r}.")
+            raise errors.ConfigurationError(
+                f"isolation takes 'thread' or 'process', not {isolation!r}."
+            )
         self.bounds = bounds = bounds or Bounds()
         if bounds.open < 2 * max_running:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"Bounds: open takes at least twice max_running ({max_running}), not {bounds.open}."
             )
         known, isolated = dict(variables or {}), isolation == "process"
@@ -205,7 +182,9 @@ class Host:
 
     # --- create, list and remove ---
 
-    def create(self, tenant: str, request: CreateRequest, key: str = "") -> CreatedConversation:
+    def create(
+        self, tenant: str, request: shapes.CreateRequest, key: str = ""
+    ) -> shapes.CreatedConversation:
         """Create a conversation without opening it. A repeated request under the same `key`
         returns the same answer."""
         checked_id(tenant, "tenant")
@@ -213,7 +192,7 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = _id(request.id)
-        options = ConversationOptions(
+        options = records.ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
         wanted = self._agents.requested_parts(
@@ -232,7 +211,7 @@ class Host:
             found = self._records.add(
                 new, encode(_created(new, built)), key, digest, self.bounds.conversations
             )
-            answer = msgspec.json.decode(found, type=CreatedConversation)
+            answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
         except BaseException:
             if own:
                 self._forget_workspace(tenant, workspace)
@@ -242,8 +221,8 @@ class Host:
         return answer
 
     def fork(
-        self, tenant: str, id: str, request: ForkRequest, key: str = ""
-    ) -> CreatedConversation:
+        self, tenant: str, id: str, request: shapes.ForkRequest, key: str = ""
+    ) -> shapes.CreatedConversation:
         """Create a conversation that begins with another's events. Settings that the request
         omits are those of the original conversation."""
         record = self._records.find(tenant, id)
@@ -311,31 +290,33 @@ class Host:
         existing = self._store.read(record.store_id, 0, len(ids) or 1)
         if existing:
             if [event.id for event in existing] != ids:
-                raise Conflict(f"Conversation {id!r} already has events. Use another id.")
+                raise errors.Conflict(f"Conversation {id!r} already has events. Use another id.")
             return self.status(tenant, id)
         built = self._agents.build(self._agents.stored_parts(record), record.workspace)
         try:
             Conversation.from_state(state, built.agent, self._store, record.store_id).close()
-        except HoldfastError:
+        except errors.HoldfastError:
             raise
         except Exception as error:  # valid events can still contradict each other
-            with suppress(HoldfastError):
+            with suppress(errors.HoldfastError):
                 self._store.delete(record.store_id)
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"A conversation cannot continue from this state: {type(error).__name__}: {error}."
             ) from error
         return self.status(tenant, id)
 
     def list(
         self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    ) -> shapes.Page:
         """Return a page of conversations, newest first, optionally only those with `status`.
         `cursor` is the `next` of the page before."""
         if status is not None and status not in [*ConversationStatus]:
             known = ", ".join(ConversationStatus)
-            raise ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
+            raise errors.ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
         if cursor is not None and not cursor.isdecimal():
-            raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
+            raise errors.ConfigurationError(
+                f"cursor takes the `next` of a page, not {cursor[:80]!r}."
+            )
         limit = max(1, min(limit, _MAX_PAGE))
         before = None if cursor is None else min(int(cursor), 1 << 62)
         rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
@@ -352,7 +333,7 @@ class Host:
             rows = self._records.page(tenant, before, limit + 1, ids)
             items = self._items(tenant, rows, status, limit + 1)
         more = str(items[limit - 1][0]) if len(items) > limit else None
-        return Page(items=[item for _, item in items[:limit]], next=more)
+        return shapes.Page(items=[item for _, item in items[:limit]], next=more)
 
     def _items(
         self,
@@ -376,17 +357,17 @@ class Host:
                     break
         return items
 
-    def get(self, tenant: str, id: str) -> Info:
+    def get(self, tenant: str, id: str) -> shapes.Info:
         """Return a conversation's details without its events."""
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
-            return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
+        except errors.ConversationNotFound:
+            return shapes.Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
         (summary,) = self._store.list([record.store_id]) or [Summary(id)]
         item = item_of(summary, record.created, record.workspace, record.driven)
         live = self._scheduler.conversations.find(record.store_id)
         tools = self._agents.stored_tools(record) if live is None else live.report
-        return Info(
+        return shapes.Info(
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
@@ -403,13 +384,13 @@ class Host:
         self._scheduler.cut_off(record.store_id)
         try:
             self._remove(record)
-        except LeaseHeld:
+        except errors.LeaseHeld:
             self._records.set_state(record, "")
             raise
 
-    def _remove(self, record: ConversationRecord) -> None:
+    def _remove(self, record: records.ConversationRecord) -> None:
         _remove_children(self._store, record.store_id, self._records)
-        with suppress(ConversationNotFound):
+        with suppress(errors.ConversationNotFound):
             self._store.delete(record.store_id)
         self.webhooks.forget(record.store_id)
         self.chats.rows.forget(record.tenant, record.id)
@@ -423,10 +404,10 @@ class Host:
         self,
         tenant: str,
         id: str,
-        tools: Sequence[ToolForm],
+        tools: Sequence[shapes.ToolForm],
         modules: Mapping[str, str],
         client_tools: bool,
-    ) -> CreatedConversation:
+    ) -> shapes.CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
         record = self._records.find(tenant, id)
@@ -471,7 +452,7 @@ class Host:
         """
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             self._post_to_child(tenant, id, command, key)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
@@ -507,7 +488,7 @@ class Host:
             self._store.post(child, command, key)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"Conversation {id!r} was spawned by a call. Send this command to its parent"
                 " conversation."
             )
@@ -522,14 +503,16 @@ class Host:
             isinstance(one, cmd.Approve) and one.arguments_hash != hash
             for _, hash, one in decisions
         ):
-            raise NotPending(
+            raise errors.NotPending(
                 f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments"
                 " differ."
             )
         for call, _, decision in decisions:
             self._store.post(child, decision, key and f"{key}:{call}")
 
-    def _execute(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
+    def _execute(
+        self, record: records.ConversationRecord, command: cmd.Command, key: str | None
+    ) -> None:
         if key is None and self._workers is not None:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
@@ -549,8 +532,8 @@ class Host:
 
         def work(live: OpenConversation) -> str:
             with live.run_lock:
-                if live.record.driven != HOSTED:
-                    live.record = self._records.set_driven(live.record, HOSTED)
+                if live.record.driven != records.HOSTED:
+                    live.record = self._records.set_driven(live.record, records.HOSTED)
                 live.begin(hosted=True)
             return self._begun(record, live)
 
@@ -564,13 +547,13 @@ class Host:
         def work(live: OpenConversation) -> str:
             with live.run_lock:
                 live.begin(hosted=False)
-                if live.running and live.record.driven == IDLE:
-                    live.record = self._records.set_driven(live.record, RUN)
+                if live.running and live.record.driven == records.IDLE:
+                    live.record = self._records.set_driven(live.record, records.RUN)
             return self._begun(record, live)
 
         return self._scheduler.use(record, work)
 
-    def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
+    def _begun(self, record: records.ConversationRecord, live: OpenConversation) -> str:
         """Return the status of a conversation after a run was begun, and submit it to the pool."""
         status = live.status
         self._scheduler.update_offers(live)
@@ -585,7 +568,7 @@ class Host:
         next start. Return the status."""
         record = self._records.find(tenant, id)
         if record.driven:
-            self._records.set_driven(record, IDLE)
+            self._records.set_driven(record, records.IDLE)
         self._scheduler.cut_off(record.store_id)
         return self.status(tenant, id)
 
@@ -613,7 +596,7 @@ class Host:
                 if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
                     return whole(event.result, self._store.blob)
             after = events[-1].seq
-        raise NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
+        raise errors.NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
 
     def feed(self, tenant: str, id: str) -> Feed:
         """Return the feed of the conversation's events, for readers on event loops."""
@@ -661,7 +644,7 @@ class Host:
         self._workspaces.delete(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
-        with suppress(HoldfastError, OSError):
+        with suppress(errors.HoldfastError, OSError):
             self._workspaces.delete(tenant, id)
 
     # --- helpers ---
@@ -671,15 +654,17 @@ class Host:
             what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic")
         )
 
-    def _answered(self, tenant: str, key: str, digest: bytes) -> CreatedConversation | None:
+    def _answered(self, tenant: str, key: str, digest: bytes) -> shapes.CreatedConversation | None:
         if len(key) > 500:
-            raise ConfigurationError("An idempotency key takes at most 500 characters.")
+            raise errors.ConfigurationError("An idempotency key takes at most 500 characters.")
         found = self._records.find_answer(tenant, key, digest)
-        return None if found is None else msgspec.json.decode(found, type=CreatedConversation)
+        return (
+            None if found is None else msgspec.json.decode(found, type=shapes.CreatedConversation)
+        )
 
     def _check_free(self, tenant: str, id: str) -> None:
         if self._store.list([records.store_id(tenant, id)]):
-            raise Conflict(f"Conversation {id!r} already exists. Use another id.")
+            raise errors.Conflict(f"Conversation {id!r} already exists. Use another id.")
 
     # --- recovery, timer and shutdown ---
 
@@ -715,7 +700,7 @@ class Host:
         for record in self._records.interrupted():
             try:
                 self._remove(record)
-            except StoreError as error:
+            except errors.StoreError as error:
                 _log.warning(
                     "conversation %s, whose creation or removal was interrupted, could not be"
                     " removed: %s",
@@ -758,11 +743,11 @@ def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> li
     if isinstance(command, cmd.Approve) and (
         command.arguments is not None or command.arguments_hash
     ):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             "approve takes arguments and arguments_hash only together with a call_id."
         )
     if not waiting:
-        raise NotPending("No call waits for a decision.")
+        raise errors.NotPending("No call waits for a decision.")
     return list(waiting)
 
 
@@ -792,14 +777,14 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
     for child in store.list(spawned_by=id):
         if not kept.recorded(child.id):
             _remove_children(store, child.id, kept)
-            with suppress(ConversationNotFound, LeaseHeld):
+            with suppress(errors.ConversationNotFound, errors.LeaseHeld):
                 store.delete(child.id)
 
 
 def _created(
-    record: NewRecord | ConversationRecord, built: BuiltAgent, status: str = "idle"
-) -> CreatedConversation:
-    return CreatedConversation(
+    record: records.NewRecord | records.ConversationRecord, built: BuiltAgent, status: str = "idle"
+) -> shapes.CreatedConversation:
+    return shapes.CreatedConversation(
         id=record.id,
         status=status,
         created=record.created,

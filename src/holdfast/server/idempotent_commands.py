@@ -7,27 +7,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    Denied,
-    HoldfastError,
-    NotFound,
-    NotPending,
-    ToolValidationError,
-)
+from holdfast import errors
 from holdfast.server.records import ConversationRecord, Records
 
 _ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
 # The kinds of errors that a repeated request raises again, the more special ones first.
-_KINDS: tuple[type[HoldfastError], ...] = (
-    ToolValidationError,
-    NotPending,
-    Conflict,
-    NotFound,
-    Denied,
-    ConfigurationError,
+_KINDS: tuple[type[errors.HoldfastError], ...] = (
+    errors.ToolValidationError,
+    errors.NotPending,
+    errors.Conflict,
+    errors.NotFound,
+    errors.Denied,
+    errors.ConfigurationError,
 )
 
 Call = tuple[str, str]  # a call's id and the hash of its arguments
@@ -67,7 +59,7 @@ class IdempotentCommands:
         why the request was refused is raised again for a repeated request.
         """
         if len(key) > 500:
-            raise ConfigurationError("An idempotency key takes at most 500 characters.")
+            raise errors.ConfigurationError("An idempotency key takes at most 500 characters.")
         # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))

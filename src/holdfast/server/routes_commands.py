@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import commands as cmd
-from holdfast.server.bodies import (
-    AnswerRequest,
-    ApproveRequest,
-    CondenseRequest,
-    RejectRequest,
-    ResultRequest,
-    Standing,
-)
+from holdfast.server import bodies
 from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import CallId, Client, Id, Key, Routes
@@ -44,7 +37,7 @@ CALLS = (
         "Approve a waiting call",
         """Approves the named call, or all calls that wait. `arguments` replaces a call's
         arguments. The approval is bound to the hash of the arguments.""",
-        ApproveRequest,
+        bodies.ApproveRequest,
         {"callId": "3.0"},
     ),
     CommandRoute(
@@ -53,7 +46,7 @@ CALLS = (
         "reject_call",
         "Reject a waiting call",
         "The model receives the reason.",
-        RejectRequest,
+        bodies.RejectRequest,
         {"reason": "Not on main."},
     ),
     CommandRoute(
@@ -62,7 +55,7 @@ CALLS = (
         "answer_question",
         "Answer a call's question",
         "Null values decline the question.",
-        AnswerRequest,
+        bodies.AnswerRequest,
         {"questionId": "3.0?1", "values": {"city": "Ghent"}},
     ),
     CommandRoute(
@@ -80,7 +73,7 @@ CALLS = (
         "return_call",
         "Send the result of a claimed call",
         "Only the client that claimed the call may send its result.",
-        ResultRequest,
+        bodies.ResultRequest,
         {
             "result": {"content": [{"type": "text", "text": "21 degrees"}], "isError": False},
             "duration": 0.4,
@@ -116,7 +109,7 @@ RUNS = (
         "condense_conversation",
         "Condense a conversation",
         "Like `Conversation.condense`. A `condensation` event reports the outcome.",
-        CondenseRequest,
+        bodies.CondenseRequest,
         {"instructions": "Keep the ticket numbers."},
     ),
 )
@@ -141,12 +134,12 @@ def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
 def _endpoint(host: Host, row: CommandRoute) -> Any:
     def execute(
         tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
-    ) -> Standing:
+    ) -> bodies.Standing:
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value
         host.execute(tenant, id, row.command(**fields), key)
-        return Standing(host.status(tenant, id))
+        return bodies.Standing(host.status(tenant, id))
 
     types: dict[str, Any] = {"tenant": str, "id": Id}
     types |= {"call_id": CallId, "runner": Client} if "{call_id}" in row.path else {}
@@ -157,5 +150,5 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
         parameters.append(inspect.Parameter("key", kind, annotation=Key, default=None))
     endpoint: Any = execute
     endpoint.__name__, endpoint.__doc__ = row.name, row.description
-    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=Standing)
+    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=bodies.Standing)
     return endpoint

@@ -10,17 +10,9 @@ from fastapi import Query
 from holdfast.commands import Send
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
-from holdfast.server import routes_commands
+from holdfast.server import routes_commands, shapes
 from holdfast.server.bodies import MessageRequest, Sent, Standing
 from holdfast.server.routes import Id, Key, Routes
-from holdfast.server.shapes import (
-    CreatedConversation,
-    CreateRequest,
-    ForkRequest,
-    Info,
-    Page,
-    ToolsRequest,
-)
 
 _AGENT = {
     "model": {"name": "gpt-5-mini", "api_key": "${secret_1}"},
@@ -61,8 +53,8 @@ def add(routes: Routes) -> None:
         **created,
     )
     def create_conversation(
-        tenant: str, body: CreateRequest, key: Key = None
-    ) -> CreatedConversation:
+        tenant: str, body: shapes.CreateRequest, key: Key = None
+    ) -> shapes.CreatedConversation:
         """The request holds the agent's serial form. The answer says where each of its tools
         runs: on the server, in the client, or not at all."""
         return host.create(tenant, body, key or "")
@@ -78,12 +70,12 @@ def add(routes: Routes) -> None:
             str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the previous page.")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Page:
+    ) -> shapes.Page:
         """Newest first, in pages."""
         return host.list(tenant, status, cursor, limit)
 
     @routes.get("/{id}", "Get a conversation")
-    def get_conversation(tenant: str, id: Id) -> Info:
+    def get_conversation(tenant: str, id: Id) -> shapes.Info:
         """Without its events."""
         return host.get(tenant, id)
 
@@ -128,8 +120,8 @@ def add(routes: Routes) -> None:
 
     @routes.post("/{id}/fork", "Fork a conversation", example={"seq": 7}, status=201, **created)
     def fork_conversation(
-        tenant: str, id: Id, body: ForkRequest, key: Key = None
-    ) -> CreatedConversation:
+        tenant: str, id: Id, body: shapes.ForkRequest, key: Key = None
+    ) -> shapes.CreatedConversation:
         """Creates a conversation that begins with the first events of this one."""
         if body.seq is not None and not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
@@ -149,7 +141,7 @@ def add(routes: Routes) -> None:
         },
         **created,
     )
-    def set_tools(tenant: str, id: Id, body: ToolsRequest) -> CreatedConversation:
+    def set_tools(tenant: str, id: Id, body: shapes.ToolsRequest) -> shapes.CreatedConversation:
         """Replaces its tools from its next step on."""
         return host.set_tools(tenant, id, body.tools, body.tool_module_qualnames, body.client_tools)
 

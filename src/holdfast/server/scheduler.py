@@ -12,18 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    ConversationClosed,
-    ConversationNotFound,
-    HoldfastError,
-    LeaseHeld,
-    NotFound,
-    StoreError,
-)
 from holdfast.server.claims import Claims
 from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.open_conversations import OpenConversations
@@ -105,10 +96,10 @@ class Scheduler:
                 self.tend_soon()
                 try:
                     return work(live)
-                except ConversationClosed:
+                except errors.ConversationClosed:
                     if not again:
                         raise
-                except StoreError:
+                except errors.StoreError:
                     if live.failure is None or not again:
                         raise
             self.conversations.park(record.store_id, force=True)
@@ -132,7 +123,7 @@ class Scheduler:
     def _open(self, id: str) -> OpenConversation:
         try:
             live = self._opened(id)
-        except (ConversationNotFound, WorkerDied):
+        except (errors.ConversationNotFound, WorkerDied):
             raise
         except Exception as error:
             self._fail(id, error)
@@ -156,7 +147,7 @@ class Scheduler:
                 raise failure.with_traceback(None)
             self._faults.pop(id, None)
             return more
-        except (ConversationNotFound, ConversationClosed):
+        except (errors.ConversationNotFound, errors.ConversationClosed):
             return False
         except WorkerDied as died:
             return not self._closed and self._died(id, died)
@@ -186,9 +177,9 @@ class Scheduler:
                 self._records.set_driven(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
                     self._records.set_driven(record, RUN)
-        except LeaseHeld:
+        except errors.LeaseHeld:
             return True  # another thread has opened the conversation meanwhile
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             pass
         except Exception as error:
             if not self._closed:
@@ -284,10 +275,14 @@ class Scheduler:
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (ConfigurationError, Conflict, NotFound):  # already answered, or deleted
-                with suppress(HoldfastError):
+            except (
+                errors.ConfigurationError,
+                errors.Conflict,
+                errors.NotFound,
+            ):  # already answered, or deleted
+                with suppress(errors.HoldfastError):
                     self._relook(tenant, id)
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 message = "conversation %s: call %s could not be settled yet: %s"
                 _log.warning(message, id, settle.call_id, error)
         now = self._clock()
@@ -311,7 +306,7 @@ class Scheduler:
     def _relook(self, tenant: str, id: str) -> None:
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             self.claims.update(tenant, id, ())
             raise
         with self.conversations.use(record.store_id) as live:

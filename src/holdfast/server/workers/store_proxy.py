@@ -12,10 +12,10 @@ import msgspec
 
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast import store
 from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
 from holdfast.runtime import processes
 from holdfast.server.workers.channel import callable_methods
-from holdfast.store import Batch, Blob, Budget, Lease, Reservation, Settlement, Shortage, Summary
 
 if TYPE_CHECKING:
     from holdfast.server.notifying_store import NotifyingStore
@@ -40,18 +40,18 @@ class WorkerStoreProxy:
         self._store = store
         self._notify = notify
         self._moved = moved
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, store.Lease] = {}
         self._family = {id}
         self._marks: set[str] = set()
 
     def append(
         self,
         events: list[bytes],
-        summary: Summary,
+        summary: store.Summary,
         done_commands: list[int],
-        blobs: list[Blob],
-        settlements: list[Settlement],
-        reservation: Reservation | None,
+        blobs: list[store.Blob],
+        settlements: list[store.Settlement],
+        reservation: store.Reservation | None,
     ) -> bool:
         id, decoded = summary.id, [ev.decode(data) for data in events]
         if id not in self._leases or (id != self.id and summary.spawner not in self._family):
@@ -61,7 +61,7 @@ class WorkerStoreProxy:
         self._check_settled(settlements)
         if reservation is not None:
             self._check_spending([reservation.key], reservation.roots)
-        batch = Batch(decoded, summary, done_commands, blobs, settlements, reservation)
+        batch = store.Batch(decoded, summary, done_commands, blobs, settlements, reservation)
         held = self._store.append(self._held(id), batch)
         if decoded and id == self.id:
             self.status = summary.status
@@ -93,7 +93,7 @@ class WorkerStoreProxy:
         self._marks.update(notes)
         self._store.note(self._held(id), notes)
 
-    def acquire(self, id: str) -> Lease:
+    def acquire(self, id: str) -> store.Lease:
         id = self._ours(id)
         if id not in self._leases:
             self._leases[id] = self._store.acquire(id, self._notify)
@@ -106,22 +106,22 @@ class WorkerStoreProxy:
         if (lease := self._leases.pop(id or self.id, None)) is not None:
             self._store.release(lease)
 
-    def list(self, id: str, spawned: bool) -> list[Summary]:
+    def list(self, id: str, spawned: bool) -> list[store.Summary]:
         id = self._ours(id)
         return self._store.list(spawned_by=id) if spawned else self._store.list([id])
 
-    def bound(self, id: str, budget: Budget | None) -> None:
+    def bound(self, id: str, budget: store.Budget | None) -> None:
         lease = self._held(id)
         if budget is not None:
             budget = msgspec.structs.replace(budget, root=lease.conversation_id)
         self._store.bound(lease, budget)
 
-    def reserve(self, id: str, wanted: Reservation) -> Shortage | None:
+    def reserve(self, id: str, wanted: store.Reservation) -> store.Shortage | None:
         lease = self._held(id)
         self._check_spending([wanted.key], wanted.roots)
         return self._store.reserve(lease, wanted)
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settled: Sequence[store.Settlement]) -> None:
         self._check_settled(settled)
         self._store.settle(settled)
 
@@ -144,7 +144,7 @@ class WorkerStoreProxy:
             self._family.add(id)
         return id
 
-    def _held(self, id: str) -> Lease:
+    def _held(self, id: str) -> store.Lease:
         lease = self._leases.get(id or self.id)
         if lease is None:
             raise Fenced(
@@ -152,7 +152,7 @@ class WorkerStoreProxy:
             )
         return lease
 
-    def _check_settled(self, settled: Sequence[Settlement]) -> None:
+    def _check_settled(self, settled: Sequence[store.Settlement]) -> None:
         keys = [one.key for one in settled if one.key]
         self._check_spending(keys, [root for one in settled for root in one.roots])
 
