@@ -278,14 +278,14 @@ def test_ids_that_could_be_a_path_or_anothers_are_refused(host: Host, id: str) -
     with pytest.raises(ConfigurationError, match="takes an id"):
         host.create(T, saying("hi", id=id))
     with pytest.raises(ConfigurationError):
-        host.workspace_create(T, id)
+        host.workspaces.create(T, id)
     with pytest.raises(ConversationNotFound), host.workspace(T, id):
         pass
 
 
 def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
     host.create("acme", saying("hi", id="a"))
-    host.workspace_create("acme", "w")
+    host.workspaces.create("acme", "w")
     attempts: list[Callable[[], Any]] = [
         lambda: host.get(T, "a"),
         lambda: host.state(T, "a"),
@@ -302,7 +302,7 @@ def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
         lambda: host.set_tools(T, "a", [], {}, True),
         lambda: host.execute(T, "a", Approve("", "")),
         lambda: host.get(T, "acme/a"),
-        lambda: host.workspace_delete(T, "w"),
+        lambda: host.workspaces.delete(T, "w"),
         lambda: host.create(T, saying("hi", workspace="w")),
     ]
     for attempt in attempts:
@@ -473,8 +473,8 @@ def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_ke
                 host.execute(T, id, Claim(call.id, f"client-{id}"))
         for _ in range(5):
             now[0] += 10.0
-            host.seen(T, "client-kept")
-            host.seen("acme", "client-lost")  # another tenant's
+            host.claims.seen(T, "client-kept")
+            host.claims.seen("acme", "client-lost")  # another tenant's
             host.tend()
         finished(host, "lost")
         (result,) = [
@@ -486,7 +486,7 @@ def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_ke
         assert host.state(T, "kept").offers[0].runner == "client-kept"
         assert host.state(T, "never").offers[0].runner == ""
         now[0] += 60.0
-        host.seen(T, "client-kept")
+        host.claims.seen(T, "client-kept")
         host.tend()
         finished(host, "never")
         assert host.state(T, "kept").offers
@@ -502,18 +502,18 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         host.execute(T, "a", Send("go"))
         host.execute(T, "a", Claim(offered(host, "a").call.id, "me"))
         now[0] += 15.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         assert host.state(T, "a").offers
     with host_of(tmp_path, clock=lambda: now[0]) as host:
         host.recover()
         until(lambda: host.stats()["client_calls"] == 1)
         now[0] += 15.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         assert host.state(T, "a").offers
         now[0] += 6.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         until(
             lambda: "toolResult" in types(host, "a")
@@ -1135,15 +1135,15 @@ def test_what_another_process_posts_to_a_parked_one_is_heard(host: Host) -> None
 def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
     host: Host, tmp_path: Path
 ) -> None:
-    id = host.workspace_create(T)
+    id = host.workspaces.create(T)
     with pytest.raises(Conflict):
-        host.workspace_create(T, id)
+        host.workspaces.create(T, id)
     folder = tmp_path / "workspaces" / T / id
     assert folder.stat().st_mode & 0o777 == 0o700
     with host.workspace(T, id) as runtime:
         runtime.write_file("a.txt", "hello")
         with pytest.raises(Conflict, match="in use"):
-            host.workspace_delete(T, id)
+            host.workspaces.delete(T, id)
     with LocalRuntime() as other:
         asked = saying(
             ("terminal", {"command": "cat a.txt"}), "done", tools=other.tools, id="a", workspace=id
@@ -1154,9 +1154,9 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
     finished(host, "a")
     assert "hello" in host.state(T, "a").to_json().decode()
     with pytest.raises(Conflict, match="in use"):
-        host.workspace_delete(T, id)
+        host.workspaces.delete(T, id)
     host.close(T, "a")
-    host.workspace_delete(T, id)
+    host.workspaces.delete(T, id)
     assert list((tmp_path / "workspaces" / T).iterdir()) == []
     with pytest.raises(ConfigurationError, match=r"workspace .* was deleted"):
         host.execute(T, "a", Send("more"))
@@ -1166,11 +1166,11 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
 def test_bounds_are_told_by_their_names(tmp_path: Path) -> None:
     bounds = Bounds(conversations=1, workspaces=1, tools=1, tools_bytes=2000, agent_bytes=2000)
     with host_of(tmp_path, bounds=bounds) as host:
-        host.workspace_create(T)
-        host.workspace_create("acme")
+        host.workspaces.create(T)
+        host.workspaces.create("acme")
         one, two = Tool.from_function(greet), Tool.from_function(greet, name="two")
         attempts: dict[str, Callable[[], Any]] = {
-            "workspaces": lambda: host.workspace_create(T),
+            "workspaces": lambda: host.workspaces.create(T),
             "tools": lambda: host.create(T, saying("hi", tools=[one, two])),
             "tools_bytes": lambda: host.create(
                 T, saying("hi", tools=[Tool.from_function(greet, description="x" * 3000)])

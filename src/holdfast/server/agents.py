@@ -16,7 +16,7 @@ from holdfast.server import building, forms
 from holdfast.server.building import AgentParts, BuiltAgent, ToolRecord
 from holdfast.server.feed import Feeds
 from holdfast.server.limits import Bounds
-from holdfast.server.local_conversation import LocalConversation, OpenConversation
+from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
     ConversationOptions,
@@ -30,6 +30,7 @@ from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
+    from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.worker_observations import WorkerObservations
     from holdfast.server.workers.worker_pool import WorkerPool
     from holdfast.store import Store

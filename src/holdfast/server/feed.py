@@ -65,9 +65,10 @@ class FeedReader:
                 frames = feed.recent(after_seq, limit)
                 ended = feed.ended or self._closed
                 # A note waits until its reader has the events that were appended before it.
-                current = (
-                    feed.is_last(frames) if frames else frames is not None or self._empty == count
-                )
+                if frames:
+                    current = frames[-1] is feed.last
+                else:
+                    current = frames is not None or self._empty == count
                 notes = self._new_notes() if current or ended else []
                 if frames or notes or ended:
                     return FeedBatch(frames or [], notes, ended)
@@ -76,15 +77,11 @@ class FeedReader:
                     self.woken = self.loop.create_future()
                     feed.waiting.add(self)
             if not wait:
-                frames = await self.loop.run_in_executor(
-                    None, feed.read, after_seq, min(limit, self._page)
-                )
+                page = min(limit, self._page)
+                frames = await self.loop.run_in_executor(None, feed.read, after_seq, page)
                 if frames:
-                    self._page = min(
-                        PAGE_EVENTS,
-                        max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
-                        8 * self._page,
-                    )
+                    fitting = len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)
+                    self._page = min(PAGE_EVENTS, max(1, fitting), 8 * self._page)
                     return FeedBatch(frames, [])
                 self._empty = count
             elif not await self._wait(until):
@@ -92,10 +89,11 @@ class FeedReader:
 
     def _new_notes(self) -> list[TransientNote]:
         """Return the notes since the last call; under the feed's lock."""
-        before = self._note
-        notes, self._note = self._feed.notes_after(before)
-        self.missed += self._note - before - len(notes)
-        return notes
+        feed, before = self._feed, self._note
+        self._note = feed.note_count
+        new = min(feed.note_count - before, len(feed.notes))
+        self.missed += self._note - before - new
+        return list(feed.notes)[-new:] if new > 0 else []
 
     async def _wait(self, until: float | None) -> bool:
         """Wait to be woken. Return True if that happened in time."""
@@ -115,6 +113,11 @@ class FeedReader:
         """Signal that there may be something to read. Call it on the loop's thread."""
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
+
+    @staticmethod
+    def wake_all(readers: list[FeedReader]) -> None:
+        for reader in readers:
+            reader.wake()
 
     def close(self) -> None:
         """Stop reading; a waiting `next` returns. Idempotent."""
@@ -139,7 +142,7 @@ class Feed:
         self.lock = threading.Lock()  # held only briefly
         self._ring: deque[EventFrame] = deque()
         self._bytes = 0
-        self._notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
+        self.notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
         self.note_count = 0  # the number of notes so far
         self.append_count = 0  # the number of appends so far
         self.readers = 0
@@ -155,10 +158,18 @@ class Feed:
         with self.lock:
             self.readers -= 1
             if not self.readers:
-                self._ring.clear()
-                self._bytes = 0
+                self._clear()
+
+    def _clear(self) -> None:
+        self._ring.clear()
+        self._bytes = 0
 
     # --- for readers, under the lock ---
+
+    @property
+    def last(self) -> EventFrame | None:
+        """The newest event in the ring."""
+        return self._ring[-1] if self._ring else None
 
     def recent(self, after_seq: int, limit: int) -> list[EventFrame] | None:
         """Return the events after `after_seq`, or None if the ring does not reach back far
@@ -175,15 +186,6 @@ class Feed:
             found.append(ring[index])
         return found
 
-    def is_last(self, frames: list[EventFrame]) -> bool:
-        """Return True if no event follows these in the ring."""
-        return frames[-1].seq == self._ring[-1].seq
-
-    def notes_after(self, number: int) -> tuple[list[TransientNote], int]:
-        """Return the notes after the first `number`, and the number of all notes so far."""
-        new = min(self.note_count - number, len(self._notes))
-        return (list(self._notes)[-new:] if new > 0 else []), self.note_count
-
     def read(self, after_seq: int, limit: int) -> list[EventFrame]:
         """Read a page of the journal. Blocks; call it without the lock."""
         return [encode_frame(event) for event in self._read(after_seq, limit)]
@@ -192,32 +194,25 @@ class Feed:
 
     def appended(self, events: Sequence[AnyEvent]) -> None:
         """Deliver events that are in the store now. Call it in the journal's order."""
-        if not self.readers:  # a reader that subscribes now reads the events from the store
-            with self.lock:
-                self._ring.clear()
-                self._bytes = 0
-                self.append_count += 1
-                woken = self._woken()
-        else:
-            frames = [encode_frame(event) for event in events]
-            with self.lock:
-                ring = self._ring
-                if ring and frames and frames[0].seq != ring[-1].seq + 1:
-                    ring.clear()
-                    self._bytes = 0
-                ring.extend(frames)
-                self._bytes += sum(len(one.data) for one in frames)
-                while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
-                    self._bytes -= len(ring.popleft().data)
-                self.append_count += 1
-                woken = self._woken()
+        # Without readers the ring is empty: one that subscribes now reads from the store.
+        frames = [encode_frame(event) for event in events] if self.readers else []
+        with self.lock:
+            ring = self._ring
+            if not frames or (ring and frames[0].seq != ring[-1].seq + 1):
+                self._clear()
+            ring.extend(frames)
+            self._bytes += sum(len(one.data) for one in frames)
+            while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
+                self._bytes -= len(ring.popleft().data)
+            self.append_count += 1
+            woken = self._woken()
         _wake(woken)
 
     def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
         if self.readers:
             with self.lock:
-                self._notes.append(note)
+                self.notes.append(note)
                 self.note_count += 1
                 woken = self._woken()
             _wake(woken)
@@ -240,14 +235,9 @@ def _wake(readers: Iterable[FeedReader]) -> None:
         by_loop.setdefault(reader.loop, []).append(reader)
     for loop, waiting in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_wake_all, waiting)
+            loop.call_soon_threadsafe(FeedReader.wake_all, waiting)
         except RuntimeError:
             continue  # the loop is closed, and so are its readers
-
-
-def _wake_all(readers: list[FeedReader]) -> None:
-    for reader in readers:
-        reader.wake()
 
 
 class Feeds:

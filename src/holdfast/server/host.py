@@ -32,7 +32,6 @@ from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
-from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.records import Records, SameFile
 from holdfast.server.scheduler import Scheduler
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime import LocalRuntime
+    from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.policy import Policy
     from holdfast.server.workers.worker_conversation import Patience
     from holdfast.server.workers.worker_pool import WorkerPool
@@ -59,7 +59,6 @@ DEFAULT = records.DEFAULT
 _MAX_PAGE = 1000  # conversations or events in one answer
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
 _Items = list[tuple[int, shapes.Item]]
-_ItemList = list[shapes.Item]
 _Calls = list[Call]
 _Healths = list[SourceHealth]
 
@@ -136,7 +135,7 @@ class Host:
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self._workspaces = Workspaces(Path(root), bounds, idle, clock)
+        self.workspaces = Workspaces(Path(root), bounds, idle, clock)
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
@@ -147,7 +146,7 @@ class Host:
         self._agents = Agents(
             self._store,
             records,
-            self._workspaces,
+            self.workspaces,
             self._feeds,
             policy,
             known,
@@ -156,23 +155,24 @@ class Host:
             self.observers,
             self._elsewhere,
         )
+        self.claims = Claims(claim_timeout, client_grace, clock)
         self._scheduler = Scheduler(
             self._store,
             records,
             self._agents.open,
-            self._workspaces,
-            Claims(claim_timeout, client_grace, clock),
+            self.workspaces,
+            self.claims,
             max_running,
             bounds.open,
             idle,
             clock,
             deaths,
         )
-        self._family = Descendants(self._store, records)
+        self.family = Descendants(self._store, records)
         self.chats = Chats(
             self._store, records, self._agents, self._scheduler.conversations, self.delete
         )
-        self.webhooks = WebhookService(store, records, self._family, sending, bounds.webhooks)
+        self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -199,10 +199,10 @@ class Host:
             tenant, request.agent, request.secrets, request.tools, options
         )
         if request.workspace:
-            self._workspaces.check(tenant, request.workspace)
+            self.workspaces.check(tenant, request.workspace)
         workspace, own = request.workspace, False
         if not workspace and self._agents.needs_runtime(wanted):
-            workspace, own = self._workspaces.create(tenant), True
+            workspace, own = self.workspaces.create(tenant), True
         try:
             built = self._agents.build(wanted, workspace)  # reports an invalid agent now
             self._check_free(tenant, id)
@@ -253,7 +253,7 @@ class Host:
         if request.workspace is not None:
             workspace, own = request.workspace, False
             if workspace:
-                self._workspaces.check(tenant, workspace)
+                self.workspaces.check(tenant, workspace)
         built = self._agents.build(wanted, workspace)
         new = self._agents.new_record(new_id, wanted, built, workspace, own)
         new = msgspec.structs.replace(new, state="making")
@@ -362,7 +362,7 @@ class Host:
         try:
             record = self._records.find(tenant, id)
         except errors.ConversationNotFound:
-            return shapes.Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
+            return shapes.Info(**msgspec.structs.asdict(item_of(self.family.child(tenant, id))))
         (summary,) = self._store.list([record.store_id]) or [Summary(id)]
         item = item_of(summary, record.created, record.workspace, record.driven)
         live = self._scheduler.conversations.find(record.store_id)
@@ -483,7 +483,7 @@ class Host:
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, for the process that drives
         it. As the command is only posted, this is the last chance to report an error."""
-        child = self._family.child(tenant, id).id
+        child = self.family.child(tenant, id).id
         if isinstance(command, cmd.Answer):
             self._store.post(child, command, key)
             return
@@ -574,21 +574,21 @@ class Host:
 
     def state(self, tenant: str, id: str) -> ConversationState:
         """Return a snapshot, like `Conversation.state`. Opens nothing."""
-        return ConversationState(id, self._store.read(self._family.place(tenant, id)))
+        return ConversationState(id, self._store.read(self.family.place(tenant, id)))
 
     def status(self, tenant: str, id: str) -> str:
-        found = self._store.list([self._family.place(tenant, id)])
+        found = self._store.list([self.family.place(tenant, id)])
         return found[0].status if found else "idle"
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
         """Return the events after `after_seq`, at most `limit` and at most 1,000. Opens nothing."""
         return self._store.read(
-            self._family.place(tenant, id), after_seq, max(0, min(limit, _MAX_PAGE))
+            self.family.place(tenant, id), after_seq, max(0, min(limit, _MAX_PAGE))
         )
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
         """Return the whole result of a call, like `Conversation.get_output`. Opens nothing."""
-        place = self._family.place(tenant, id)
+        place = self.family.place(tenant, id)
         begin = call_id.partition(".")[0]
         after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
         while events := self._store.read(place, after, _MAX_PAGE):
@@ -600,22 +600,13 @@ class Host:
 
     def feed(self, tenant: str, id: str) -> Feed:
         """Return the feed of the conversation's events, for readers on event loops."""
-        return self._feeds.get(self._family.place(tenant, id))
-
-    def children(self, tenant: str, id: str) -> _ItemList:
-        """Return the conversations that its calls spawned, oldest first. The reading methods
-        accept their ids too. Opens nothing."""
-        return self._family.children(tenant, id)
+        return self._feeds.get(self.family.place(tenant, id))
 
     def services(self, tenant: str, id: str) -> _Healths | None:
         """Check and return the health of the conversation's tool services. None if it is not
         open in this process."""
-        live = self._scheduler.conversations.find(self._family.place(tenant, id))
+        live = self._scheduler.conversations.find(self.family.place(tenant, id))
         return None if live is None else live.services()
-
-    def seen(self, tenant: str, client_id: str) -> None:
-        """Record that a client is alive, so that it keeps its claimed calls."""
-        self._scheduler.claims.seen(tenant, client_id)
 
     # --- workspaces ---
 
@@ -625,27 +616,19 @@ class Host:
         token = os.urandom(8)
         return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
 
-    def workspace_create(self, tenant: str, id: str | None = None) -> str:
-        return self._workspaces.create(tenant, id)
-
     @contextmanager
     def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
         """Yield a workspace's runtime, which stays open within the block."""
-        runtime = self._workspaces.enter(tenant, id)
+        runtime = self.workspaces.enter(tenant, id)
         self._scheduler.tend_soon()
         try:
             yield runtime
         finally:
-            self._workspaces.leave(tenant, id)
-
-    def workspace_delete(self, tenant: str, id: str) -> None:
-        """Remove a workspace with its files. Raises `Conflict` while an open conversation uses
-        it."""
-        self._workspaces.delete(tenant, id)
+            self.workspaces.leave(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
         with suppress(errors.HoldfastError, OSError):
-            self._workspaces.delete(tenant, id)
+            self.workspaces.delete(tenant, id)
 
     # --- helpers ---
 
@@ -688,7 +671,7 @@ class Host:
         return {
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),
-            "workspaces": self._workspaces.count(),
+            "workspaces": self.workspaces.count(),
             "workers": 0 if self._workers is None else self._workers.count(),
             **self._scheduler.stats(),
             **self.webhooks.stats(),
@@ -720,7 +703,7 @@ class Host:
         self._scheduler.close(until)
         if self._workers is not None:
             self._workers.close()
-        self._workspaces.close()
+        self.workspaces.close()
         self.webhooks.close()
         self._records.close()
         self._store.close()

@@ -140,7 +140,7 @@ def add_family(routes: Routes) -> None:
         """Oldest first. The routes for state, events, stream and outputs accept the ids of
         spawned conversations. Of the commands they accept only decisions and answers; send
         others to the parent."""
-        return Page(items=host.children(tenant, id))
+        return Page(items=host.family.children(tenant, id))
 
     @routes.get(
         "/services",

@@ -57,12 +57,12 @@ def add(routes: Routes) -> None:
     def create_workspace(tenant: str, body: bodies.WorkspaceRequest) -> bodies.Workspace:
         """Creates an empty folder. If a workspace with this id exists, it is left unchanged and
         the answer is 409."""
-        return bodies.Workspace(host.workspace_create(tenant, body.id))
+        return bodies.Workspace(host.workspaces.create(tenant, body.id))
 
     @routes.delete("/{workspace}", "Remove a workspace", conflicts=True)
     def delete_workspace(tenant: str, workspace: WorkspaceId) -> None:
         """Removes the workspace with all its files."""
-        host.workspace_delete(tenant, workspace)
+        host.workspaces.delete(tenant, workspace)
 
     @routes.post(
         "/{workspace}/commands",

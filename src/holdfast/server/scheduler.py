@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -16,7 +16,6 @@ from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
 from holdfast.server.claims import Claims
-from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.pool import RunPool
 from holdfast.server.records import (
@@ -31,6 +30,9 @@ from holdfast.server.records import (
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.server.local_conversation import OpenConversation
 
 _log = logging.getLogger("holdfast")
 

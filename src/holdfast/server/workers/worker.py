@@ -189,7 +189,7 @@ class Worker:
             self._live.hand_over()
 
     def drive(self) -> bool:
-        """See `OpenConversation.drive`, as for the methods without a docstring."""
+        """See `LocalConversation.drive`, as for the methods without a docstring."""
         return self._conversation().drive()
 
     def check(self, order: Order) -> AgentReport:

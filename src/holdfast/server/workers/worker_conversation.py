@@ -14,7 +14,6 @@ from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConversationClosed, StoreError
 from holdfast.server.claims import OfferedCall
-from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.records import HOSTED
 from holdfast.server.workers import channel as ch
 from holdfast.server.workers import store_proxy
@@ -164,8 +163,8 @@ assert not _OWN_METHODS.keys() & store_proxy.METHODS.keys(), "two methods have o
 METHODS = _OWN_METHODS | store_proxy.METHODS
 
 
-class WorkerConversation(WorkerConnection, OpenConversation):
-    """An `OpenConversation` in a worker process. `order` returns the worker's instructions for a
+class WorkerConversation(WorkerConnection):
+    """An open conversation in a worker process. `order` returns the worker's instructions for a
     record, `note` receives its notifications, and `moved` is called when it makes progress."""
 
     def __init__(
@@ -194,14 +193,14 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         self._news = False  # True if the worker must still be told about new commands
         self._interrupted: float | None = None  # the deadline for a stop after an interrupt
         self._lingers: float | None = None  # the deadline for the end of abandoned calls
-        self._report = ch.AgentReport([], [])
+        self.report = ch.AgentReport([], [])
 
     def open(self, order: ch.Order) -> ch.AgentReport:
         hosted = self.record.driven == HOSTED
-        self._report = self.channel.call("open", order, hosted, type=ch.AgentReport)
+        self.report = self.channel.call("open", order, hosted, type=ch.AgentReport)
         self._hosted = hosted
-        self._store_proxy.status = self._store_proxy.status or self._report.status
-        return self._report
+        self._store_proxy.status = self._store_proxy.status or self.report.status
+        return self.report
 
     # --- requests ---
 
@@ -278,16 +277,12 @@ class WorkerConversation(WorkerConnection, OpenConversation):
 
     # --- tools ---
 
-    @property
-    def report(self) -> ch.AgentReport:
-        return self._report
-
     def services(self) -> list[SourceHealth] | None:
         """Return None, because the connections are in the worker."""
         return None
 
     def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        self._report = self.channel.call("set_tools", self._order(record), type=ch.AgentReport)
+        self.report = self.channel.call("set_tools", self._order(record), type=ch.AgentReport)
 
     def close(self, timeout: float) -> None:
         self.closing = self.died is None
