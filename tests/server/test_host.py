@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
 from holdfast.server.records import IDLE, ConversationRecord, Records
-from holdfast.server.shapes import CreateRequest, ForkRequest
+from holdfast.server.shapes import CreateRequest, ForkRequest, ToolsRequest
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import REPO
@@ -299,7 +299,7 @@ def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
         lambda: host.output(T, "a", "1.0"),
         lambda: host.feed(T, "a"),
         lambda: host.fork(T, "a", ForkRequest()),
-        lambda: host.set_tools(T, "a", [], {}, True),
+        lambda: host.set_tools(T, "a", ToolsRequest(tools=[])),
         lambda: host.execute(T, "a", Approve("", "")),
         lambda: host.get(T, "acme/a"),
         lambda: host.workspaces.delete(T, "w"),
@@ -530,13 +530,13 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(host: Host) -> None:
     host.execute(T, "a", Send("hello"))
     finished(host, "a")
     forms = tools_of(Agent(ScriptedLLM([]), tools=[one, two]))
-    changed = host.set_tools(T, "a", forms, {}, True)
+    changed = host.set_tools(T, "a", ToolsRequest(tools=forms))
     assert [tool.name for tool in changed.tools] == ["greet", "two"]
     host.execute(T, "a", Send("again"))
     until(lambda: host.state(T, "a").answer == "second")
     host.close(T, "a")
     host.start(T, "a")
-    host.set_tools(T, "a", forms[1:], {}, True)
+    host.set_tools(T, "a", ToolsRequest(tools=forms[1:]))
     host.execute(T, "a", Send("once more"))
     finished(host, "a")
     heads = [

@@ -24,7 +24,7 @@ from holdfast.commands import Claim, Interrupt, Resume, Return, Send
 from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
-from holdfast.server.shapes import CreateRequest, Info
+from holdfast.server.shapes import CreateRequest, Info, ToolsRequest
 from holdfast.server.workers import channel as ms
 from holdfast.server.workers.worker_conversation import Patience, WorkerConversation
 from tests.leftovers import Owned
@@ -505,13 +505,8 @@ def test_tools_come_and_go_in_a_worker(tmp_path: Path, parts: Path, model: Model
         host.start(T, "a")
         host.execute(T, "a", Send("fine"))
         finished(host, "a")
-        changed = host.set_tools(
-            T,
-            "a",
-            [ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)],
-            {},
-            True,
-        )
+        late = ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)
+        changed = host.set_tools(T, "a", ToolsRequest(tools=[late]))
         assert [tool.name for tool in changed.tools] == ["late"]
         assert [tool.name for tool in host.get(T, "a").tools] == ["late"]
         host.execute(T, "a", Send("fine"))

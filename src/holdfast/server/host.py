@@ -208,9 +208,8 @@ class Host:
             self._check_free(tenant, id)
             new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
-            found = self._records.add(
-                new, encode(_created(new, built)), key, digest, self.bounds.conversations
-            )
+            made, most = encode(_created(new, built)), self.bounds.conversations
+            found = self._records.add(new, made, key, digest, most)
             answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
         except BaseException:
             if own:
@@ -230,14 +229,13 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         new_id = _id(request.id)
+        place = records.store_id(tenant, new_id)
         kept = self._agents.stored_parts(record)
-        modules, client_tools = request.tool_module_qualnames, request.client_tools
-        options = record.options
-        options = msgspec.structs.replace(
-            options,
-            modules=options.modules if modules is None else modules,
-            client_tools=options.client_tools if client_tools is None else client_tools,
-        )
+        options, modules = record.options, request.tool_module_qualnames
+        if modules is not None:
+            options = msgspec.structs.replace(options, modules=modules)
+        if request.client_tools is not None:
+            options = msgspec.structs.replace(options, client_tools=request.client_tools)
         form, secrets = kept.form, kept.secrets
         if request.agent is not None:
             # A different agent gets only secrets from this request, because it could send the
@@ -264,13 +262,12 @@ class Host:
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
                 # A fork takes no lease of either conversation; it only reads the original.
-                forked = Conversation(built.agent, self._store, record.store_id).fork(
-                    request.seq, id=records.store_id(tenant, new_id)
-                )
+                original = Conversation(built.agent, self._store, record.store_id)
+                forked = original.fork(request.seq, id=place)
                 created = _created(new, built, forked.status.value)
                 forked.close()
                 self._records.mark_complete(tenant, new_id, encode(created), key, digest)
-                self.webhooks.look(records.store_id(tenant, new_id))
+                self.webhooks.look(place)
             except BaseException:
                 for half in self._records.interrupted():
                     if (half.tenant, half.id) == (tenant, new_id):
@@ -401,21 +398,16 @@ class Host:
             self._forget_workspace(record.tenant, record.workspace)
 
     def set_tools(
-        self,
-        tenant: str,
-        id: str,
-        tools: Sequence[shapes.ToolForm],
-        modules: Mapping[str, str],
-        client_tools: bool,
+        self, tenant: str, id: str, request: shapes.ToolsRequest
     ) -> shapes.CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
-        record = self._records.find(tenant, id)
+        record, tools = self._records.find(tenant, id), request.tools
         kept = self._agents.stored_parts(record)
         form = forms.with_tools(kept.form, [tool.name for tool in tools])
-        options = msgspec.structs.replace(
-            record.options, modules=dict(modules), client_tools=client_tools
-        )
+        modules, client_tools = request.tool_module_qualnames, request.client_tools
+        options = record.options
+        options = msgspec.structs.replace(options, modules=modules, client_tools=client_tools)
         wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         with self._scheduler.conversations.use(record.store_id) as live:
             record, built = self._agents.replace(record, wanted)
@@ -456,12 +448,9 @@ class Host:
             self._post_to_child(tenant, id, command, key)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
-            if key is None:
-                self._execute(record, command, None)
-            else:
-                self._idempotent.once(
-                    record, key, command, lambda _: self._execute(record, command, key)
-                )
+            self._idempotent.once(
+                record, key, command, lambda _: self._execute(record, command, key)
+            )
             return
 
         def pending() -> _Calls:
@@ -475,10 +464,7 @@ class Host:
             for call, hash in calls:
                 self._execute(record, _about(command, call, hash), key and f"{key}:{call}")
 
-        if key is None:
-            decide(pending())
-        else:
-            self._idempotent.once(record, key, _decision(command), decide, pending)
+        self._idempotent.once(record, key, _decision(command), decide, pending)
 
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, for the process that drives
@@ -528,40 +514,32 @@ class Host:
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
         server. Return the status. Idempotent."""
-        record = self._records.find(tenant, id)
-
-        def work(live: OpenConversation) -> str:
-            with live.run_lock:
-                if live.record.driven != records.HOSTED:
-                    live.record = self._records.set_driven(live.record, records.HOSTED)
-                live.begin(hosted=True)
-            return self._begun(record, live)
-
-        return self._scheduler.use(record, work)
+        return self._begin(tenant, id, hosted=True)
 
     def run(self, tenant: str, id: str) -> str:
         """Drive the conversation until it rests, continuing after a pause or an error like
         `Conversation.run`. Return the status without waiting for the run."""
+        return self._begin(tenant, id, hosted=False)
+
+    def _begin(self, tenant: str, id: str, hosted: bool) -> str:
         record = self._records.find(tenant, id)
 
         def work(live: OpenConversation) -> str:
             with live.run_lock:
-                live.begin(hosted=False)
-                if live.running and live.record.driven == records.IDLE:
+                if hosted and live.record.driven != records.HOSTED:
+                    live.record = self._records.set_driven(live.record, records.HOSTED)
+                live.begin(hosted)
+                if not hosted and live.running and live.record.driven == records.IDLE:
                     live.record = self._records.set_driven(live.record, records.RUN)
-            return self._begun(record, live)
+            status = live.status
+            self._scheduler.update_offers(live)
+            # Also if another thread has done all the work already: that thread does not record the
+            # end of this run.
+            if live.has_work or live.running:
+                self._scheduler.wake(record.store_id)
+            return status.value
 
         return self._scheduler.use(record, work)
-
-    def _begun(self, record: records.ConversationRecord, live: OpenConversation) -> str:
-        """Return the status of a conversation after a run was begun, and submit it to the pool."""
-        status = live.status
-        self._scheduler.update_offers(live)
-        # Also if another thread has done all the work already: that thread does not record the end
-        # of this run.
-        if live.has_work or live.running:
-            self._scheduler.wake(record.store_id)
-        return status.value
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
@@ -582,9 +560,8 @@ class Host:
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
         """Return the events after `after_seq`, at most `limit` and at most 1,000. Opens nothing."""
-        return self._store.read(
-            self.family.place(tenant, id), after_seq, max(0, min(limit, _MAX_PAGE))
-        )
+        most = max(0, min(limit, _MAX_PAGE))
+        return self._store.read(self.family.place(tenant, id), after_seq, most)
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
         """Return the whole result of a call, like `Conversation.get_output`. Opens nothing."""
@@ -633,17 +610,13 @@ class Host:
     # --- helpers ---
 
     def _digest(self, what: str, request: object) -> bytes:
-        return self._records.seal.digest(
-            what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic")
-        )
+        encoded = msgspec.json.encode(request, order="deterministic")
+        return self._records.seal.digest(what.encode() + b"\n" + encoded)
 
     def _answered(self, tenant: str, key: str, digest: bytes) -> shapes.CreatedConversation | None:
-        if len(key) > 500:
-            raise errors.ConfigurationError("An idempotency key takes at most 500 characters.")
         found = self._records.find_answer(tenant, key, digest)
-        return (
-            None if found is None else msgspec.json.decode(found, type=shapes.CreatedConversation)
-        )
+        kind = shapes.CreatedConversation
+        return None if found is None else msgspec.json.decode(found, type=kind)
 
     def _check_free(self, tenant: str, id: str) -> None:
         if self._store.list([records.store_id(tenant, id)]):

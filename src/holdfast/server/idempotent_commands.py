@@ -48,31 +48,28 @@ class IdempotentCommands:
     def once(
         self,
         record: ConversationRecord,
-        key: str,
+        key: str | None,
         asked: object,
         work: Callable[[list[Call]], None],
         calls: Callable[[], list[Call]] = list,
     ) -> None:
-        """Do `work` with the `calls` of the first request under this key.
+        """Do `work` with the `calls` of the first request under this key, or with the present ones
+        without a key.
 
         Raises `Conflict` if the key was used for another request. An error of `work` that says
         why the request was refused is raised again for a repeated request.
         """
-        if len(key) > 500:
-            raise errors.ConfigurationError("An idempotency key takes at most 500 characters.")
+        if key is None:
+            work(calls())
+            return
         # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
         found = self._records.find_answer(record.tenant, name, digest)
         if found is None:
             # Not synced to the disk: after a power loss the inbox still has the key.
-            found = self._records.store_answer(
-                record.tenant,
-                name,
-                digest,
-                msgspec.json.encode(_CommandOutcome(calls())),
-                forced=False,
-            )
+            first = msgspec.json.encode(_CommandOutcome(calls()))
+            found = self._records.store_answer(record.tenant, name, digest, first, forced=False)
         kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
             text = self._records.seal.open(bytes.fromhex(kept.message), _ABOUT).decode()

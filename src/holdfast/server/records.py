@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, TooMany
 from holdfast.server.sealing import Seal
 
 FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
@@ -334,6 +334,8 @@ class Records:
         key was used for another request."""
         if not key:
             return None
+        if len(key.rpartition("\n")[2]) > 500:
+            raise ConfigurationError("An idempotency key takes at most 500 characters.")
         with self.reading() as db:
             return _answered(db, tenant, key, digest)
 

@@ -143,7 +143,7 @@ def add(routes: Routes) -> None:
     )
     def set_tools(tenant: str, id: Id, body: shapes.ToolsRequest) -> shapes.CreatedConversation:
         """Replaces its tools from its next step on."""
-        return host.set_tools(tenant, id, body.tools, body.tool_module_qualnames, body.client_tools)
+        return host.set_tools(tenant, id, body)
 
 
 def _event_id(key: str | None) -> str:
