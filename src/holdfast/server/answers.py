@@ -78,18 +78,12 @@ def error_answer(error: Exception, conflict: bool = False) -> Response:
         headers = None
         # 413: too large. 429: too many open conversations at the moment. 409: a permanent limit.
         if isinstance(error, errors.TooMany):
-            status = (
-                413 if error.bound.endswith("_bytes") else 429 if error.bound == "open" else 409
-            )
-            headers = {"Retry-After": "1"} if status == 429 else None
-        names = _DETAILS.get(type(error).__name__, ())
-        return _failure(
-            status,
-            Failure(
-                type(error).__name__, str(error), {name: getattr(error, name) for name in names}
-            ),
-            headers,
-        )
+            status = 413 if error.bound.endswith("_bytes") else 409
+            if error.bound == "open":
+                status, headers = 429, {"Retry-After": "1"}
+        kind = type(error).__name__
+        details = {name: getattr(error, name) for name in _DETAILS.get(kind, ())}
+        return _failure(status, Failure(kind, str(error), details), headers)
     _log.error("A request failed", exc_info=error)
     return refusal(500, "HoldfastError", "Internal server error. See the server's log.")
 
@@ -98,7 +92,6 @@ def _failure(status: int, failure: Failure, headers: Mapping[str, str] | None = 
     try:
         body = _encoder.encode(ErrorAnswer(failure))
     except ValueError:  # the message quotes a lone surrogate, which UTF-8 cannot encode
-        body = _encoder.encode(
-            ErrorAnswer(Failure(failure.type, failure.message.encode(errors="replace").decode()))
-        )
+        message = failure.message.encode(errors="replace").decode()
+        body = _encoder.encode(ErrorAnswer(Failure(failure.type, message)))
     return Response(body, status, headers, "application/json")

@@ -36,19 +36,12 @@ class Metrics:
     def text(self, usage: QuotaUsage, host: Mapping[str, int]) -> str:
         """Return all metrics as text. Those of `host` are named `holdfast_{name}`; names that
         end in `_total` are counters, all others gauges."""
-        lines = [
-            *_family("http_requests_total", "counter", "Requests answered."),
-            *(
-                f'holdfast_http_requests_total{{method="{method}",route="{route}",status="{status}"}}'
-                f" {number}"
-                for (method, route, status), number in sorted(self._requests.items())
-            ),
-            *_family(
-                "http_request_seconds",
-                "summary",
-                "Duration of answers; of streams until their end.",
-            ),
-        ]
+        lines = _family("http_requests_total", "counter", "Requests answered.")
+        for (method, route, status), number in sorted(self._requests.items()):
+            labels = f'method="{method}",route="{route}",status="{status}"'
+            lines.append(f"holdfast_http_requests_total{{{labels}}} {number}")
+        help = "Duration of answers; of streams until their end."
+        lines += _family("http_request_seconds", "summary", help)
         for route, (number, seconds) in sorted(self._seconds.items()):
             lines.append(f'holdfast_http_request_seconds_count{{route="{route}"}} {number}')
             lines.append(f'holdfast_http_request_seconds_sum{{route="{route}"}} {seconds:.6f}')

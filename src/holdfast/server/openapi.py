@@ -93,21 +93,13 @@ class Description:
         answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
         if gave is not None:
             answer["example"] = gave
-        found: dict[int | str, Any] = {
-            status: {
-                "description": "Success." if status < 400 else "Failure.",
-                "content": {given: answer},
-            }
-        }
-        if status == 204:
-            del found[204]["content"]
-        body = (
-            ()
-            if takes is None and media_type == "application/json"
-            else (408, 415, 422)
-            if media_type == "application/json"
-            else (408,)
-        )
+        found: dict[int | str, Any] = {status: {"description": "Success."}}
+        if status != 204:
+            found[status]["content"] = {given: answer}
+        if media_type != "application/json":
+            body = (408,)
+        else:
+            body = () if takes is None else (408, 415, 422)
         for code in sorted({*(() if open else _GUARD_STATUSES), 403, 400, *body, *also}):
             found[code] = {
                 "description": _MEANINGS[code],
@@ -116,20 +108,17 @@ class Description:
             if code in (429, 503):
                 found[code]["headers"] = _RETRY
             if code == 401:
-                found[code]["headers"] = {
-                    "WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}
-                }
-        extra: dict[str, Any] = (
-            {"security": []} if open else {"parameters": [CLIENT]} if client else {}
-        )
+                challenge = {"description": "Bearer", "schema": {"type": "string"}}
+                found[code]["headers"] = {"WWW-Authenticate": challenge}
+        extra: dict[str, Any] = {"security": []} if open else {}
+        if client and not open:
+            extra["parameters"] = [CLIENT]
         if takes is not None or media_type != "application/json":
             content = {"schema": {"type": "string"} if takes is None else self._ref(takes)}
-            extra["requestBody"] = {
-                "required": bool(takes and any(field.required for field in fields(takes))),
-                "content": {
-                    media_type: content if example is None else {**content, "example": example}
-                },
-            }
+            if example is not None:
+                content["example"] = example
+            required = bool(takes and any(field.required for field in fields(takes)))
+            extra["requestBody"] = {"required": required, "content": {media_type: content}}
         return {"responses": found, "openapi_extra": extra, "status_code": status}
 
     def _ref(self, type: Any) -> dict[str, Any]:

@@ -156,9 +156,8 @@ class Worker:
         elif method == "drive":
             self._drives.put(number)
         elif method == "close":
-            threading.Thread(
-                target=self._end, args=(number, work), name="holdfast-close", daemon=True
-            ).start()
+            target = partial(self._end, number, work)
+            threading.Thread(target=target, name="holdfast-close", daemon=True).start()
         else:
             self._requests.submit(self._answer, number, work)
 
