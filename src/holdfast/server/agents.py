@@ -44,48 +44,35 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-class Agents:
+class Agents(msgspec.Struct, eq=False):
     """Builds agents and opens conversations with them, in this process or in a workers's worker
     processes. Thread-safe; blocking."""
 
-    def __init__(
-        self,
-        store: Store,
-        records: Records,
-        workspaces: Workspaces,
-        feeds: Feeds,
-        policy: Policy,
-        variables: Mapping[str, str],
-        bounds: Bounds,
-        workers: WorkerPool | None = None,
-        observers: Sequence[Observer] = (),
-        elsewhere: WorkerObservations | None = None,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._workspaces = workspaces
-        self._feeds = feeds
-        self._policy = policy
-        self._variables = variables
-        self._bounds = bounds
-        self._workers = workers
-        self._observers = observers
-        self._elsewhere = elsewhere
-        self._runtime_tools: list[str] | None = None
+    store: Store
+    records: Records
+    workspaces: Workspaces
+    feeds: Feeds
+    policy: Policy
+    variables: Mapping[str, str]
+    bounds: Bounds
+    workers: WorkerPool | None
+    observers: Sequence[Observer]
+    elsewhere: WorkerObservations | None
+    runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
 
     def open(self, id: str) -> OpenConversation:
         """Open and return the conversation with this store id.
 
         Raises `ConversationNotFound`, and the error that prevents its agent from being built.
         """
-        record = self._records.find(*place_of(id))
+        record = self.records.find(*place_of(id))
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
-            if workspace and self._workers is not None:
-                folder = str(self._workspaces.hold(tenant, workspace))
+            if workspace and self.workers is not None:
+                folder = str(self.workspaces.hold(tenant, workspace))
             elif workspace:
-                runtime = self._workspaces.enter(tenant, workspace)
+                runtime = self.workspaces.enter(tenant, workspace)
         except ConversationNotFound as error:
             raise ConfigurationError(
                 f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} was"
@@ -93,26 +80,26 @@ class Agents:
             ) from error
 
         def leave() -> None:
-            if self._elsewhere is not None:
-                self._elsewhere.close(record.store_id)
+            if self.elsewhere is not None:
+                self.elsewhere.close(record.store_id)
             if workspace:
-                self._workspaces.leave(tenant, workspace)
+                self.workspaces.leave(tenant, workspace)
 
         def note(kind: str, make: Callable[[], bytes]) -> None:
-            self._feeds.note(record.store_id, kind, make)
+            self.feeds.note(record.store_id, kind, make)
 
         try:
-            if self._workers is not None:
-                if self._elsewhere is not None:
-                    self._elsewhere.open(record.store_id)
-                return self._workers.open(record, self.stored_parts, folder, note, leave)
+            if self.workers is not None:
+                if self.elsewhere is not None:
+                    self.elsewhere.open(record.store_id)
+                return self.workers.open(record, self.stored_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.tools
             parts = self.stored_parts(record)
-            built = building.build(parts, tools, self._policy, self._variables)
+            built = building.build(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
-                record, built, self._store, runtime, note, leave, self._observers
+                record, built, self.store, runtime, note, leave, self.observers
             )
         except BaseException:
             leave()
@@ -130,28 +117,28 @@ class Agents:
     ) -> AgentParts:
         """Return a client's request as an agent's parts. Raises for exceeded bounds and by
         policy."""
-        bounds, message = self._bounds, "The request has too much"
+        bounds, message = self.bounds, "The request has too much"
         bounds.check("agent_bytes", len(encode(form)), message)
         bounds.check("secrets_bytes", len(encode(secrets)), message)
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(secrets, form)
-        check_agent(form, self._policy)
+        check_agent(form, self.policy)
         return AgentParts(tenant, form, secrets, tools, options)
 
     def stored_parts(self, record: ConversationRecord) -> AgentParts:
         """Return the stored parts of a conversation's agent, including later changes."""
-        record, agent, declared = self._records.load(record)
+        record, agent, declared = self.records.load(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
         tools = msgspec.json.decode(declared, type=ToolRecord).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
-            opened = self._records.seal.open(record.secrets, record.store_id)
+            opened = self.records.seal.open(record.secrets, record.store_id)
             secrets = msgspec.json.decode(opened, type=dict[str, str])
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
     def stored_tools(self, record: ConversationRecord) -> ToolRecord:
-        return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
+        return msgspec.json.decode(self.records.load(record)[2], type=ToolRecord)
 
     def new_record(
         self, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
@@ -163,7 +150,7 @@ class Agents:
             agent=encode(wanted.form),
             tools=encode(_tool_record(wanted, built)),
             options=wanted.options,
-            secrets=self._records.seal.seal(encode(wanted.secrets), about)
+            secrets=self.records.seal.seal(encode(wanted.secrets), about)
             if wanted.secrets
             else None,
             workspace=workspace,
@@ -172,14 +159,14 @@ class Agents:
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""
-        if self._workers is not None:
-            folder = self._workspaces.check(wanted.tenant, workspace) if workspace else ""
-            return self._workers.check(wanted, str(folder))
+        if self.workers is not None:
+            folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
+            return self.workers.check(wanted, str(folder))
         runtime_tools: list[Tool] = []
         if workspace:
-            runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
-            self._workspaces.leave(wanted.tenant, workspace)
-        return building.build(wanted, runtime_tools, self._policy, self._variables)
+            runtime_tools = self.workspaces.enter(wanted.tenant, workspace).tools
+            self.workspaces.leave(wanted.tenant, workspace)
+        return building.build(wanted, runtime_tools, self.policy, self.variables)
 
     def replace(
         self, record: ConversationRecord, wanted: AgentParts
@@ -187,21 +174,21 @@ class Agents:
         """Replace a conversation's agent and tools in the records."""
         built = self.build(wanted, record.workspace)
         form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
-        return self._records.set_tools(record, form, tools, wanted.options), built
+        return self.records.set_tools(record, form, tools, wanted.options), built
 
     def needs_runtime(self, wanted: AgentParts) -> bool:
         """Return True if one of the tools needs a workspace."""
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:
             return False
-        if self._runtime_tools is None:
+        if self.runtime_tools is None:
             with LocalRuntime() as runtime:
-                self._runtime_tools = [tool.name for tool in runtime.tools]
+                self.runtime_tools = [tool.name for tool in runtime.tools]
         modules = wanted.options.modules
         elsewhere = {
             tool.name for tool in wanted.tools if modules.get(tool.name, tool.module) != RUNTIME
         }
-        return any(name in self._runtime_tools and name not in elsewhere for name in names)
+        return any(name in self.runtime_tools and name not in elsewhere for name in names)
 
 
 def _tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:

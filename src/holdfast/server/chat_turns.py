@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.errors import ConversationNotFound, Denied
+from holdfast.server.chats import ChatRecords
 from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
@@ -43,16 +46,18 @@ class ChatPlace(NamedTuple):
     run: bool = True
 
 
-class HostedTurn:
+class HostedTurn(msgspec.Struct, frozen=True):
     """One turn of a tenant's chat with a published agent. All methods block and raise the errors
     of `Host`."""
 
-    def __init__(self, host: Host, tenant: str, agent: Published, turn: ChatTurn) -> None:
-        self._host = host
-        self._rows = host.chats.rows
-        self._tenant = tenant
-        self._agent = agent
-        self._turn = turn
+    host: Host
+    tenant: str
+    agent: Published
+    turn: ChatTurn
+
+    @property
+    def rows(self) -> ChatRecords:
+        return self.host.chats.rows
 
     def begin(self) -> ChatPlace:
         """Return the conversation of the turn after sending it the new messages. `host.run` starts
@@ -64,42 +69,42 @@ class HostedTurn:
         client must run calls is paused until then."""
         if not place.run:
             return
-        tenant, turn = self._tenant, self._turn
-        with self._host.chats.turn(tenant, place.id):
+        tenant, turn = self.tenant, self.turn
+        with self.host.chats.turn(tenant, place.id):
             digest = turn.digest(progress.as_sent_back())
-            self._rows.store_history(tenant, digest, place.id, progress.seq)
-            self._rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
+            self.rows.store_history(tenant, digest, place.id, progress.seq)
+            self.rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
             if progress.calls:
-                later = self._host.read(tenant, place.id, progress.seq)
+                later = self.host.read(tenant, place.id, progress.seq)
                 if not _has_continued(later):
                     self._execute(place.id, cmd.Pause())
 
     def forget(self, place: ChatPlace) -> None:
         """Forget a failed turn, so that a repeated request starts a new one."""
         if place.run:
-            self._rows.end_turn(self._tenant, self._turn.asked, place.id, keep=False)
+            self.rows.end_turn(self.tenant, self.turn.asked, place.id, keep=False)
 
     def leave(self, place: ChatPlace, done: bool) -> None:
         """End a client's wait. If the turn is not over and no other client waits for it, interrupt
         it."""
-        with self._host.chats.turn(self._tenant, place.id):
-            if not self._host.chats.leave(self._tenant, place.id) and not done and place.run:
+        with self.host.chats.turn(self.tenant, place.id):
+            if not self.host.chats.leave(self.tenant, place.id) and not done and place.run:
                 self._execute(place.id, cmd.Interrupt())
 
     def _execute(self, id: str, command: cmd.Command) -> None:
-        self._host.execute(self._tenant, id, command)
+        self.host.execute(self.tenant, id, command)
 
     def _state(self, id: str) -> ConversationState | None:
         try:
-            return self._host.state(self._tenant, id)
+            return self.host.state(self.tenant, id)
         except ConversationNotFound:
             return None
 
     def _joined(self) -> ChatPlace | None:
         """Return the place of an earlier request for the same turn: one that brought tool results,
         or one that was broken off and for which no client waits."""
-        tenant, turn, chats = self._tenant, self._turn, self._host.chats
-        found = self._rows.find_turn(tenant, turn.asked)
+        tenant, turn, chats = self.tenant, self.turn, self.host.chats
+        found = self.rows.find_turn(tenant, turn.asked)
         if found is None:
             return None
         id = found.conversation
@@ -125,17 +130,17 @@ class HostedTurn:
     def _continued(self) -> ChatPlace | None:
         """Return the conversation that gave the last answer, or a fork of it if it has continued
         differently since."""
-        turn, tenant = self._turn, self._tenant
-        known = self._rows.find_history(tenant, turn.digest()) if turn.history else None
+        turn, tenant = self.turn, self.tenant
+        known = self.rows.find_history(tenant, turn.digest()) if turn.history else None
         if known is None:
             return None
-        with self._host.chats.turn(tenant, known[0]):
-            if not turn.results or self._rows.find_turn(tenant, turn.asked) is None:
+        with self.host.chats.turn(tenant, known[0]):
+            if not turn.results or self.rows.find_turn(tenant, turn.asked) is None:
                 return self._continued_alone(*known)
         return self._joined()  # another request with these results was first
 
     def _continued_alone(self, id: str, seq: int) -> ChatPlace | None:
-        state, turn, chats = self._state(id), self._turn, self._host.chats
+        state, turn, chats = self._state(id), self.turn, self.host.chats
         if state is None:
             return None
         begun, open = _open_at(state.events[:seq])
@@ -147,25 +152,25 @@ class HostedTurn:
             return self._sent(ChatPlace(id, seq), state)
         at = begun - 1 if open else seq
         fork = ForkRequest(seq=at)
-        forked = chats.with_room(self._tenant, lambda: self._host.fork(self._tenant, id, fork))
-        self._rows.add(self._tenant, forked.id, b"")
+        forked = chats.with_room(self.tenant, lambda: self.host.fork(self.tenant, id, fork))
+        self.rows.add(self.tenant, forked.id, b"")
         if open:
-            chats.append(self._tenant, forked.id, _answered(state.events[at:seq], open, turn))
+            chats.append(self.tenant, forked.id, _answered(state.events[at:seq], open, turn))
         self._refit(forked.id)
         return self._sent_first(forked.id)
 
     def _begun(self) -> ChatPlace:
         """Create a conversation with the content of the history."""
-        events = history_events(self._turn, self._agent.name)
+        events = history_events(self.turn, self.agent.name)
         made = self._made()
-        self._rows.add(self._tenant, made, self._turn.setting)
+        self.rows.add(self.tenant, made, self.turn.setting)
         if events:
-            self._host.chats.append(self._tenant, made, events)
+            self.host.chats.append(self.tenant, made, events)
         return self._sent_first(made)
 
     def _sent_first(self, id: str) -> ChatPlace:
-        with self._host.chats.turn(self._tenant, id):
-            state = self._host.state(self._tenant, id)
+        with self.host.chats.turn(self.tenant, id):
+            state = self.host.state(self.tenant, id)
             return self._sent(ChatPlace(id, state.last_seq), state)
 
     def _sent(self, place: ChatPlace, state: ConversationState, heard: int = 0) -> ChatPlace:
@@ -175,8 +180,8 @@ class HostedTurn:
         A call for which the client sends no result is settled as not run. A client that sends no
         result at all has moved on; then the calls behind those are settled as well.
         """
-        id, turn = place.id, self._turn
-        self._rows.begin_turn(self._tenant, turn.asked, id, place.seq)
+        id, turn = place.id, self.turn
+        self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
         open = [offer.call.id for offer in state.offers]
         sent = {own_id(wire): result for wire, result in turn.results.items()}
         results = {call_id: result for call_id, result in sent.items() if call_id in open}
@@ -195,8 +200,8 @@ class HostedTurn:
                 self._execute(id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
         for content in turn.said[heard:]:
             self._execute(id, cmd.Send(content))
-        state = self._host.state(self._tenant, id)
-        self._host.chats.enter(self._tenant, id)
+        state = self.host.state(self.tenant, id)
+        self.host.chats.enter(self.tenant, id)
         rests = _last(state.events, ev.StatusChanged)
         # A conversation that still waits for a decision is reported to the client.
         waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
@@ -208,7 +213,7 @@ class HostedTurn:
     def _request(self) -> CreateRequest:
         """Return the request for the agent with the client's instructions, taken literally, and
         tools."""
-        agent, turn = self._agent, self._turn
+        agent, turn = self.agent, self.turn
         form: dict[str, Any] = dict(agent.form.mapping)
         if turn.instructions:
             form["system_prompt_extensions"] = [
@@ -228,14 +233,14 @@ class HostedTurn:
 
     def _refit(self, id: str) -> None:
         """Apply the instructions and tools of the latest request."""
-        setting = self._turn.setting
-        if self._rows.setting(self._tenant, id) != setting:
-            self._host.chats.refit(self._tenant, id, self._request(), setting)
+        setting = self.turn.setting
+        if self.rows.setting(self.tenant, id) != setting:
+            self.host.chats.refit(self.tenant, id, self._request(), setting)
 
     def _made(self) -> str:
-        tenant, host, request = self._tenant, self._host, self._request()
+        tenant, host, request = self.tenant, self.host, self._request()
         made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-        offered = {offer.name for offer in self._turn.offers}
+        offered = {offer.name for offer in self.turn.offers}
         refused = [
             tool.name
             for tool in made.tools
@@ -244,7 +249,7 @@ class HostedTurn:
         if refused:
             host.delete(tenant, made.id)
             raise Denied(
-                f"This server may not run these tools of the agent {self._agent.name!r}:"
+                f"This server may not run these tools of the agent {self.agent.name!r}:"
                 f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
             )
         return made.id

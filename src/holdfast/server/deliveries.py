@@ -74,9 +74,8 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("first", "longest", "give_up", "timeout", "parallel", "largest"):
             if getattr(self, name) <= 0:
-                raise ConfigurationError(
-                    f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}."
-                )
+                value = getattr(self, name)
+                raise ConfigurationError(f"Sending: {name} takes a number above 0, not {value!r}.")
         AllowedHosts(self.allow)
 
 
@@ -84,18 +83,17 @@ class _Ended(Exception):
     """The receiver accepts no further messages."""
 
 
-class _Lane:
+class _Lane(msgspec.Struct, eq=False):
     """One webhook's progress through one conversation. Belongs to the loop's thread, except
     `ended`."""
 
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.cursor = WebhookCursor(0)
-        self.saved = self.cursor
-        self.more = False  # True if events were appended since the last read of the journal
-        self.sending = False
-        self.ended = False
-        self.task: asyncio.Task[None] | None = None
+    id: str
+    cursor: WebhookCursor = WebhookCursor(0)
+    saved: WebhookCursor = WebhookCursor(0)
+    more: bool = False  # True if events were appended since the last read of the journal
+    sending: bool = False
+    ended: bool = False
+    task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
         if self.task is not None:

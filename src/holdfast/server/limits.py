@@ -27,9 +27,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ConfigurationError(
-                    f"Bounds: {name} takes a number above 0, not {getattr(self, name)!r}."
-                )
+                value = getattr(self, name)
+                raise ConfigurationError(f"Bounds: {name} takes a number above 0, not {value!r}.")
 
     def check(self, name: str, value: int, what: str) -> None:
         """Raise `TooMany` if `value` exceeds the bound `name`. `what` begins the message."""

@@ -24,6 +24,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.http1 import parse_head
 
@@ -173,24 +175,16 @@ class _Connection(NamedTuple):
         self.writer.transport.abort()
 
 
-class WebhookSender:
+class WebhookSender(msgspec.Struct, eq=False):
     """Sends to one destination. Belongs to its event loop's thread. `lookups` limits the parallel
     name lookups of one tenant; `timeout` is in seconds."""
 
-    def __init__(
-        self,
-        place: Destination,
-        allowed: AllowedHosts,
-        lookups: asyncio.Semaphore,
-        tls: ssl.SSLContext | None,
-        timeout: float,
-    ) -> None:
-        self.place = place
-        self._allowed = allowed
-        self._lookups = lookups
-        self._tls = tls
-        self._timeout = timeout
-        self._idle: list[_Connection] = []
+    place: Destination
+    allowed: AllowedHosts
+    lookups: asyncio.Semaphore
+    tls: ssl.SSLContext | None
+    timeout: float
+    idle: list[_Connection] = []
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> DeliveryOutcome:
         """Send one POST within the timeout and return the outcome. Does not raise."""
@@ -201,7 +195,7 @@ class WebhookSender:
         )
         reached = False
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 while connection := self._kept():
                     reached = True
                     # The server may have closed the idle connection meanwhile.
@@ -218,7 +212,7 @@ class WebhookSender:
     def _reason(self, error: Exception, reached: bool) -> str:
         match error:
             case TimeoutError():
-                return f"No {'answer' if reached else 'connection'} within {self._timeout:g} s."
+                return f"No {'answer' if reached else 'connection'} within {self.timeout:g} s."
             case asyncio.IncompleteReadError():
                 return "The connection was closed without an answer."
             case ssl.SSLCertVerificationError():
@@ -234,14 +228,14 @@ class WebhookSender:
                 return "The answer is not HTTP/1.1."
 
     def close(self) -> None:
-        idle, self._idle = self._idle, []
+        idle, self.idle = self.idle, []
         for connection in idle:
             connection.close()
 
     def _kept(self) -> _Connection | None:
         now = time.monotonic()
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             ended = connection.reader.at_eof() or connection.writer.is_closing()
             if connection.until > now and not ended:
                 return connection
@@ -253,21 +247,21 @@ class WebhookSender:
         elsewhere a moment later."""
         place, loop = self.place, asyncio.get_running_loop()
         # Released when the lookup ends, which may be long after this attempt's timeout.
-        await self._lookups.acquire()
+        await self.lookups.acquire()
         lookup = asyncio.ensure_future(
             loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         )
         lookup.add_done_callback(self._looked_up)
         found = await asyncio.shield(lookup)
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        if not self._allowed.named(place.host):
+        if not self.allowed.named(place.host):
             for address in addresses:
                 read = ipaddress.ip_address(address.partition("%")[0])
-                if not is_public(read) and not self._allowed.has(read):
+                if not is_public(read) and not self.allowed.has(read):
                     raise _not_public(place.host)
         options: dict[str, Any] = {"limit": _MAX_HEAD_BYTES}
         if place.tls:
-            options |= {"ssl": self._tls, "server_hostname": place.host}
+            options |= {"ssl": self.tls, "server_hostname": place.host}
         failure: OSError | None = None
         for address in addresses:
             try:
@@ -280,7 +274,7 @@ class WebhookSender:
         raise failure or OSError("the name has no address")
 
     def _looked_up(self, lookup: asyncio.Future[Any]) -> None:
-        self._lookups.release()
+        self.lookups.release()
         if not lookup.cancelled():
             lookup.exception()  # marks the exception as retrieved
 
@@ -302,7 +296,7 @@ class WebhookSender:
             return DeliveryOutcome(status, error, wait=_wait(headers))
         finally:
             if kept:
-                self._idle.append(connection)
+                self.idle.append(connection)
             else:
                 connection.close()
 
