@@ -55,9 +55,8 @@ class Policy:
         import_timeout: float = IMPORT_TIMEOUT,
     ) -> None:
         if isinstance(patterns, str):
-            raise ConfigurationError(
-                f"Policy: patterns takes a list of patterns of module names, not {patterns!r}."
-            )
+            message = "Policy: patterns takes a list of patterns of module names, not"
+            raise ConfigurationError(f"{message} {patterns!r}.")
         for pattern in cast("Sequence[Any]", patterns):
             if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
                 raise ConfigurationError(
@@ -87,9 +86,10 @@ class Policy:
                 f"{_shown(name)} is not a module's name: a name has at most {_MAX_NAME_CHARACTERS}"
                 " ASCII letters, digits and _, with dots between its parts"
             )
+        below = f"{name}."
         if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *_PRESET)):
             return ""
-        if any(name == package or name.startswith(f"{package}.") for package in self.packages):
+        if any(below.startswith(f"{package}.") for package in self.packages):
             return ""
         return (
             f"the server's policy does not allow the module {name!r} (the option --allow-tools of"

@@ -101,7 +101,7 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
 
 class NewRecord(msgspec.Struct, frozen=True):
-    """A conversation to be created."""
+    """A conversation to be created. `agent` and `tools` are the parts to store."""
 
     tenant: str
     id: str
@@ -165,9 +165,8 @@ class SameFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(
-                f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
-            ) from error
+            message = f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
+            raise StoreError(message) from error
         return found.st_dev, found.st_ino
 
 
@@ -306,14 +305,13 @@ class Records:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
-                if time.monotonic() < until:
-                    time.sleep(0.02)
-                    continue
-                os.close(fd)
-                raise StoreError(
-                    f"Another server uses the records {str(self.path)!r}. Stop that server, or"
-                    " start this one with another store."
-                ) from error
+                if time.monotonic() >= until:
+                    os.close(fd)
+                    raise StoreError(
+                        f"Another server uses the records {str(self.path)!r}. Stop that server, or"
+                        " start this one with another store."
+                    ) from error
+                time.sleep(0.02)
         self._owned = fd
 
     def close(self) -> None:

@@ -91,12 +91,9 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     )
     async def get_model(request: Request, model: str) -> Response:
         """In the form of OpenAI's API."""
-        agent = agents.get(model)
-        return (
-            _unknown(model, agents)
-            if agent is None
-            else Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
-        )
+        if (agent := agents.get(model)) is None:
+            return _unknown(model, agents)
+        return Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
 
     @routes.post(
         "/chat/completions",
@@ -314,18 +311,11 @@ def _model(agent: Published) -> dict[str, Any]:
 
 
 def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
-    available = (
-        f"It has: {', '.join(agents)}."
-        if agents
-        else "It has none: start it with --agent NAME=FILE."
-    )
-    return _error(
-        404,
-        f"There is no agent {name[:100]!r} on this server. {available}",
-        "invalid_request_error",
-        "model_not_found",
-        "model",
-    )
+    available = f"It has: {', '.join(agents)}."
+    if not agents:
+        available = "It has none: start it with --agent NAME=FILE."
+    message = f"There is no agent {name[:100]!r} on this server. {available}"
+    return _error(404, message, "invalid_request_error", "model_not_found", "model")
 
 
 def _failed(error: Exception) -> Response:
@@ -334,11 +324,8 @@ def _failed(error: Exception) -> Response:
     status = 400 if response.status_code == 422 else response.status_code
     if isinstance(error, errors.TooMany) and error.bound != "open":
         status = 422  # not 429, because waiting does not help
-    return _error(
-        status,
-        message,
-        _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
-    )
+    other = "invalid_request_error" if status < 500 else "server_error"
+    return _error(status, message, _KINDS.get(status, other))
 
 
 def _error(
@@ -349,9 +336,5 @@ def _error(
     param: str | None = None,
     retry: bool = True,
 ) -> Response:
-    return Response(
-        openai.failure(message, kind, code, param),
-        status,
-        None if retry else _NO_RETRY,
-        media_type=_MEDIA,
-    )
+    body, headers = openai.failure(message, kind, code, param), None if retry else _NO_RETRY
+    return Response(body, status, headers, _MEDIA)

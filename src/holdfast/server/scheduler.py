@@ -221,10 +221,7 @@ class Scheduler:
         commands."""
         with self._lock:
             if self._recovering is None and not self._closed:
-                self._recovering = threading.Thread(
-                    target=self._recover, name="holdfast-host-recover", daemon=True
-                )
-                self._recovering.start()
+                self._recovering = _started(self._recover, "holdfast-host-recover")
 
     def _recover(self) -> None:
         try:
@@ -252,18 +249,12 @@ class Scheduler:
         if self._timer is None:
             with self._tending:
                 if self._timer is None and not self._closed:
-                    self._timer = threading.Thread(
-                        target=self._tend_for_ever, name="holdfast-host-timer", daemon=True
-                    )
-                    self._timer.start()
+                    self._timer = _started(self._tend_for_ever, "holdfast-host-timer")
 
     def _tend_for_ever(self) -> None:
         while True:
             with self._tending:
-                if self._closed:
-                    return
-                self._tending.wait(_TICK_SECONDS)
-                if self._closed:
+                if self._tending.wait_for(lambda: self._closed, _TICK_SECONDS):
                     return
             try:
                 self.tend()
@@ -354,3 +345,9 @@ class Scheduler:
         for thread in (self._timer, self._recovering):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(1.0, until - time.monotonic()))
+
+
+def _started(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread

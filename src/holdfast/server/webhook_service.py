@@ -171,9 +171,8 @@ class WebhookService:
         for at in range(0, len(known), _LOOKUP_BATCH):
             ids = known[at : at + _LOOKUP_BATCH]
             existing = {one.id for one in self._store.list(ids)}
-            for id in ids:
-                if id not in existing:
-                    self._records.forget(id)
+            for id in set(ids) - existing:
+                self._records.forget(id)
 
     def recover(self) -> None:
         """Send the events that the last process did not send."""

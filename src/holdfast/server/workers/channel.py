@@ -160,8 +160,6 @@ def callable_methods(owner: type, names: str) -> dict[str, Method]:
 class _Slot:
     """A call that waits for its answer."""
 
-    __slots__ = ("_answered", "answer", "error")
-
     def __init__(self) -> None:
         self._answered = threading.Lock()
         self._answered.acquire()

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-T = TypeVar("T")
 W = TypeVar("W", bound=WorkerConnection)
 
 _TICK_SECONDS = 0.5  # the period in which workers are checked
@@ -95,17 +94,16 @@ class WorkerPool:
             if tried - at < _HARMFUL_SECONDS
         }
 
-        def make(order: Order) -> tuple[None, AgentReport]:
+        def make(order: Order) -> AgentReport:
             talk = self._start(WorkerConnection("(to be)", self.processes.start(), self._patience))
             try:
-                return None, self._blaming(
+                return self._blaming(
                     talk, order, lambda order: talk.channel.call("check", order, type=AgentReport)
                 )
             finally:
                 self._end(talk)
 
-        order = self._order("(to be)", wanted, workdir, refused)
-        _, made = self._tried(order, make, lambda _: None)
+        made = self._tried(self._order("(to be)", wanted, workdir, refused), make)
         with self._lock:
             for module in {one.module for one in made.standings} - refused.keys():
                 if module in self._harms and self._harms[module][1] < tried:
@@ -131,7 +129,8 @@ class WorkerPool:
             refused = {module: how for module, (how, _) in self._harms.items()}
             return self._order(id, wanted(record), workdir, refused)
 
-        def make(order: Order) -> tuple[WorkerConversation, AgentReport]:
+        def make(order: Order) -> AgentReport:
+            nonlocal live
             process, moved = self.processes.start(), partial(self._deaths.reset, id)
             live = self._start(
                 WorkerConversation(
@@ -139,12 +138,17 @@ class WorkerPool:
                 )
             )
             try:
-                return live, self._blaming(live, order, live.open)
+                made = self._blaming(live, order, live.open)
             except BaseException:
                 self._end(live)
                 raise
+            if made.stuck:
+                self._end(live)  # otherwise that import would continue beside the conversation
+            return made
 
-        live, made = self._tried(ordered(record), make, self._end)
+        live: WorkerConversation | None = None
+        made = self._tried(ordered(record), make)
+        assert live is not None
         for warning in made.warnings:
             _log.warning("conversation %s: %s", id, warning)
         if record.driven == RUN and live.status is ConversationStatus.RUNNING:
@@ -157,27 +161,22 @@ class WorkerPool:
 
     # --- workers ---
 
-    def _tried(
-        self, order: Order, make: Callable[[Order], tuple[T, AgentReport]], end: Callable[[T], None]
-    ) -> tuple[T, AgentReport]:
+    def _tried(self, order: Order, make: Callable[[Order], AgentReport]) -> AgentReport:
         """Return the result of `make` for an order, without the modules that turn out to kill or
         hang their importer."""
         for _ in range(_MAX_TRIES):
             try:
-                found, made = make(order)
+                made = make(order)
             except _Harmed as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
                 how = f"the process that imported the module {harmed.module!r} {harmed.died.how}"
                 harms = {harmed.module: how}
             else:
-                harms = {
-                    module: f"the import of the module {module!r} did not end in time"
-                    for module in made.stuck
-                }
-                if not harms:
-                    return found, made
-                end(found)  # otherwise that import would continue beside the conversation
+                if not made.stuck:
+                    return made
+                late = "the import of the module {!r} did not end in time"
+                harms = {module: late.format(module) for module in made.stuck}
             now = time.monotonic()
             with self._lock:
                 if len(self._harms) >= _MAX_HARMFUL:
