@@ -61,10 +61,8 @@ class Agents(msgspec.Struct, eq=False):
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
 
     def open(self, id: str) -> OpenConversation:
-        """Open and return the conversation with this store id.
-
-        Raises `ConversationNotFound`, and the error that prevents its agent from being built.
-        """
+        """Open the conversation with this store id. Raises `ConversationNotFound`, and the error
+        that prevents its agent from being built."""
         record = self.records.find(*place_of(id))
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""

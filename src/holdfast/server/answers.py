@@ -65,12 +65,9 @@ def refusal(
 
 
 def error_answer(error: Exception, conflict: bool = False) -> Response:
-    """Return the answer for an exception.
-
-    With `conflict`, invalid input is answered with 409 instead of 422, because it is the
-    conversation's state that does not allow it. An exception that is not a `HoldfastError` is
-    logged, and the answer says nothing about it.
-    """
+    """Return the answer for an exception. With `conflict`, invalid input is answered with 409
+    instead of 422, because the conversation's state does not allow it. Another exception than a
+    `HoldfastError` is only logged."""
     if isinstance(error, errors.HoldfastError):
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         if conflict and status == 422:

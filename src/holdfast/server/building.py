@@ -57,9 +57,7 @@ def build(
     wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
 ) -> BuiltAgent:
     """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
-
-    Raises `ConfigurationError` if a key is missing or a part cannot be built.
-    """
+    Raises `ConfigurationError` if a key is missing or a part cannot be built."""
     form, known = wanted.form, dict(variables)
     if wanted.tenant != DEFAULT:
         form, known = own_variables(form, variables)

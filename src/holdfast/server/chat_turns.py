@@ -174,12 +174,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
             return self._sent(ChatPlace(id, state.last_seq), state)
 
     def _sent(self, place: ChatPlace, state: ConversationState, heard: int = 0) -> ChatPlace:
-        """Send a conversation the new messages and results of the turn, except the first `heard`
-        messages, which it already has.
-
-        A call for which the client sends no result is settled as not run. A client that sends no
-        result at all has moved on; then the calls behind those are settled as well.
-        """
+        """Send the new messages and results of the turn, except the first `heard` messages. A call
+        without a result is settled as not run. A client that sends no result at all has moved on;
+        then the calls behind those are settled as well."""
         id, turn = place.id, self.turn
         self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
         open = [offer.call.id for offer in state.offers]

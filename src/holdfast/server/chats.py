@@ -165,9 +165,9 @@ class Chats:
 
     @contextmanager
     def turn(self, tenant: str, id: str, wait: bool = True) -> Generator[bool]:
-        """Hold a conversation exclusively: within the block no other thread decides about its
-        continuation or continues it. Yields False if another thread holds it and `wait` is False.
-        A thread may nest a second block only for a conversation that no other thread knows."""
+        """Hold a conversation exclusively: no other thread decides about its continuation. Yields
+        False if another one does and `wait` is False. A thread may nest a block only for a new
+        conversation."""
         with self._lock:
             held = self._held.setdefault((tenant, id), _TurnLock())
             held.users += 1

@@ -52,11 +52,9 @@ class FeedReader:
     async def next(
         self, after_seq: int, timeout: float | None = None, limit: int = PAGE_EVENTS
     ) -> FeedBatch:
-        """Return the events after `after_seq` (at most `limit`) and the notes since the last call.
-
-        Waits up to `timeout` seconds (None: forever) if there is nothing yet. Raises
-        `StoreError` if the journal is damaged.
-        """
+        """Return at most `limit` events after `after_seq` and the notes since the last call. Waits
+        up to `timeout` seconds (None: forever) for the first. Raises `StoreError` for a damaged
+        journal."""
         feed = self._feed
         until = None if timeout is None else self.loop.time() + timeout
         while True:

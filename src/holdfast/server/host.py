@@ -277,11 +277,8 @@ class Host:
 
     def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
         """Let a conversation without events continue from a state, like `Conversation.from_state`.
-        Return the status.
-
-        A repeated request with the same state has no effect. Raises `Conflict` if the
-        conversation has other events.
-        """
+        Return the status. Repeating it has no effect. Raises `Conflict` if the conversation has
+        other events."""
         record = self._records.find(tenant, id)
         ids = [event.id for event in state.events]
         existing = self._store.read(record.store_id, 0, len(ids) or 1)

@@ -54,11 +54,8 @@ class IdempotentCommands:
         calls: Callable[[], list[Call]] = list,
     ) -> None:
         """Do `work` with the `calls` of the first request under this key, or with the present ones
-        without a key.
-
-        Raises `Conflict` if the key was used for another request. An error of `work` that says
-        why the request was refused is raised again for a repeated request.
-        """
+        without a key. Raises `Conflict` if the key was used for another request. A repeated request
+        that was refused raises the same error again."""
         if key is None:
             work(calls())
             return

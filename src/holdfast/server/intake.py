@@ -91,12 +91,8 @@ class Intake:
             del self._keys[key_id]
 
     async def read(self, request: Any, largest: int) -> bytes:
-        """Read a request's whole body. Raises `RequestRefused` if the body is too large or too
-        slow.
-
-        Its memory is counted until `scope["body"].free()`, which the app calls at the request's
-        end.
-        """
+        """Read a request's whole body, whose memory is counted until `scope["body"].free()`. Raises
+        `RequestRefused` if the body is too large or too slow."""
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)

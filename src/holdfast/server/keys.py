@@ -51,11 +51,8 @@ class Keys:
         return key
 
     def add(self, tenant: str, key: str, label: str = "") -> None:
-        """Accept a key that was generated elsewhere. Adding it again for the same tenant has no
-        effect.
-
-        Raises `ConfigurationError` if the key is too short or belongs to another tenant.
-        """
+        """Accept a key that was generated elsewhere, once. Raises `ConfigurationError` if the key
+        is too short or belongs to another tenant."""
         checked_id(tenant, "tenant")
         spaced = any(character.isspace() for character in key)
         if len(key) < _MIN_KEY_CHARACTERS or not key.isascii() or spaced:

@@ -87,11 +87,9 @@ class LocalConversation:
         self._running = driven == RUN and self.status is RUNNING
 
     def begin(self, hosted: bool) -> None:
-        """Begin or continue a run. If there is work, the journal says RUNNING when this returns.
-
-        `hosted` makes the conversation hosted from now on. Otherwise it runs until it rests,
-        also after a pause or an error.
-        """
+        """Begin or continue a run: with `hosted` whenever there is work, otherwise until the
+        conversation rests, also after a pause or an error. If there is work, the journal says
+        RUNNING then."""
         hosting = self._conversation.hosting
         with self._lock:
             if hosted:

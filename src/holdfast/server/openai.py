@@ -322,12 +322,9 @@ class _PastAnswer(msgspec.Struct):
 
 
 def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
-    """Return a journal with the content of the history, for a conversation that this server does
-    not know.
-
-    Every call gets a result, because the server would run an open call. Raises
-    `ConfigurationError` for a new result without a matching call.
-    """
+    """Return a journal with the content of the history, for a conversation that is not known here.
+    Every call gets a result, because the server would run an open one. Raises `ConfigurationError`
+    for a new result without a matching call."""
     answers = _answers(turn)
     now = datetime.now(UTC)
     found: list[ev.AnyEvent] = []

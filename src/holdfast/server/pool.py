@@ -84,11 +84,8 @@ class RunPool:
         self._tell(asked)
 
     def release(self, id: str) -> None:
-        """Take the slot of a run that was cut off, even if its thread works on.
-
-        A tenant keeps the slots of further runs once `most` of its threads work without one, so
-        that their number is bounded.
-        """
+        """Take the slot of a run that was cut off, even if its thread works on. Of a tenant at most
+        `most` threads work without a slot, so that their number is bounded."""
         with self._changed:
             run = self._running.get(id)
             if run is None or not run.slot or self._stuck[run.tenant] >= self._most:

@@ -247,11 +247,9 @@ class Records:
 
     @contextmanager
     def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
-        """Yield the database within one transaction.
-
-        A transaction that is not `forced` is not synced to the disk. It survives the end of the
-        process, but survives a power loss only once a later forced one was written.
-        """
+        """Yield the database within one transaction. Without `forced` it is not synced to the disk:
+        it survives the end of the process, but a power loss only once a later forced one was
+        written."""
         with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
@@ -354,12 +352,10 @@ class Records:
         self.run(statement, answer, tenant, key, forced=False)
 
     def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
-        """Add a conversation and store the answer under the key, in one transaction. Return the
-        valid answer, which is an earlier one under the same key if there is one.
-
-        Raises `Conflict` if the id is taken or the key was used for another request, and
-        `TooMany` beyond `most` conversations of the tenant.
-        """
+        """Add a conversation and the answer under the key in one transaction. Return the valid
+        answer, which may be an earlier one under the key. Raises `Conflict` if the id is taken or
+        the key was used for another request, and `TooMany` beyond `most` conversations of the
+        tenant."""
         with self.writing() as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
@@ -416,9 +412,8 @@ class Records:
         return self.row(query, *place_of(store_id)) is not None
 
     def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
-        """Return a conversation's present record, its agent's form, and its tool declarations.
-        They may have changed since `record` was read. Raises `ConversationNotFound` if the
-        conversation was deleted."""
+        """Return a conversation's present record, its agent's form and its tool declarations.
+        Raises `ConversationNotFound` if it was deleted."""
         query = f"{_SELECT} number = ? AND state <> 'going'"
         with self.reading() as db:  # reads all three under one lock
             row = db.execute(query, (record.number,)).fetchone()

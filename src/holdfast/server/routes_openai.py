@@ -271,11 +271,8 @@ class Chat:
             await self._service.read(self._hosted.remember, self.place, progress)
 
     async def _failure(self) -> Response | None:
-        """Return the error of a turn without an answer, or None.
-
-        Its status is never one after which clients retry by themselves: the agent's own retries
-        are used up, or the conversation waits for a person.
-        """
+        """Return the error of a turn without an answer, or None. Clients do not retry its status by
+        themselves: the agent's own retries are used up, or the conversation waits for a person."""
         progress, id = self._progress, self.place.id
         if not progress.done:
             return _error(503, _INTERRUPTED, "server_error", retry=False)

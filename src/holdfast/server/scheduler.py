@@ -39,6 +39,8 @@ _log = logging.getLogger("holdfast")
 T = TypeVar("T")
 RUNNING = ConversationStatus.RUNNING
 
+# The errors of settling a call that is already answered or whose conversation is deleted.
+_SETTLED = errors.ConfigurationError, errors.Conflict, errors.NotFound
 _TICK_SECONDS = 1.0  # the period of the timer
 # The delay before a failed conversation is retried doubles from the first value to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
@@ -160,9 +162,8 @@ class Scheduler:
             return False
 
     def _died(self, id: str, died: WorkerDied) -> bool:
-        """Handle the death of a conversation's worker. Return True if another worker should
-        continue the conversation, which is the case until too many workers have died without
-        progress."""
+        """Handle the death of a worker. Return True if another one should continue the
+        conversation, until too many have died without progress."""
         try:
             live = self.conversations.find(id)
             if live is not None and live.failure is not None:
@@ -268,11 +269,7 @@ class Scheduler:
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (
-                errors.ConfigurationError,
-                errors.Conflict,
-                errors.NotFound,
-            ):  # already answered, or deleted
+            except _SETTLED:
                 with suppress(errors.HoldfastError):
                     self._relook(tenant, id)
             except errors.HoldfastError as error:

@@ -75,12 +75,8 @@ class Service:
         body: bytes,
         function: Callable[[Cancellation], Response],
     ) -> Response:
-        """Return the answer of a function that may run for long.
-
-        A `key` makes the function run once per caller, even if the caller repeats the request
-        after a broken connection. The function is cancelled when no client waits for it any more
-        or the server shuts down.
-        """
+        """Return the answer of a function that may run for long, once per caller and `key`. The
+        function is cancelled when no client waits for it any more or the server shuts down."""
 
         tenant = request.scope["caller"].tenant
         share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_LONG_THREADS_PER_TENANT))

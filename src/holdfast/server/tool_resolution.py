@@ -242,12 +242,9 @@ class _Import(threading.Thread):
 
 
 def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
-    """Import modules one after another, each in its own thread, within `timeout` seconds in all.
-
-    Once that time is used up, each further module gets a tenth of it, until `TOTAL_FACTOR` times
-    the timeout has passed. Modules are not imported in parallel, because modules that import
-    each other would see each other half initialised.
-    """
+    """Import modules one after another, each in its own thread, within `timeout` seconds. After
+    that each gets a tenth of it, until `TOTAL_FACTOR` times the timeout has passed. Not in
+    parallel, because modules that import each other would see each other half initialised."""
     until, end = time.monotonic() + timeout, time.monotonic() + TOTAL_FACTOR * timeout
     found: dict[str, Imported] = {}
     for module in modules:
@@ -310,11 +307,8 @@ _UNORDERED = ("required", "enum", "type")
 
 
 def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> str:
-    """Return the differences between two JSON Schemas in one line, or "". Titles and descriptions
-    are ignored.
-
-    The order of keys, of definitions, and of required or allowed values does not matter.
-    """
+    """Return the differences between two JSON Schemas in one line, or "". Titles, descriptions, and
+    the order of keys and of required or allowed values do not matter."""
     # After a round trip through JSON, so that both sides compare alike.
     plain = [msgspec.json.decode(msgspec.json.encode(schema)) for schema in (declared, found)]
     places = _differences(_bare(plain[0]), _bare(plain[1]), "")

@@ -258,11 +258,9 @@ class WebhookRecords:
     # --- webhooks ---
 
     def add(self, new: WebhookRecord, most: int) -> tuple[WebhookRecord, bool]:
-        """Add a webhook in the state `making` and return it with True. If the same request has
-        already created it under this id, return it with False.
-
-        Raises `Conflict` if another request created it, and `TooMany` beyond `most` webhooks.
-        """
+        """Add a webhook in the state `making`. Return it with True, or with False if the same
+        request created it before. Raises `Conflict` if another request did, and `TooMany` beyond
+        `most` webhooks."""
         with self._records.writing() as db:
             row = db.execute(f"{_SELECT} tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
             if row is not None:

@@ -73,9 +73,8 @@ class WorkerConnection:
         self.process.kill()
 
     def tend(self, now: float, late: bool) -> None:
-        """Check that the worker is alive. Called about twice a second; does not wait. `late`
-        means that this process was suspended or slow itself, so that missing signs of life prove
-        nothing."""
+        """Check about twice a second that the worker is alive, without waiting. If `late`, this
+        process was suspended or slow itself, so missing signs of life prove nothing."""
         heartbeat, heard = self.patience.heartbeat, self.channel.heard
         if late or self._handling or self.gone.is_set() or not self.channel.waiting():
             self._pinged = None
@@ -301,8 +300,8 @@ class WorkerConversation(WorkerConnection):
     # --- timer and listening thread ---
 
     def tend(self, now: float, late: bool) -> None:
-        """Do the checks of `WorkerConnection.tend`. Also check that the worker stops after an
-        interrupt, and that no abandoned call keeps running while the conversation rests."""
+        """Also check that the worker stops after an interrupt, and that no abandoned call keeps
+        running while the conversation rests."""
         super().tend(now, late)
         if self._news:
             self._tell_news()

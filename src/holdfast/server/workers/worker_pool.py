@@ -84,9 +84,9 @@ class WorkerPool:
         self.processes = WorkerProcesses(memory * 1024 * 1024)
 
     def check(self, wanted: AgentParts, workdir: str) -> BuiltAgent:
-        """Build an agent in a temporary worker, so that no client code is imported here or where
-        a conversation runs. The agent in the returned value is a stand-in. Raises the errors of
-        building the agent."""
+        """Build an agent in a temporary worker, so that its code is imported neither here nor in a
+        conversation's worker. The returned agent is a stand-in. Raises the errors of building
+        it."""
         tried = time.monotonic()
         refused = {
             module: how
@@ -118,11 +118,9 @@ class WorkerPool:
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
     ) -> WorkerConversation:
-        """Open the conversation of a record in a worker of its own.
-
-        `leave` is called when the conversation is closed, but not if this method raises. Raises
-        the errors of building the agent, and `WorkerDied`.
-        """
+        """Open a conversation in a worker of its own. `leave` is called when the conversation is
+        closed, not if this method raises. Raises the errors of building the agent, and
+        `WorkerDied`."""
         id = record.store_id
 
         def ordered(record: ConversationRecord) -> Order:
