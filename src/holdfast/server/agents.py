@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from holdfast.agent.agent import Agent
 from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.runtime import LocalRuntime
-from holdfast.server import building, forms
-from holdfast.server.building import AgentParts, BuiltAgent, ToolRecord
+from holdfast.server import forms
 from holdfast.server.feed import Feeds
 from holdfast.server.limits import Bounds
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
+    DEFAULT,
     ConversationOptions,
     ConversationRecord,
     NewRecord,
@@ -26,6 +27,8 @@ from holdfast.server.records import (
     place_of,
     store_id,
 )
+from holdfast.server.shapes import ToolStanding
+from holdfast.server.tool_resolution import import_parts, resolve_tools
 from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -42,6 +45,76 @@ _log = logging.getLogger("holdfast")
 def encode(value: object) -> bytes:
     """Return a value as JSON."""
     return msgspec.json.encode(value)
+
+
+class AgentParts(NamedTuple):
+    """The parts from which an agent is built."""
+
+    tenant: str
+    form: dict[str, Any]
+    secrets: Mapping[str, str]
+    tools: Sequence[ToolForm]
+    options: ConversationOptions
+
+    def __repr__(self) -> str:
+        return f"Wanted({self.tenant!r})"
+
+
+class ToolRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The stored description of a conversation's tools: the client's declarations and where each
+    runs."""
+
+    forms: list[ToolForm] = []
+    standings: list[ToolStanding] = []
+    warnings: list[str] = []
+
+
+class BuiltAgent(NamedTuple):
+    """An agent, its tools by name, the place where each tool runs, and warnings about the parts
+    that could not be built as requested."""
+
+    agent: Agent
+    tools: dict[str, Tool]
+    standings: list[ToolStanding]
+    warnings: list[str]
+
+
+def build_agent(
+    wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+) -> BuiltAgent:
+    """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
+    Raises `ConfigurationError` if a key is missing or a part cannot be built."""
+    form, known = wanted.form, dict(variables)
+    if wanted.tenant != DEFAULT:
+        form, known = forms.own_variables(form, variables)
+    builtins = {tool.name: tool for tool in runtime_tools}
+    learned = resolve_tools(
+        wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
+    )
+    tools: dict[str, Tool] = {}
+    standings: list[ToolStanding] = []
+    theirs = forms.names_of_others(form)
+    for name in [*forms.builtin_names(form), *theirs]:
+        # An older client names its builtin tools without declaring them.
+        tool = learned.tools.get(name) or builtins.get(name)
+        if tool is None:
+            raise ConfigurationError(
+                f"agent.tools.builtin: {name!r} is neither declared in `tools` nor a builtin tool"
+                " of this server."
+            )
+        standing = learned.standings.get(name) or ToolStanding(name, "server", RUNTIME)
+        if name in theirs and standing.executor == "client":
+            raise ConfigurationError(
+                f"agent: {name!r}, a tool of a delegate or handoff, exists only in the client's"
+                " process. Calls of delegates and handoffs run on the server. Declare the tool in"
+                " a module that the server may import."
+            )
+        tools[name] = tool
+        standings.append(standing)
+    import_parts(form, policy)
+    variables = {**known, **wanted.secrets}
+    agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
+    return BuiltAgent(agent, tools, standings, learned.warnings)
 
 
 class Agents(msgspec.Struct, eq=False):
@@ -93,7 +166,7 @@ class Agents(msgspec.Struct, eq=False):
                 return self.workers.open(record, self.stored_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.tools
             parts = self.stored_parts(record)
-            built = building.build(parts, tools, self.policy, self.variables)
+            built = build_agent(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
@@ -164,7 +237,7 @@ class Agents(msgspec.Struct, eq=False):
         if workspace:
             runtime_tools = self.workspaces.enter(wanted.tenant, workspace).tools
             self.workspaces.leave(wanted.tenant, workspace)
-        return building.build(wanted, runtime_tools, self.policy, self.variables)
+        return build_agent(wanted, runtime_tools, self.policy, self.variables)
 
     def replace(
         self, record: ConversationRecord, wanted: AgentParts

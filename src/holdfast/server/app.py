@@ -34,8 +34,7 @@ from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
 from holdfast.server.openai import Published
-from holdfast.server.openapi import Description
-from holdfast.server.routes import Routes
+from holdfast.server.routes import Description, Routes
 from holdfast.server.service import Service
 from holdfast.server.sse import PING
 

@@ -23,8 +23,7 @@ from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import fold
 from holdfast.server import forms, records, shapes
-from holdfast.server.agents import Agents, encode
-from holdfast.server.building import BuiltAgent
+from holdfast.server.agents import Agents, BuiltAgent, encode
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
 from holdfast.server.deliveries import Sending

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
-    from holdfast.server.building import BuiltAgent
+    from holdfast.server.agents import BuiltAgent
     from holdfast.server.records import ConversationRecord
     from holdfast.server.workers.worker_conversation import WorkerConversation
     from holdfast.store import Store

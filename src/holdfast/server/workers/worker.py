@@ -27,8 +27,8 @@ from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.errors import Conflict
 from holdfast.runtime import LocalRuntime
-from holdfast.server import building
-from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server import agents
+from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy
 from holdfast.server.records import (
@@ -259,7 +259,7 @@ class Worker:
         sys.meta_path.insert(0, announcer)
         try:
             runtime_tools = [] if self._runtime is None else self._runtime.tools
-            built = building.build(wanted, runtime_tools, policy, order.variables)
+            built = agents.build_agent(wanted, runtime_tools, policy, order.variables)
         finally:
             sys.meta_path.remove(announcer)
             self._channel.signal("importing", "")

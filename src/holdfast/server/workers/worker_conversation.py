@@ -21,7 +21,7 @@ from holdfast.server.workers.deaths import WorkerDied, how_it_ended
 from holdfast.server.workers.store_proxy import WorkerStoreProxy
 
 if TYPE_CHECKING:
-    from holdfast.server.building import BuiltAgent
+    from holdfast.server.agents import BuiltAgent
     from holdfast.server.notifying_store import NotifyingStore
     from holdfast.server.records import ConversationRecord
     from holdfast.server.workers.processes import WorkerProcess

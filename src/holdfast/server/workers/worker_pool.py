@@ -18,7 +18,7 @@ from holdfast.agent.agent import Agent
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.llm.scripted import ScriptedLLM
-from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
 from holdfast.server.records import DEFAULT, RUN, ConversationRecord
