@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import LLM, Agent, LocalRuntime, ScriptedLLM, Tool, ToolResult
 from holdfast import events as ev
-from holdfast.agent.serial_form import form_of, tools_of
-from holdfast.commands import Approve, Claim, Interrupt, Pause, Reject, Resume, Return, Send
+from holdfast.agent.serial_form import ToolForm, form_of, tools_of
+from holdfast.commands import Answer, Approve, Claim, Interrupt, Pause, Reject, Resume, Return, Send
 from holdfast.conversation.hosting import Hosting
 from holdfast.errors import (
     ConfigurationError,
@@ -32,6 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
+from holdfast.server.policy import Policy
 from holdfast.server.records import IDLE, ConversationRecord, Records
 from holdfast.server.shapes import CreateRequest, ForkRequest, ToolsRequest
 from tests.leftovers import Owned
@@ -435,9 +437,15 @@ def greeter() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_tool_of_the_client_is_offered_claimed_and_answered(
-    host: Host, greeter: ModelServer
+    tmp_path: Path, greeter: ModelServer, isolation: str
 ) -> None:
+    with host_of(tmp_path, isolation=isolation) as host:
+        _offered_claimed_and_answered(host, greeter)
+
+
+def _offered_claimed_and_answered(host: Host, greeter: ModelServer) -> None:
     tool = Tool.from_function(lambda name: "", name="greet")
     created = host.create(T, request(Agent(LLM("m", base_url=greeter.url), tools=[tool]), id="a"))
     assert [(tool.name, tool.executor) for tool in created.tools] == [("greet", "client")]
@@ -1024,6 +1032,53 @@ async def notes_of_a_run(host: Host) -> list[tuple[str, Any]]:
                 at = batch.frames[-1].seq
         await asking
     return notes
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_question_waits_for_its_answer_and_progress_is_a_transient_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "asking_parts.py").write_text(
+        "from holdfast import ToolContext, tool\n\n"
+        "@tool\n"
+        "def travel(context: ToolContext) -> str:\n"
+        "    context.report_progress('packing')\n"
+        "    form = {'type': 'object', 'properties': {'city': {'type': 'string'}}}\n"
+        "    return str(context.ask('Where to?', form))\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    policy = Policy(["asking_parts"], entry_points=False)
+    with host_of(tmp_path, isolation=isolation, policy=policy) as host:
+        script = [{"name": "travel", "arguments": {}}, "done"]
+        made = request(Agent(ScriptedLLM(script)), id="a", questions=True)
+        form = {**made.agent, "tools": {"builtin": ["travel"]}}
+        tools = [ToolForm(name="travel", input_schema={"type": "object"}, module="asking_parts")]
+        host.create(T, msgspec.structs.replace(made, agent=form, tools=tools))
+        host.start(T, "a")
+
+        async def answered() -> list[tuple[str, Any]]:
+            loop = asyncio.get_running_loop()
+            notes = loop.create_task(notes_of_a_run(host))
+
+            def answer() -> None:
+                asked = until(
+                    lambda: [
+                        event.question
+                        for event in host.read(T, "a")
+                        if isinstance(event, ev.DecisionMade) and event.question is not None
+                    ]
+                )
+                host.execute(T, "a", Answer(asked[0].id, {"city": "Ghent"}))
+
+            await loop.run_in_executor(None, answer)
+            return await notes
+
+        notes = asyncio.run(asyncio.wait_for(answered(), 40))
+        (result,) = [one for one in host.read(T, "a") if isinstance(one, ev.ToolCallFinished)]
+        assert "Ghent" in result.result.text
+    assert [note["message"] for kind, note in notes if kind == "progress"] == ["packing"]
 
 
 # --- restarts ---

@@ -355,7 +355,10 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
         ]
         assert len(left) == 1
         began = time.monotonic()
-        assert "still being imported for an earlier request" in one(hanging, Policy(["*"], import_timeout=60.0))[1]
+        assert (
+            "still being imported for an earlier request"
+            in one(hanging, Policy(["*"], import_timeout=60.0))[1]
+        )
         assert time.monotonic() - began < 30
         assert [
             thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
