@@ -21,10 +21,10 @@ from holdfast.server.policy import check_agent
 from holdfast.server.tool_resolution import (
     ClientTool,
     Policy,
+    ResolvedTools,
     UnavailableTool,
     difference,
     import_parts,
-    ResolvedTools,
     resolve_tools,
 )
 from holdfast.tools.preset import planning
