@@ -34,7 +34,11 @@ def main() -> None:
         time.sleep(0.01)
     print(
         json.dumps(
-            {"fork_server": processes.pid, "workers": processes.pids(), "folder": processes.folder}
+            {
+                "fork_server": processes.home.pid,
+                "workers": processes.pids(),
+                "folder": processes.home.folder,
+            }
         ),
         flush=True,
     )

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import LLM, Agent, LocalRuntime, ScriptedLLM, Tool, ToolResult
 from holdfast import events as ev
-from holdfast.agent.serial_form import form_of, tools_of
-from holdfast.commands import Approve, Claim, Interrupt, Pause, Reject, Resume, Return, Send
+from holdfast.agent.serial_form import ToolForm, form_of, tools_of
+from holdfast.commands import Answer, Approve, Claim, Interrupt, Pause, Reject, Resume, Return, Send
 from holdfast.conversation.hosting import Hosting
 from holdfast.errors import (
     ConfigurationError,
@@ -32,8 +33,9 @@ from holdfast.errors import (
 )
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
+from holdfast.server.policy import Policy
 from holdfast.server.records import IDLE, ConversationRecord, Records
-from holdfast.server.shapes import CreateRequest, ForkRequest
+from holdfast.server.shapes import CreateRequest, ForkRequest, ToolsRequest
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import REPO
@@ -278,14 +280,14 @@ def test_ids_that_could_be_a_path_or_anothers_are_refused(host: Host, id: str) -
     with pytest.raises(ConfigurationError, match="takes an id"):
         host.create(T, saying("hi", id=id))
     with pytest.raises(ConfigurationError):
-        host.workspace_create(T, id)
+        host.workspaces.create(T, id)
     with pytest.raises(ConversationNotFound), host.workspace(T, id):
         pass
 
 
 def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
     host.create("acme", saying("hi", id="a"))
-    host.workspace_create("acme", "w")
+    host.workspaces.create("acme", "w")
     attempts: list[Callable[[], Any]] = [
         lambda: host.get(T, "a"),
         lambda: host.state(T, "a"),
@@ -299,10 +301,10 @@ def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
         lambda: host.output(T, "a", "1.0"),
         lambda: host.feed(T, "a"),
         lambda: host.fork(T, "a", ForkRequest()),
-        lambda: host.set_tools(T, "a", [], {}, True),
+        lambda: host.set_tools(T, "a", ToolsRequest(tools=[])),
         lambda: host.execute(T, "a", Approve("", "")),
         lambda: host.get(T, "acme/a"),
-        lambda: host.workspace_delete(T, "w"),
+        lambda: host.workspaces.delete(T, "w"),
         lambda: host.create(T, saying("hi", workspace="w")),
     ]
     for attempt in attempts:
@@ -435,9 +437,15 @@ def greeter() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_tool_of_the_client_is_offered_claimed_and_answered(
-    host: Host, greeter: ModelServer
+    tmp_path: Path, greeter: ModelServer, isolation: str
 ) -> None:
+    with host_of(tmp_path, isolation=isolation) as host:
+        _offered_claimed_and_answered(host, greeter)
+
+
+def _offered_claimed_and_answered(host: Host, greeter: ModelServer) -> None:
     tool = Tool.from_function(lambda name: "", name="greet")
     created = host.create(T, request(Agent(LLM("m", base_url=greeter.url), tools=[tool]), id="a"))
     assert [(tool.name, tool.executor) for tool in created.tools] == [("greet", "client")]
@@ -473,8 +481,8 @@ def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_ke
                 host.execute(T, id, Claim(call.id, f"client-{id}"))
         for _ in range(5):
             now[0] += 10.0
-            host.seen(T, "client-kept")
-            host.seen("acme", "client-lost")  # another tenant's
+            host.claims.seen(T, "client-kept")
+            host.claims.seen("acme", "client-lost")  # another tenant's
             host.tend()
         finished(host, "lost")
         (result,) = [
@@ -486,7 +494,7 @@ def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_ke
         assert host.state(T, "kept").offers[0].runner == "client-kept"
         assert host.state(T, "never").offers[0].runner == ""
         now[0] += 60.0
-        host.seen(T, "client-kept")
+        host.claims.seen(T, "client-kept")
         host.tend()
         finished(host, "never")
         assert host.state(T, "kept").offers
@@ -502,18 +510,18 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         host.execute(T, "a", Send("go"))
         host.execute(T, "a", Claim(offered(host, "a").call.id, "me"))
         now[0] += 15.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         assert host.state(T, "a").offers
     with host_of(tmp_path, clock=lambda: now[0]) as host:
         host.recover()
         until(lambda: host.stats()["client_calls"] == 1)
         now[0] += 15.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         assert host.state(T, "a").offers
         now[0] += 6.0
-        host.seen(T, "me")
+        host.claims.seen(T, "me")
         host.tend()
         until(
             lambda: "toolResult" in types(host, "a")
@@ -530,13 +538,13 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(host: Host) -> None:
     host.execute(T, "a", Send("hello"))
     finished(host, "a")
     forms = tools_of(Agent(ScriptedLLM([]), tools=[one, two]))
-    changed = host.set_tools(T, "a", forms, {}, True)
+    changed = host.set_tools(T, "a", ToolsRequest(tools=forms))
     assert [tool.name for tool in changed.tools] == ["greet", "two"]
     host.execute(T, "a", Send("again"))
     until(lambda: host.state(T, "a").answer == "second")
     host.close(T, "a")
     host.start(T, "a")
-    host.set_tools(T, "a", forms[1:], {}, True)
+    host.set_tools(T, "a", ToolsRequest(tools=forms[1:]))
     host.execute(T, "a", Send("once more"))
     finished(host, "a")
     heads = [
@@ -1026,6 +1034,53 @@ async def notes_of_a_run(host: Host) -> list[tuple[str, Any]]:
     return notes
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_question_waits_for_its_answer_and_progress_is_a_transient_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "asking_parts.py").write_text(
+        "from holdfast import ToolContext, tool\n\n"
+        "@tool\n"
+        "def travel(context: ToolContext) -> str:\n"
+        "    context.report_progress('packing')\n"
+        "    form = {'type': 'object', 'properties': {'city': {'type': 'string'}}}\n"
+        "    return str(context.ask('Where to?', form))\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    policy = Policy(["asking_parts"], entry_points=False)
+    with host_of(tmp_path, isolation=isolation, policy=policy) as host:
+        script = [{"name": "travel", "arguments": {}}, "done"]
+        made = request(Agent(ScriptedLLM(script)), id="a", questions=True)
+        form = {**made.agent, "tools": {"builtin": ["travel"]}}
+        tools = [ToolForm(name="travel", input_schema={"type": "object"}, module="asking_parts")]
+        host.create(T, msgspec.structs.replace(made, agent=form, tools=tools))
+        host.start(T, "a")
+
+        async def answered() -> list[tuple[str, Any]]:
+            loop = asyncio.get_running_loop()
+            notes = loop.create_task(notes_of_a_run(host))
+
+            def answer() -> None:
+                asked = until(
+                    lambda: [
+                        event.question
+                        for event in host.read(T, "a")
+                        if isinstance(event, ev.DecisionMade) and event.question is not None
+                    ]
+                )
+                host.execute(T, "a", Answer(asked[0].id, {"city": "Ghent"}))
+
+            await loop.run_in_executor(None, answer)
+            return await notes
+
+        notes = asyncio.run(asyncio.wait_for(answered(), 40))
+        (result,) = [one for one in host.read(T, "a") if isinstance(one, ev.ToolCallFinished)]
+        assert "Ghent" in result.result.text
+    assert [note["message"] for kind, note in notes if kind == "progress"] == ["packing"]
+
+
 # --- restarts ---
 
 
@@ -1135,15 +1190,15 @@ def test_what_another_process_posts_to_a_parked_one_is_heard(host: Host) -> None
 def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
     host: Host, tmp_path: Path
 ) -> None:
-    id = host.workspace_create(T)
+    id = host.workspaces.create(T)
     with pytest.raises(Conflict):
-        host.workspace_create(T, id)
+        host.workspaces.create(T, id)
     folder = tmp_path / "workspaces" / T / id
     assert folder.stat().st_mode & 0o777 == 0o700
     with host.workspace(T, id) as runtime:
         runtime.write_file("a.txt", "hello")
         with pytest.raises(Conflict, match="in use"):
-            host.workspace_delete(T, id)
+            host.workspaces.delete(T, id)
     with LocalRuntime() as other:
         asked = saying(
             ("terminal", {"command": "cat a.txt"}), "done", tools=other.tools, id="a", workspace=id
@@ -1154,9 +1209,9 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
     finished(host, "a")
     assert "hello" in host.state(T, "a").to_json().decode()
     with pytest.raises(Conflict, match="in use"):
-        host.workspace_delete(T, id)
+        host.workspaces.delete(T, id)
     host.close(T, "a")
-    host.workspace_delete(T, id)
+    host.workspaces.delete(T, id)
     assert list((tmp_path / "workspaces" / T).iterdir()) == []
     with pytest.raises(ConfigurationError, match=r"workspace .* was deleted"):
         host.execute(T, "a", Send("more"))
@@ -1166,11 +1221,11 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
 def test_bounds_are_told_by_their_names(tmp_path: Path) -> None:
     bounds = Bounds(conversations=1, workspaces=1, tools=1, tools_bytes=2000, agent_bytes=2000)
     with host_of(tmp_path, bounds=bounds) as host:
-        host.workspace_create(T)
-        host.workspace_create("acme")
+        host.workspaces.create(T)
+        host.workspaces.create("acme")
         one, two = Tool.from_function(greet), Tool.from_function(greet, name="two")
         attempts: dict[str, Callable[[], Any]] = {
-            "workspaces": lambda: host.workspace_create(T),
+            "workspaces": lambda: host.workspaces.create(T),
             "tools": lambda: host.create(T, saying("hi", tools=[one, two])),
             "tools_bytes": lambda: host.create(
                 T, saying("hi", tools=[Tool.from_function(greet, description="x" * 3000)])

@@ -24,8 +24,8 @@ from holdfast.commands import Claim, Interrupt, Resume, Return, Send
 from holdfast.errors import ConfigurationError, Conflict, LeaseHeld, StoreError
 from holdfast.server.host import Host
 from holdfast.server.policy import Policy
-from holdfast.server.shapes import CreateRequest, Info
-from holdfast.server.workers import messages as ms
+from holdfast.server.shapes import CreateRequest, Info, ToolsRequest
+from holdfast.server.workers import channel as ms
 from holdfast.server.workers.worker_conversation import Patience, WorkerConversation
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
@@ -417,7 +417,7 @@ def test_the_fork_server_may_die_too(tmp_path: Path, parts: Path, model: ModelSe
             for id in ("other0", "other1", "other2")
         ]
         assert host._workers is not None
-        os.kill(host._workers.processes.pid, signal.SIGKILL)
+        os.kill(host._workers.processes.home.pid, signal.SIGKILL)
         until(lambda: not any(map(alive, workers)))
         for id in ("other0", "other1", "other2"):
             finished(host, id)
@@ -505,13 +505,8 @@ def test_tools_come_and_go_in_a_worker(tmp_path: Path, parts: Path, model: Model
         host.start(T, "a")
         host.execute(T, "a", Send("fine"))
         finished(host, "a")
-        changed = host.set_tools(
-            T,
-            "a",
-            [ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)],
-            {},
-            True,
-        )
+        late = ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)
+        changed = host.set_tools(T, "a", ToolsRequest(tools=[late]))
         assert [tool.name for tool in changed.tools] == ["late"]
         assert [tool.name for tool in host.get(T, "a").tools] == ["late"]
         host.execute(T, "a", Send("fine"))
@@ -713,7 +708,7 @@ def test_after_a_close_no_process_thread_or_file_is_left(
     before, files = Owned(), set(Path("/tmp").glob("holdfast-*"))
     host = isolated(tmp_path)
     assert host._workers is not None
-    fork_server = host._workers.processes.pid
+    fork_server = host._workers.processes.home.pid
     check = others(host, model)
     begin(host, model, "spinning", "spin")
     until(lambda: "toolCallStarted" in types(host, "spinning"))

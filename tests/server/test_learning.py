@@ -21,6 +21,7 @@ from holdfast.server.policy import check_agent
 from holdfast.server.tool_resolution import (
     ClientTool,
     Policy,
+    ResolvedTools,
     UnavailableTool,
     difference,
     import_parts,
@@ -67,7 +68,11 @@ def form(name: str = "look", module: str = "", **more: Any) -> ToolForm:
 def one(module: str, policy: Policy = ALL, name: str = "look", **options: Any) -> tuple[str, str]:
     """Who runs a tool of that module, and why."""
     found = resolve_tools([form(name, module)], {}, {}, policy, **options)
-    return found.executors[name], found.reasons.get(name, "")
+    return found.standings[name].executor, found.standings[name].warning
+
+
+def executors(found: ResolvedTools) -> dict[str, str]:
+    return {name: standing.executor for name, standing in found.standings.items()}
 
 
 # --- the policy ---
@@ -220,9 +225,9 @@ def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
             item for item in runtime.tools if item.name == "read_file"
         )
     assert found.warnings == []
-    assert set(found.executors.values()) == {"server"}
-    assert found.modules["plan"] == "holdfast.tools.preset.planning"
-    assert found.modules["read_file"] == "holdfast.runtime"
+    assert set(executors(found).values()) == {"server"}
+    assert found.standings["plan"].module == "holdfast.tools.preset.planning"
+    assert found.standings["read_file"].module == "holdfast.runtime"
     assert found.tools["look"].run({"a": 3}).data == 3
     assert [*found.tools] == [item.name for item in declared]
 
@@ -244,7 +249,7 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     found = resolve_tools([declared], {}, {}, ALL, client_tools=False)
     nobody = found.tools["local"]
     assert isinstance(nobody, UnavailableTool)
-    assert (nobody.executor, found.executors) == ("", {"local": "unavailable"})
+    assert (nobody.executor, executors(found)) == ("", {"local": "unavailable"})
     with pytest.raises(ToolError, match="does not let clients run tools") as caught:
         nobody.run({})
     assert not caught.value.retryable
@@ -262,18 +267,18 @@ def test_a_module_that_fails_costs_its_own_tools_alone(
     ]
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         found = resolve_tools(tools, {}, {}, ALL)
-    assert found.executors == {"look": "server", "bad": "client", "none": "client"}
+    assert executors(found) == {"look": "server", "bad": "client", "none": "client"}
     assert (
-        found.reasons["bad"]
+        found.standings["bad"].warning
         == "its module 'hf_bad' cannot be used: Module 'hf_bad' cannot be imported: RuntimeError:"
         " no luck"
     )
-    assert "No module named 'hf_not_there'" in found.reasons["none"]
-    assert "was declared" in found.reasons["look"]
+    assert "No module named 'hf_not_there'" in found.standings["none"].warning
+    assert "was declared" in found.standings["look"].warning
     assert [record.getMessage() for record in caplog.records] == found.warnings
     assert found.warnings[1].endswith("no luck. The client runs it.")
     found = resolve_tools(tools, {}, {}, ALL, client_tools=False)
-    assert found.executors == {"look": "server", "bad": "unavailable", "none": "unavailable"}
+    assert executors(found) == {"look": "server", "bad": "unavailable", "none": "unavailable"}
     with pytest.raises(ToolError, match="no luck"):
         found.tools["bad"].run({})
 
@@ -327,7 +332,7 @@ def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(
     assert "not yet" in one(module)[1]
     (tmp_path / "now").touch()
     found = resolve_tools([form("look", module), form("after", module)], {}, {}, ALL)
-    assert set(found.executors.values()) == {"server"}
+    assert set(executors(found).values()) == {"server"}
 
 
 @pytest.mark.slow
@@ -342,15 +347,18 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
     good = write("hf_does_not_hang", LOOK.replace("look", "good"))
     tools = [form("look", hanging), form("good", good)]
     try:
-        found = resolve_tools(tools, {}, {}, ALL, import_timeout=0.5)
-        assert found.executors == {"look": "client", "good": "server"}
-        assert "was not imported in time (within 0.5 seconds)" in found.reasons["look"]
+        found = resolve_tools(tools, {}, {}, Policy(["*"], import_timeout=0.5))
+        assert executors(found) == {"look": "client", "good": "server"}
+        assert "was not imported in time (within 0.5 seconds)" in found.standings["look"].warning
         left = [
             thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
         ]
         assert len(left) == 1
         began = time.monotonic()
-        assert "still being imported for an earlier request" in one(hanging, import_timeout=60.0)[1]
+        assert (
+            "still being imported for an earlier request"
+            in one(hanging, Policy(["*"], import_timeout=60.0))[1]
+        )
         assert time.monotonic() - began < 30
         assert [
             thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
@@ -425,8 +433,8 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
 
 def test_a_name_that_comes_with_its_module_alone_is_learned_by_that(write: Write) -> None:
     found = resolve_tools([], {"look": write("hf_alone", LOOK), "gone": "hf_gone"}, {}, ALL)
-    assert found.executors == {"look": "server", "gone": "unavailable"}
-    assert "look" not in found.reasons
+    assert executors(found) == {"look": "server", "gone": "unavailable"}
+    assert found.standings["look"].warning == ""
     with pytest.raises(ToolError, match="hf_gone"):
         found.tools["gone"].run({})
 
@@ -435,8 +443,8 @@ def test_a_preset_tool_that_the_workspace_lacks_and_a_tool_that_says_it_is_the_c
     write: Write,
 ) -> None:
     found = resolve_tools([form("terminal", "holdfast.runtime")], {}, {}, NONE)
-    assert found.executors["terminal"] == "client"
-    assert "the workspace has no tool 'terminal'" in found.reasons["terminal"]
+    assert executors(found)["terminal"] == "client"
+    assert "the workspace has no tool 'terminal'" in found.standings["terminal"].warning
     assert one(write("hf_own", LOOK + "look.executor = 'client'\n")) == ("client", "")
 
 
@@ -458,7 +466,7 @@ def test_a_server_that_knows_nothing_of_planning_learns_it_by_its_name_alone() -
         "import sys\nfrom holdfast.agent.serial_form import ToolForm\nfrom holdfast.server.tool_resolution import"
         " Policy, resolve_tools\nassert 'holdfast.tools.preset.planning' not in sys.modules\nimport"
         " msgspec\nform = msgspec.json.decode(sys.stdin.buffer.read(), type=ToolForm)\nfound ="
-        " resolve_tools([form], {}, {}, Policy(entry_points=False))\nprint(found.executors, found.warnings,"
+        " resolve_tools([form], {}, {}, Policy(entry_points=False))\nprint({name: one.executor for name, one in found.standings.items()}, found.warnings,"
         " found.tools['plan'].run({'steps': [{'step': 'Read', 'state': 'in_progress'}]}).text)\n"
     )
     [declared] = tools_of(Agent(ScriptedLLM([]), planning.register_planning_tools()))
@@ -566,7 +574,7 @@ def test_the_servers_own_tool_is_used_and_the_difference_told(write: Write) -> N
         {},
         ALL,
     )
-    assert found.executors == {"look": "server"}
+    assert executors(found) == {"look": "server"}
     assert 'properties.a.type was declared as "string" and is "integer"' in found.warnings[0]
     assert found.tools["look"].run({"a": 3}).data == 3
 

@@ -411,7 +411,7 @@ def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving
             id, "delta", lambda: json.dumps({"kind": kind, "text": text}).encode()
         )
 
-    server.host.seed(
+    server.host.chats.append(
         "default",
         "c",
         [ev.StatusChanged(seq=1, id="s", timestamp=datetime.now(UTC), status="running")],
@@ -1024,7 +1024,7 @@ def test_nothing_that_a_model_or_a_tool_says_becomes_more_than_text(
         ),
         ev.StatusChanged(seq=14, id="14", status="paused", reason=EVIL, **base),
     ]
-    server.host.seed("default", "c", events)
+    server.host.chats.append("default", "c", events)
     page = shown(browser, server, "c")
     page.wait(".entry.error")
     page.wait("#decide .card")
@@ -1296,7 +1296,7 @@ def long_journal(count: int) -> list[ev.AnyEvent]:
 @needs_chromium
 def test_ten_thousand_events_are_few_elements(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["The last word."], start=False, limits=Limits(steps=100_000))
-    server.host.seed("default", "c", long_journal(9_997))
+    server.host.chats.append("default", "c", long_journal(9_997))
     server.ask("POST", "/api/conversations/c/start")
     page = shown(browser, server, "c")
     page.wait(".entry", "Step 9")

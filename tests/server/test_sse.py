@@ -210,7 +210,9 @@ def test_an_open_stream_keeps_its_client_alive(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str]] = []
-    monkeypatch.setattr(server.host, "seen", lambda tenant, client: seen.append((tenant, client)))
+    monkeypatch.setattr(
+        server.host.claims, "seen", lambda tenant, client: seen.append((tenant, client))
+    )
     server.app.service.ping = 1.1
     stream = server.stream(server.make("c"), **{"X-Holdfast-Client": "client-1"})
     assert next(iter(stream)) == (None, "", "ping")

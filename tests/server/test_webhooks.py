@@ -336,7 +336,7 @@ def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -
 @pytest.mark.slow
 def test_a_thousand_events_are_caught_up_with(server: Serving) -> None:
     server.make("c")
-    server.host.seed("default", "c", messages(1000))
+    server.host.chats.append("default", "c", messages(1000))
     with Receiver() as receiver:
         hook(server, receiver.url, begin="start")
         receiver.until(lambda: len(receiver.sent) >= 1000)

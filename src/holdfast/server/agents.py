@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from holdfast.agent.agent import Agent
 from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.runtime import LocalRuntime
-from holdfast.server import building, forms
-from holdfast.server.building import AgentParts, BuiltAgent, ToolRecord
+from holdfast.server import forms
 from holdfast.server.feed import Feeds
 from holdfast.server.limits import Bounds
-from holdfast.server.local_conversation import LocalConversation, OpenConversation
+from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
     DEFAULT,
@@ -24,12 +24,16 @@ from holdfast.server.records import (
     ConversationRecord,
     NewRecord,
     Records,
+    place_of,
     store_id,
 )
+from holdfast.server.shapes import ToolStanding
+from holdfast.server.tool_resolution import import_parts, resolve_tools
 from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
+    from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.worker_observations import WorkerObservations
     from holdfast.server.workers.worker_pool import WorkerPool
     from holdfast.store import Store
@@ -43,58 +47,103 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
-    """Return the stored description of a conversation's tools."""
-    return ToolRecord(list(wanted.tools), built.standings, built.warnings)
+class AgentParts(NamedTuple):
+    """The parts from which an agent is built."""
+
+    tenant: str
+    form: dict[str, Any]
+    secrets: Mapping[str, str]
+    tools: Sequence[ToolForm]
+    options: ConversationOptions
+
+    def __repr__(self) -> str:
+        return f"Wanted({self.tenant!r})"
 
 
-class Agents:
+class ToolRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The stored description of a conversation's tools: the client's declarations and where each
+    runs."""
+
+    forms: list[ToolForm] = []
+    standings: list[ToolStanding] = []
+    warnings: list[str] = []
+
+
+class BuiltAgent(NamedTuple):
+    """An agent, its tools by name, the place where each tool runs, and warnings about the parts
+    that could not be built as requested."""
+
+    agent: Agent
+    tools: dict[str, Tool]
+    standings: list[ToolStanding]
+    warnings: list[str]
+
+
+def build_agent(
+    wanted: AgentParts, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+) -> BuiltAgent:
+    """Return the agent of a conversation. Imports modules, so do not call it on an event loop.
+    Raises `ConfigurationError` if a key is missing or a part cannot be built."""
+    form, known = wanted.form, dict(variables)
+    if wanted.tenant != DEFAULT:
+        form, known = forms.own_variables(form, variables)
+    builtins = {tool.name: tool for tool in runtime_tools}
+    learned = resolve_tools(
+        wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
+    )
+    tools: dict[str, Tool] = {}
+    standings: list[ToolStanding] = []
+    theirs = forms.names_of_others(form)
+    for name in [*forms.builtin_names(form), *theirs]:
+        # An older client names its builtin tools without declaring them.
+        tool = learned.tools.get(name) or builtins.get(name)
+        if tool is None:
+            raise ConfigurationError(
+                f"agent.tools.builtin: {name!r} is neither declared in `tools` nor a builtin tool"
+                " of this server."
+            )
+        standing = learned.standings.get(name) or ToolStanding(name, "server", RUNTIME)
+        if name in theirs and standing.executor == "client":
+            raise ConfigurationError(
+                f"agent: {name!r}, a tool of a delegate or handoff, exists only in the client's"
+                " process. Calls of delegates and handoffs run on the server. Declare the tool in"
+                " a module that the server may import."
+            )
+        tools[name] = tool
+        standings.append(standing)
+    import_parts(form, policy)
+    variables = {**known, **wanted.secrets}
+    agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
+    return BuiltAgent(agent, tools, standings, learned.warnings)
+
+
+class Agents(msgspec.Struct, eq=False):
     """Builds agents and opens conversations with them, in this process or in a workers's worker
     processes. Thread-safe; blocking."""
 
-    def __init__(
-        self,
-        store: Store,
-        records: Records,
-        workspaces: Workspaces,
-        feeds: Feeds,
-        policy: Policy,
-        variables: Mapping[str, str],
-        bounds: Bounds,
-        workers: WorkerPool | None = None,
-        observers: Sequence[Observer] = (),
-        elsewhere: WorkerObservations | None = None,
-    ) -> None:
-        self._store = store
-        self._records = records
-        self._workspaces = workspaces
-        self._feeds = feeds
-        self._policy = policy
-        self._variables = variables
-        self._bounds = bounds
-        self._workers = workers
-        self._observers = observers
-        self._elsewhere = elsewhere
-        self._runtime_tools: list[str] | None = None
+    store: Store
+    records: Records
+    workspaces: Workspaces
+    feeds: Feeds
+    policy: Policy
+    variables: Mapping[str, str]
+    bounds: Bounds
+    workers: WorkerPool | None
+    observers: Sequence[Observer]
+    elsewhere: WorkerObservations | None
+    runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
 
     def open(self, id: str) -> OpenConversation:
-        """Open and return the conversation with this store id.
-
-        Raises `ConversationNotFound`, and the error that prevents its agent from being built.
-        """
-        tenant, slash, own = id.partition("/")
-        return self._opened(
-            self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
-        )
-
-    def _opened(self, record: ConversationRecord) -> OpenConversation:
+        """Open the conversation with this store id. Raises `ConversationNotFound`, and the error
+        that prevents its agent from being built."""
+        record = self.records.find(*place_of(id))
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:
-            if workspace and self._workers is not None:
-                folder = str(self._workspaces.hold(tenant, workspace))
+            if workspace and self.workers is not None:
+                folder = str(self.workspaces.hold(tenant, workspace))
             elif workspace:
-                runtime = self._workspaces.enter(tenant, workspace)
+                runtime = self.workspaces.enter(tenant, workspace)
         except ConversationNotFound as error:
             raise ConfigurationError(
                 f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} was"
@@ -102,29 +151,26 @@ class Agents:
             ) from error
 
         def leave() -> None:
-            if self._elsewhere is not None:
-                self._elsewhere.close(record.store_id)
+            if self.elsewhere is not None:
+                self.elsewhere.close(record.store_id)
             if workspace:
-                self._workspaces.leave(tenant, workspace)
+                self.workspaces.leave(tenant, workspace)
 
         def note(kind: str, make: Callable[[], bytes]) -> None:
-            self._feeds.note(record.store_id, kind, make)
+            self.feeds.note(record.store_id, kind, make)
 
         try:
-            if self._workers is not None:
-                if self._elsewhere is not None:
-                    self._elsewhere.open(record.store_id)
-                return self._workers.open(record, self.stored_parts, folder, note, leave)
-            built = building.build(
-                self.stored_parts(record),
-                [] if runtime is None else runtime.tools,
-                self._policy,
-                self._variables,
-            )
+            if self.workers is not None:
+                if self.elsewhere is not None:
+                    self.elsewhere.open(record.store_id)
+                return self.workers.open(record, self.stored_parts, folder, note, leave)
+            tools = [] if runtime is None else runtime.tools
+            parts = self.stored_parts(record)
+            built = build_agent(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
-                record, built, self._store, runtime, note, leave, self._observers
+                record, built, self.store, runtime, note, leave, self.observers
             )
         except BaseException:
             leave()
@@ -140,74 +186,81 @@ class Agents:
         tools: Sequence[ToolForm],
         options: ConversationOptions,
     ) -> AgentParts:
-        """Return a client's request as the parts of an agent, after checking the bounds and the
+        """Return a client's request as an agent's parts. Raises for exceeded bounds and by
         policy."""
-        bounds, message = self._bounds, "The request has too much"
+        bounds, message = self.bounds, "The request has too much"
         bounds.check("agent_bytes", len(encode(form)), message)
         bounds.check("secrets_bytes", len(encode(secrets)), message)
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(secrets, form)
-        check_agent(form, self._policy)
+        check_agent(form, self.policy)
         return AgentParts(tenant, form, secrets, tools, options)
 
     def stored_parts(self, record: ConversationRecord) -> AgentParts:
         """Return the stored parts of a conversation's agent, including later changes."""
-        record, agent, declared = self._records.load(record)
+        record, agent, declared = self.records.load(record)
         form = msgspec.json.decode(agent, type=dict[str, Any])
         tools = msgspec.json.decode(declared, type=ToolRecord).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
-            secrets = msgspec.json.decode(
-                self._records.seal.open(record.secrets, record.store_id), type=dict[str, str]
-            )
+            opened = self.records.seal.open(record.secrets, record.store_id)
+            secrets = msgspec.json.decode(opened, type=dict[str, str])
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
     def stored_tools(self, record: ConversationRecord) -> ToolRecord:
-        """Return the stored description of a conversation's tools."""
-        return msgspec.json.decode(self._records.load(record)[2], type=ToolRecord)
+        return msgspec.json.decode(self.records.load(record)[2], type=ToolRecord)
 
     def new_record(
-        self, tenant: str, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
+        self, id: str, wanted: AgentParts, built: BuiltAgent, workspace: str, own: bool
     ) -> NewRecord:
-        """Return a record for a new conversation."""
-        about = store_id(tenant, id)
-        secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
+        about = store_id(wanted.tenant, id)
         return NewRecord(
-            tenant,
-            id,
-            encode(wanted.form),
-            encode(tool_record(wanted, built)),
-            wanted.options,
-            secrets,
-            workspace,
-            own,
+            tenant=wanted.tenant,
+            id=id,
+            agent=encode(wanted.form),
+            tools=encode(_tool_record(wanted, built)),
+            options=wanted.options,
+            secrets=self.records.seal.seal(encode(wanted.secrets), about)
+            if wanted.secrets
+            else None,
+            workspace=workspace,
+            own_workspace=own,
         )
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
-        """Build an agent to check that it can be built. Raises `ConfigurationError` if it
-        cannot."""
+        """Build an agent to check that it can be built. Raises `ConfigurationError`."""
+        if self.workers is not None:
+            folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
+            return self.workers.check(wanted, str(folder))
         runtime_tools: list[Tool] = []
-        if self._workers is not None:
-            return self._workers.check(
-                wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else ""
-            )
         if workspace:
-            runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
-            self._workspaces.leave(wanted.tenant, workspace)
-        return building.build(wanted, runtime_tools, self._policy, self._variables)
+            runtime_tools = self.workspaces.enter(wanted.tenant, workspace).tools
+            self.workspaces.leave(wanted.tenant, workspace)
+        return build_agent(wanted, runtime_tools, self.policy, self.variables)
+
+    def replace(
+        self, record: ConversationRecord, wanted: AgentParts
+    ) -> tuple[ConversationRecord, BuiltAgent]:
+        """Replace a conversation's agent and tools in the records."""
+        built = self.build(wanted, record.workspace)
+        form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
+        return self.records.set_tools(record, form, tools, wanted.options), built
 
     def needs_runtime(self, wanted: AgentParts) -> bool:
         """Return True if one of the tools needs a workspace."""
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:
             return False
-        if self._runtime_tools is None:
+        if self.runtime_tools is None:
             with LocalRuntime() as runtime:
-                self._runtime_tools = [tool.name for tool in runtime.tools]
+                self.runtime_tools = [tool.name for tool in runtime.tools]
+        modules = wanted.options.modules
         elsewhere = {
-            tool.name
-            for tool in wanted.tools
-            if wanted.options.modules.get(tool.name, tool.module) != RUNTIME
+            tool.name for tool in wanted.tools if modules.get(tool.name, tool.module) != RUNTIME
         }
-        return any(name in self._runtime_tools and name not in elsewhere for name in names)
+        return any(name in self.runtime_tools and name not in elsewhere for name in names)
+
+
+def _tool_record(wanted: AgentParts, built: BuiltAgent) -> ToolRecord:
+    return ToolRecord(list(wanted.tools), built.standings, built.warnings)

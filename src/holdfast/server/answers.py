@@ -55,24 +55,19 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """Return a struct as a JSON answer."""
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
 def refusal(
     status: int, type: str, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an error answer."""
     return _failure(status, Failure(type, message), headers)
 
 
 def error_answer(error: Exception, conflict: bool = False) -> Response:
-    """Return the answer for an exception.
-
-    With `conflict`, invalid input is answered with 409 instead of 422, because it is the
-    conversation's state that does not allow it. An exception that is not a `HoldfastError` is
-    logged, and the answer says nothing about it.
-    """
+    """Return the answer for an exception. With `conflict`, invalid input is answered with 409
+    instead of 422, because the conversation's state does not allow it. Another exception than a
+    `HoldfastError` is only logged."""
     if isinstance(error, errors.HoldfastError):
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         if conflict and status == 422:
@@ -80,18 +75,12 @@ def error_answer(error: Exception, conflict: bool = False) -> Response:
         headers = None
         # 413: too large. 429: too many open conversations at the moment. 409: a permanent limit.
         if isinstance(error, errors.TooMany):
-            status = (
-                413 if error.bound.endswith("_bytes") else 429 if error.bound == "open" else 409
-            )
-            headers = {"Retry-After": "1"} if status == 429 else None
-        names = _DETAILS.get(type(error).__name__, ())
-        return _failure(
-            status,
-            Failure(
-                type(error).__name__, str(error), {name: getattr(error, name) for name in names}
-            ),
-            headers,
-        )
+            status = 413 if error.bound.endswith("_bytes") else 409
+            if error.bound == "open":
+                status, headers = 429, {"Retry-After": "1"}
+        kind = type(error).__name__
+        details = {name: getattr(error, name) for name in _DETAILS.get(kind, ())}
+        return _failure(status, Failure(kind, str(error), details), headers)
     _log.error("A request failed", exc_info=error)
     return refusal(500, "HoldfastError", "Internal server error. See the server's log.")
 
@@ -100,7 +89,6 @@ def _failure(status: int, failure: Failure, headers: Mapping[str, str] | None = 
     try:
         body = _encoder.encode(ErrorAnswer(failure))
     except ValueError:  # the message quotes a lone surrogate, which UTF-8 cannot encode
-        body = _encoder.encode(
-            ErrorAnswer(Failure(failure.type, failure.message.encode(errors="replace").decode()))
-        )
+        message = failure.message.encode(errors="replace").decode()
+        body = _encoder.encode(ErrorAnswer(Failure(failure.type, message)))
     return Response(body, status, headers, "application/json")

@@ -34,8 +34,7 @@ from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
 from holdfast.server.openai import Published
-from holdfast.server.openapi import Description
-from holdfast.server.routes import Routes
+from holdfast.server.routes import Description, Routes
 from holdfast.server.service import Service
 from holdfast.server.sse import PING
 
@@ -128,11 +127,8 @@ class App:
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
-        return [
-            ended
-            for one in self._observers
-            if (ended := quietly(one.served, scope["method"], headers)) is not None
-        ]
+        ends = [quietly(one.served, scope["method"], headers) for one in self._observers]
+        return [ended for ended in ends if ended is not None]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # uvicorn is configured to offer nothing else
@@ -147,13 +143,8 @@ class App:
                 status = message["status"]
                 # The page's files set a content security policy of their own.
                 own = {name for name, _ in message["headers"]}
-                message = {
-                    **message,
-                    "headers": [
-                        *message["headers"],
-                        *(header for header in _HEADERS if header[0] not in own),
-                    ],
-                }
+                more = [header for header in _HEADERS if header[0] not in own]
+                message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
         try:
@@ -177,14 +168,9 @@ class App:
             if _access.isEnabledFor(logging.INFO):
                 caller = scope.get("caller")
                 path = (scope.get("raw_path") or b"").decode("latin-1")[:500]
-                _access.info(
-                    "%s %s %s %d %.1f ms",
-                    caller.tenant if caller else "-",
-                    scope["method"],
-                    path,
-                    status,
-                    seconds * 1000,
-                )
+                tenant = caller.tenant if caller else "-"
+                request = tenant, scope["method"], path, status, seconds * 1000
+                _access.info("%s %s %s %d %.1f ms", *request)
 
 
 def _fastapi(
@@ -222,22 +208,18 @@ def _fastapi(
             f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
             for item in cast(RequestValidationError, error).errors()
         ]
-        return refusal(
-            422, "ConfigurationError", f"The request is invalid: {'; '.join(parts)[:1000]}."
-        )
+        message = f"The request is invalid: {'; '.join(parts)[:1000]}."
+        return refusal(422, "ConfigurationError", message)
 
     async def http(request: Request, error: Exception) -> Response:
         found = cast(HTTPException, error)
         if found.status_code == 405:
             allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
-            return refusal(
-                405, "ConfigurationError", f"This path accepts {allowed}.", {"Allow": allowed}
-            )
-        message = (
-            "This server has no such path. /openapi.json lists all paths."
-            if found.status_code == 404
-            else str(found.detail)
-        )
+            message = f"This path accepts {allowed}."
+            return refusal(405, "ConfigurationError", message, {"Allow": allowed})
+        message = str(found.detail)
+        if found.status_code == 404:
+            message = "This server has no such path. /openapi.json lists all paths."
         return refusal(found.status_code, "ConfigurationError", message)
 
     app.add_exception_handler(RequestRefused, refused)
@@ -250,96 +232,62 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
     """Return the methods that each path accepts. One FastAPI route knows only its own methods."""
     found: dict[str, set[str]] = {}
     for route in app.routes:
-        found.setdefault(getattr(route, "path", ""), set()).update(
-            getattr(route, "methods", None) or ()
-        )
+        methods = found.setdefault(getattr(route, "path", ""), set())
+        methods.update(getattr(route, "methods", None) or ())
     return {path: ", ".join(sorted(methods)) for path, methods in found.items()}
 
 
 def _add_own(routes: Routes, usage: QuotaUsage, metrics: Metrics) -> None:
-    service = routes.service
+    service, routes = routes.service, routes.under("", "server")
     logged: set[str] = set()
 
-    @routes.add(
-        "GET",
-        "/health",
-        "Liveness",
-        gives=ServerHealth,
-        gave={"status": "ok"},
-        open=True,
-        also=(),
-        tag="server",
+    @routes.get(
+        "/health", "Liveness", gives=ServerHealth, gave={"status": "ok"}, open=True, also=()
     )
     async def health(request: Request) -> Response:
         """Report that the server process is running. Needs no key."""
         return answer(ServerHealth("ok"))
 
-    @routes.add(
-        "GET",
-        "/ready",
-        "Readiness",
-        gives=ServerHealth,
-        gave={"status": "ready"},
-        open=True,
-        also=(503,),
-        tag="server",
+    @routes.get(
+        "/ready", "Readiness", gives=ServerHealth, gave={"status": "ready"}, open=True, also=(503,)
     )
     async def ready(request: Request) -> Response:
         """Returns 503 while the server recovers after a start, while it shuts down, and after
         its files were removed. Needs no key."""
         if service.closing or not service.ready:
-            return refusal(
-                503,
-                StoreError.__name__,
-                "The server is starting or shutting down.",
-                {"Retry-After": "1"},
-            )
+            message = "The server is starting or shutting down."
+            return refusal(503, "StoreError", message, {"Retry-After": "1"})
         try:
             await service.read(service.host.check)
         except StoreError as error:  # the error names the file, so only the log shows it
             if str(error) not in logged:
                 logged.add(str(error))
                 _log.error("Not ready: %s", error)
-            return refusal(
-                503,
-                StoreError.__name__,
-                "The server's store or its records were removed. See the server's log.",
-            )
+            message = "The server's store or its records were removed. See the server's log."
+            return refusal(503, "StoreError", message)
         return answer(ServerHealth("ready"))
 
-    @routes.add(
-        "GET",
+    @routes.get(
         "/metrics",
         "Metrics for Prometheus",
         given="text/plain",
         schema={"type": "string"},
         client=False,
         also=(503,),
-        tag="server",
     )
     async def get_metrics(request: Request) -> Response:
         """Totals over all tenants. The metrics contain no ids."""
-        return Response(
-            metrics.text(usage, await service.read(service.host.stats)), media_type=MEDIA_TYPE
-        )
+        stats = await service.read(service.host.stats)
+        return Response(metrics.text(usage, stats), media_type=MEDIA_TYPE)
 
     encoded: list[bytes] = []
 
-    @routes.add(
-        "GET",
-        "/openapi.json",
-        "The OpenAPI document",
-        schema={"type": "object"},
-        client=False,
-        also=(),
-        tag="server",
+    @routes.get(
+        "/openapi.json", "The OpenAPI document", schema={"type": "object"}, client=False, also=()
     )
     async def get_openapi(request: Request) -> Response:
         """The OpenAPI 3.1 document of this server."""
         if not encoded:
-            encoded.append(
-                await service.read(
-                    lambda: msgspec.json.encode(routes.description.whole(routes.app))
-                )
-            )
+            document = await service.read(routes.description.whole, routes.app)
+            encoded.append(msgspec.json.encode(document))
         return Response(encoded[0], media_type="application/json")

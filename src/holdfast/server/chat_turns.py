@@ -4,16 +4,18 @@ one. Sends it the new messages and starts its run."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.agent.serial_form import ToolForm
 from holdfast.content import ToolResult
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.errors import ConversationNotFound, Denied
+from holdfast.server.chats import ChatRecords
 from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
@@ -44,185 +46,222 @@ class ChatPlace(NamedTuple):
     run: bool = True
 
 
-def begin(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
-    """Return the conversation of a turn after sending it the new messages. `host.run` starts the
-    run, and `leave` ends waiting for it. Blocks. Raises the errors of `Host`."""
-    return (
-        _joined(host, tenant, turn)
-        or _continued(host, tenant, agent, turn)
-        or _begun(host, tenant, agent, turn)
-    )
+class HostedTurn(msgspec.Struct, frozen=True):
+    """One turn of a tenant's chat with a published agent. All methods block and raise the errors
+    of `Host`."""
 
+    host: Host
+    tenant: str
+    agent: Published
+    turn: ChatTurn
 
-def remember(
-    host: Host, tenant: str, place: ChatPlace, turn: ChatTurn, progress: TurnProgress
-) -> None:
-    """Store the hash by which the client's next request is recognised. A conversation whose
-    client must run calls is paused until then. Blocks."""
-    if not place.run:
-        return
-    rows = host.chats.rows
-    with host.chats.turn(tenant, place.id):
-        rows.store_history(tenant, turn.digest(progress.as_sent_back()), place.id, progress.seq)
-        rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
-        if progress.calls and not _has_continued(host.read(tenant, place.id, progress.seq)):
-            host.execute(tenant, place.id, cmd.Pause())
+    @property
+    def rows(self) -> ChatRecords:
+        return self.host.chats.rows
 
+    def begin(self) -> ChatPlace:
+        """Return the conversation of the turn after sending it the new messages. `host.run` starts
+        the run, and `leave` ends waiting for it."""
+        return self._joined() or self._continued() or self._begun()
 
-def forget(host: Host, tenant: str, place: ChatPlace, turn: ChatTurn) -> None:
-    """Forget a failed turn, so that a repeated request starts a new one. Blocks."""
-    if place.run:
-        host.chats.rows.end_turn(tenant, turn.asked, place.id, keep=False)
+    def remember(self, place: ChatPlace, progress: TurnProgress) -> None:
+        """Store the hash by which the client's next request is recognised. A conversation whose
+        client must run calls is paused until then."""
+        if not place.run:
+            return
+        tenant, turn = self.tenant, self.turn
+        with self.host.chats.turn(tenant, place.id):
+            digest = turn.digest(progress.as_sent_back())
+            self.rows.store_history(tenant, digest, place.id, progress.seq)
+            self.rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
+            if progress.calls:
+                later = self.host.read(tenant, place.id, progress.seq)
+                if not _has_continued(later):
+                    self._execute(place.id, cmd.Pause())
 
+    def forget(self, place: ChatPlace) -> None:
+        """Forget a failed turn, so that a repeated request starts a new one."""
+        if place.run:
+            self.rows.end_turn(self.tenant, self.turn.asked, place.id, keep=False)
 
-def leave(host: Host, tenant: str, place: ChatPlace, done: bool) -> None:
-    """End a client's wait. If the turn is not over and no other client waits for it, interrupt
-    it. Blocks."""
-    with host.chats.turn(tenant, place.id):
-        if not host.chats.leave(tenant, place.id) and not done and place.run:
-            host.execute(tenant, place.id, cmd.Interrupt())
+    def leave(self, place: ChatPlace, done: bool) -> None:
+        """End a client's wait. If the turn is not over and no other client waits for it, interrupt
+        it."""
+        with self.host.chats.turn(self.tenant, place.id):
+            if not self.host.chats.leave(self.tenant, place.id) and not done and place.run:
+                self._execute(place.id, cmd.Interrupt())
 
+    def _execute(self, id: str, command: cmd.Command) -> None:
+        self.host.execute(self.tenant, id, command)
 
-def _joined(host: Host, tenant: str, turn: ChatTurn) -> ChatPlace | None:
-    """Return the place of an earlier request for the same turn: one that brought tool results,
-    or one that was broken off and for which no client waits."""
-    found = host.chats.rows.find_turn(tenant, turn.asked)
-    if found is None:
-        return None
-    id = found.conversation
-    with host.chats.turn(tenant, id):
+    def _state(self, id: str) -> ConversationState | None:
         try:
-            state = host.state(tenant, id)
+            return self.host.state(self.tenant, id)
         except ConversationNotFound:
             return None
-        if found.answered:
-            host.chats.enter(tenant, id)
-            return ChatPlace(id, found.seq, state.last_seq, run=False)
-        if not turn.results and (
-            host.chats.waiting(tenant, id) or time.time() - found.at > _RESUME_SECONDS
-        ):
+
+    def _joined(self) -> ChatPlace | None:
+        """Return the place of an earlier request for the same turn: one that brought tool results,
+        or one that was broken off and for which no client waits."""
+        tenant, turn, chats = self.tenant, self.turn, self.host.chats
+        found = self.rows.find_turn(tenant, turn.asked)
+        if found is None:
             return None
-        said = [
-            event
-            for event in state.events[found.seq :]
-            if isinstance(event, ev.MessageAdded) and event.sender == "user"
+        id = found.conversation
+        with chats.turn(tenant, id):
+            state = self._state(id)
+            if state is None:
+                return None
+            if found.answered:
+                chats.enter(tenant, id)
+                return ChatPlace(id, found.seq, state.last_seq, run=False)
+            late = time.time() - found.at > _RESUME_SECONDS
+            if not turn.results and (late or chats.waiting(tenant, id)):
+                return None
+            said = [
+                event.content
+                for event in state.events[found.seq :]
+                if isinstance(event, ev.MessageAdded) and event.sender == "user"
+            ]
+            if said != turn.said[: len(said)]:
+                return None  # other requests have continued the conversation
+            return self._sent(ChatPlace(id, found.seq), state, len(said))
+
+    def _continued(self) -> ChatPlace | None:
+        """Return the conversation that gave the last answer, or a fork of it if it has continued
+        differently since."""
+        turn, tenant = self.turn, self.tenant
+        known = self.rows.find_history(tenant, turn.digest()) if turn.history else None
+        if known is None:
+            return None
+        with self.host.chats.turn(tenant, known[0]):
+            if not turn.results or self.rows.find_turn(tenant, turn.asked) is None:
+                return self._continued_alone(*known)
+        return self._joined()  # another request with these results was first
+
+    def _continued_alone(self, id: str, seq: int) -> ChatPlace | None:
+        state, turn, chats = self._state(id), self.turn, self.host.chats
+        if state is None:
+            return None
+        begun, open = _open_at(state.events[:seq])
+        if not all(own_id(call_id) in open for call_id in turn.results):
+            return None  # the ids are not from this server
+        at_rest = open or state.status is not ConversationStatus.RUNNING
+        if at_rest and not _has_continued(state.events[seq:]):
+            self._refit(id)
+            return self._sent(ChatPlace(id, seq), state)
+        at = begun - 1 if open else seq
+        fork = ForkRequest(seq=at)
+        forked = chats.with_room(self.tenant, lambda: self.host.fork(self.tenant, id, fork))
+        self.rows.add(self.tenant, forked.id, b"")
+        if open:
+            chats.append(self.tenant, forked.id, _answered(state.events[at:seq], open, turn))
+        self._refit(forked.id)
+        return self._sent_first(forked.id)
+
+    def _begun(self) -> ChatPlace:
+        """Create a conversation with the content of the history."""
+        events = history_events(self.turn, self.agent.name)
+        made = self._made()
+        self.rows.add(self.tenant, made, self.turn.setting)
+        if events:
+            self.host.chats.append(self.tenant, made, events)
+        return self._sent_first(made)
+
+    def _sent_first(self, id: str) -> ChatPlace:
+        with self.host.chats.turn(self.tenant, id):
+            state = self.host.state(self.tenant, id)
+            return self._sent(ChatPlace(id, state.last_seq), state)
+
+    def _sent(self, place: ChatPlace, state: ConversationState, heard: int = 0) -> ChatPlace:
+        """Send the new messages and results of the turn, except the first `heard` messages. A call
+        without a result is settled as not run. A client that sends no result at all has moved on;
+        then the calls behind those are settled as well."""
+        id, turn = place.id, self.turn
+        self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
+        open = [offer.call.id for offer in state.offers]
+        sent = {own_id(wire): result for wire, result in turn.results.items()}
+        results = {call_id: result for call_id, result in sent.items() if call_id in open}
+        # Calls can be claimed only while the conversation runs. Results are returned while it is
+        # paused, so that all of them precede the next request to the model.
+        if results:
+            if state.status is ConversationStatus.PAUSED:
+                self._execute(id, cmd.Resume())
+            for call_id in results:
+                self._execute(id, cmd.Claim(call_id, RUNNER))
+            self._execute(id, cmd.Pause())
+            for call_id, result in results.items():
+                self._execute(id, cmd.Return(call_id, RUNNER, result))
+        for call_id in open if results else _calls_of_clients(state):
+            if call_id not in results:
+                self._execute(id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
+        for content in turn.said[heard:]:
+            self._execute(id, cmd.Send(content))
+        state = self.host.state(self.tenant, id)
+        self.host.chats.enter(self.tenant, id)
+        rests = _last(state.events, ev.StatusChanged)
+        # A conversation that still waits for a decision is reported to the client.
+        waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
+        since = (rests.seq if rests is not None else 0) - 1
+        return place._replace(since=since if waits else state.last_seq)
+
+    # --- agent and tools ---
+
+    def _request(self) -> CreateRequest:
+        """Return the request for the agent with the client's instructions, taken literally, and
+        tools."""
+        agent, turn = self.agent, self.turn
+        form: dict[str, Any] = dict(agent.form.mapping)
+        if turn.instructions:
+            form["system_prompt_extensions"] = [
+                *form.get("system_prompt_extensions", []),
+                turn.instructions.replace("${", "$${"),
+            ]
+        if turn.offers:
+            form = with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)])
+        return CreateRequest(
+            agent=form,
+            secrets=dict(agent.form.secrets),
+            tools=[*agent.tools, *turn.offers],
+            tool_module_qualnames={tool.name: tool.module for tool in agent.tools if tool.module},
+            client_tools=True,
+            deltas=True,
+        )
+
+    def _refit(self, id: str) -> None:
+        """Apply the instructions and tools of the latest request."""
+        setting = self.turn.setting
+        if self.rows.setting(self.tenant, id) != setting:
+            self.host.chats.refit(self.tenant, id, self._request(), setting)
+
+    def _made(self) -> str:
+        tenant, host, request = self.tenant, self.host, self._request()
+        made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
+        offered = {offer.name for offer in self.turn.offers}
+        refused = [
+            tool.name
+            for tool in made.tools
+            if tool.executor != "server" and tool.name not in offered
         ]
-        if [event.content for event in said] != turn.said[: len(said)]:
-            return None  # other requests have continued the conversation
-        return _sent(host, tenant, turn, ChatPlace(id, found.seq), state, len(said))
+        if refused:
+            host.delete(tenant, made.id)
+            raise Denied(
+                f"This server may not run these tools of the agent {self.agent.name!r}:"
+                f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
+            )
+        return made.id
 
 
-def _continued(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace | None:
-    """Return the conversation that gave the last answer, or a fork of it if it has continued
-    differently since."""
-    known = host.chats.rows.find_history(tenant, turn.digest()) if turn.history else None
-    if known is None:
-        return None
-    id, seq = known
-    with host.chats.turn(tenant, id):
-        if not turn.results or host.chats.rows.find_turn(tenant, turn.asked) is None:
-            return _continued_alone(host, tenant, agent, turn, id, seq)
-    return _joined(host, tenant, turn)  # another request with these results was first
-
-
-def _continued_alone(
-    host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str, seq: int
-) -> ChatPlace | None:
-    try:
-        state = host.state(tenant, id)
-    except ConversationNotFound:
-        return None
-    begun, open = _open_at(state.events[:seq])
-    if not all(own_id(call_id) in open for call_id in turn.results):
-        return None  # the ids are not from this server
-    if not _has_continued(state.events[seq:]) and (
-        open or state.status is not ConversationStatus.RUNNING
-    ):
-        _refit(host, tenant, agent, turn, id)
-        return _sent(host, tenant, turn, ChatPlace(id, seq), state)
-    at = begun - 1 if open else seq
-    forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, ForkRequest(seq=at)))
-    host.chats.rows.add(tenant, forked.id, b"")
-    if open:
-        host.chats.append(tenant, forked.id, _answered(state.events[at:seq], open, turn))
-    _refit(host, tenant, agent, turn, forked.id)
-    return _sent_first(host, tenant, turn, forked.id)
-
-
-def _begun(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> ChatPlace:
-    """Create a conversation with the content of the history."""
-    events = history_events(turn, agent.name)
-    made = _made(host, tenant, agent, turn)
-    host.chats.rows.add(tenant, made, turn.setting)
-    if events:
-        host.seed(tenant, made, events)
-    return _sent_first(host, tenant, turn, made)
-
-
-def _sent_first(host: Host, tenant: str, turn: ChatTurn, id: str) -> ChatPlace:
-    with host.chats.turn(tenant, id):
-        state = host.state(tenant, id)
-        return _sent(host, tenant, turn, ChatPlace(id, state.last_seq), state)
-
-
-def _sent(
-    host: Host,
-    tenant: str,
-    turn: ChatTurn,
-    place: ChatPlace,
-    state: ConversationState,
-    heard: int = 0,
-) -> ChatPlace:
-    """Send a conversation the new messages and results of a turn, except the first `heard`
-    messages, which it already has.
-
-    A call for which the client sends no result is settled as not run. A client that sends no
-    result at all has moved on; then the calls behind those are settled as well.
-    """
-    id = place.id
-    host.chats.rows.begin_turn(tenant, turn.asked, id, place.seq)
-    open = [offer.call.id for offer in state.offers]
-    results = {
-        call_id: result
-        for wire, result in turn.results.items()
-        if (call_id := own_id(wire)) in open
-    }
-    # Calls can be claimed only while the conversation runs. Results are returned while it is
-    # paused, so that all of them precede the next request to the model.
-    if results:
-        if state.status is ConversationStatus.PAUSED:
-            host.execute(tenant, id, cmd.Resume())
-        for call_id in results:
-            host.execute(tenant, id, cmd.Claim(call_id, RUNNER))
-        host.execute(tenant, id, cmd.Pause())
-        for call_id, result in results.items():
-            host.execute(tenant, id, cmd.Return(call_id, RUNNER, result))
-    for call_id in open if results else _calls_of_clients(state):
-        if call_id not in results:
-            host.execute(tenant, id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
-    for content in turn.said[heard:]:
-        host.execute(tenant, id, cmd.Send(content))
-    state = host.state(tenant, id)
-    host.chats.enter(tenant, id)
-    rests = next(
-        (event.seq for event in reversed(state.events) if isinstance(event, ev.StatusChanged)), 0
-    )
-    # A conversation that still waits for a decision is reported to the client.
-    waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-    return place._replace(since=rests - 1 if waits else state.last_seq)
+def _last(events: Sequence[ev.AnyEvent], kind: type[Any]) -> Any:
+    return next((event for event in reversed(events) if isinstance(event, kind)), None)
 
 
 def _calls_of_clients(state: ConversationState) -> list[str]:
     """Return the ids of all open calls that clients run and that wait for no decision, including
     calls behind others."""
-    head = next(
-        (event for event in reversed(state.events) if isinstance(event, ev.AgentConfigured)), None
-    )
-    names = (
-        {tool.name for tool in head.tools if tool.executor == "client"}
-        if head is not None
-        else set[str]()
-    )
+    head: ev.AgentConfigured | None = _last(state.events, ev.AgentConfigured)
+    tools = () if head is None else head.tools
+    names = {tool.name for tool in tools if tool.executor == "client"}
     undecided = {pending.call.id for pending in state.pending_confirmations}
     return [
         call.id for call in state.pending_calls if call.name in names and call.id not in undecided
@@ -258,60 +297,3 @@ def _answered(
         found.append(ev.ToolCallFinished(seq=seq, id=f"r{call_id}", timestamp=now, **about))
     about = {"status": "paused", "reason": "forked"}
     return [*found, ev.StatusChanged(seq=seq + 1, id="paused", timestamp=now, **about)]
-
-
-# --- agent and tools ---
-
-
-def _form(agent: Published, turn: ChatTurn) -> dict[str, Any]:
-    """Return the agent's form with the client's instructions, taken literally, and the names of
-    the client's tools."""
-    form: dict[str, Any] = dict(agent.form.mapping)
-    if turn.instructions:
-        form["system_prompt_extensions"] = [
-            *form.get("system_prompt_extensions", []),
-            turn.instructions.replace("${", "$${"),
-        ]
-    return (
-        with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)])
-        if turn.offers
-        else form
-    )
-
-
-def _tools(agent: Published, turn: ChatTurn) -> tuple[list[ToolForm], Mapping[str, str]]:
-    return [*agent.tools, *turn.offers], {
-        tool.name: tool.module for tool in agent.tools if tool.module
-    }
-
-
-def _refit(host: Host, tenant: str, agent: Published, turn: ChatTurn, id: str) -> None:
-    """Apply the instructions and tools of the latest request."""
-    if host.chats.rows.setting(tenant, id) != turn.setting:
-        tools, modules = _tools(agent, turn)
-        host.chats.refit(tenant, id, _form(agent, turn), tools, modules, turn.setting)
-
-
-def _made(host: Host, tenant: str, agent: Published, turn: ChatTurn) -> str:
-    tools, modules = _tools(agent, turn)
-    request = CreateRequest(
-        agent=_form(agent, turn),
-        secrets=dict(agent.form.secrets),
-        tools=tools,
-        tool_module_qualnames=dict(modules),
-        client_tools=True,
-        deltas=True,
-    )
-    made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-    refused = [
-        tool.name
-        for tool in made.tools
-        if tool.executor != "server" and all(tool.name != offer.name for offer in turn.offers)
-    ]
-    if refused:
-        host.delete(tenant, made.id)
-        raise Denied(
-            f"This server may not run these tools of the agent {agent.name!r}:"
-            f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
-        )
-    return made.id

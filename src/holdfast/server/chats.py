@@ -1,13 +1,15 @@
-"""The operations on a host that only chats need: one turn at a time, changed instructions, forks
-with answered calls, removal of old chats, and a pause when the client disconnects."""
+"""The chats of a host: the conversations that clients of OpenAI's API started, the hashes by which
+they are recognised, and the operations on a host that only chats need."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,15 +18,14 @@ from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
-from holdfast.server.agents import Agents, encode, tool_record
-from holdfast.server.chat_records import ChatRecords
+from holdfast.server.agents import Agents
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.records import HOSTED, IDLE, RUN, Records
-from holdfast.store import Batch, Blob, Store
+from holdfast.store import Batch, Blob, Store, Summary
 from holdfast.store.transfer import blobs_of
 
 if TYPE_CHECKING:
-    from holdfast.server.shapes import ToolForm
+    from holdfast.server.shapes import CreateRequest
 
 _log = logging.getLogger("holdfast")
 
@@ -33,10 +34,107 @@ T = TypeVar("T")
 _MAX_REMOVED = 100  # the most chats that are removed for a new one
 _OLDEST = 200  # the number of oldest chats that are considered for removal
 
+# An older server ignores these tables. Their data is removed with the conversation.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS chats (tenant TEXT NOT NULL, conversation TEXT NOT NULL,
+    setting BLOB NOT NULL, used REAL NOT NULL, PRIMARY KEY(tenant, conversation)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS chats_by_use ON chats(tenant, used);
+CREATE TABLE IF NOT EXISTS chat_answers (tenant TEXT NOT NULL, digest BLOB NOT NULL,
+    conversation TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(tenant, digest)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS chat_answers_by_conversation ON chat_answers(tenant, conversation);
+CREATE TABLE IF NOT EXISTS chat_turns (tenant TEXT NOT NULL, digest BLOB NOT NULL,
+    conversation TEXT NOT NULL, seq INTEGER NOT NULL, answered INTEGER NOT NULL,
+    at REAL NOT NULL, PRIMARY KEY(tenant, digest)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS chat_turns_by_conversation ON chat_turns(tenant, conversation);
+"""
+
+
+class RequestedTurn(NamedTuple):
+    """A requested turn: its conversation, the last event before it, if it was answered (0 or 1),
+    and the time of the request (seconds since 1970)."""
+
+    conversation: str
+    seq: int
+    answered: int
+    at: float
+
+
+class ChatRecords:
+    """The chats' tables in the records file. Thread-safe. Raises `StoreError`. Writes are not
+    synced to the disk: a power loss only makes the server forget chats."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        with records.writing() as db:
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+
+    def _run(self, statement: str, *values: object) -> None:
+        self._records.run(statement, *values, forced=False)
+
+    def add(self, tenant: str, id: str, setting: bytes) -> None:
+        """Record that a conversation is a chat, with the hash of its instructions and tools."""
+        statement = (
+            "INSERT INTO chats VALUES (?, ?, ?, ?) ON CONFLICT(tenant, conversation) DO UPDATE SET"
+            " setting = excluded.setting"
+        )
+        self._run(statement, tenant, id, setting, time.time())
+
+    def setting(self, tenant: str, id: str) -> bytes:
+        """Return the hash of a chat's instructions and tools, or b"" if this is no chat."""
+        query = "SELECT setting FROM chats WHERE tenant = ? AND conversation = ?"
+        row = self._records.row(query, tenant, id)
+        return b"" if row is None else bytes(row[0])
+
+    def oldest(self, tenant: str, most: int) -> list[str]:
+        """Return the chats that were used least recently."""
+        query = "SELECT conversation FROM chats WHERE tenant = ? ORDER BY used LIMIT ?"
+        return [id for (id,) in self._records.rows(query, tenant, most)]
+
+    def forget(self, tenant: str, id: str) -> None:
+        with self._records.writing(forced=False) as db:
+            for table in ("chats", "chat_answers", "chat_turns"):
+                statement = f"DELETE FROM {table} WHERE tenant = ? AND conversation = ?"
+                db.execute(statement, (tenant, id))
+
+    def find_history(self, tenant: str, digest: bytes) -> tuple[str, int] | None:
+        """Return the conversation whose history has this hash, and its last event at that point."""
+        query = "SELECT conversation, seq FROM chat_answers WHERE tenant = ? AND digest = ?"
+        row = self._records.row(query, tenant, digest)
+        return None if row is None else (row[0], row[1])
+
+    def store_history(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
+        statement = "INSERT OR REPLACE INTO chat_answers VALUES (?, ?, ?, ?)"
+        self._run(statement, tenant, digest, id, seq)
+
+    def find_turn(self, tenant: str, digest: bytes) -> RequestedTurn | None:
+        """Return the turn that a request with this hash started."""
+        columns = ", ".join(RequestedTurn._fields)
+        query = f"SELECT {columns} FROM chat_turns WHERE tenant = ? AND digest = ?"
+        row = self._records.row(query, tenant, digest)
+        return None if row is None else RequestedTurn(*row)
+
+    def begin_turn(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
+        """Record that a turn begins after the event `seq`."""
+        now = time.time()
+        with self._records.writing(forced=False) as db:
+            statement = "INSERT OR REPLACE INTO chat_turns VALUES (?, ?, ?, ?, 0, ?)"
+            db.execute(statement, (tenant, digest, id, seq, now))
+            statement = "UPDATE chats SET used = ? WHERE tenant = ? AND conversation = ?"
+            db.execute(statement, (now, tenant, id))
+
+    def end_turn(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
+        """End a turn. With `keep` it stays known as answered; otherwise it is deleted."""
+        statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
+        where = "tenant = ? AND digest = ? AND conversation = ?"
+        self._run(f"{statement} WHERE {where}", tenant, digest, id)
+
+    def unanswered(self) -> list[tuple[str, str]]:
+        query = "SELECT DISTINCT tenant, conversation FROM chat_turns WHERE answered = 0"
+        return [(tenant, id) for tenant, id in self._records.rows(query)]
+
 
 class _TurnLock:
-    __slots__ = ("lock", "users")
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
@@ -61,38 +159,34 @@ class Chats:
         self._delete = delete
         self._lock = threading.Lock()
         self._held: dict[tuple[str, str], _TurnLock] = {}
-        self._waiting: dict[tuple[str, str], int] = {}
+        self._waiting: Counter[tuple[str, str]] = Counter()
 
     # --- exclusion and waiting clients ---
 
     @contextmanager
-    def turn(self, tenant: str, id: str) -> Generator[None]:
-        """Hold a conversation exclusively: within the block no other thread decides about its
-        continuation or continues it. A thread may nest a second block only for a conversation
-        that no other thread knows."""
-        held = self._hold(tenant, id)
-        try:
-            with held.lock:
-                yield
-        finally:
-            self._let_go(tenant, id, held)
-
-    def _hold(self, tenant: str, id: str) -> _TurnLock:
+    def turn(self, tenant: str, id: str, wait: bool = True) -> Generator[bool]:
+        """Hold a conversation exclusively: no other thread decides about its continuation. Yields
+        False if another one does and `wait` is False. A thread may nest a block only for a new
+        conversation."""
         with self._lock:
             held = self._held.setdefault((tenant, id), _TurnLock())
             held.users += 1
-            return held
-
-    def _let_go(self, tenant: str, id: str, held: _TurnLock) -> None:
-        with self._lock:
-            held.users -= 1
-            if not held.users:
-                del self._held[tenant, id]
+        entered = False
+        try:
+            entered = held.lock.acquire(blocking=wait)
+            yield entered
+        finally:
+            if entered:
+                held.lock.release()
+            with self._lock:
+                held.users -= 1
+                if not held.users:
+                    del self._held[tenant, id]
 
     def enter(self, tenant: str, id: str) -> None:
         """Add a client that waits for an answer."""
         with self._lock:
-            self._waiting[tenant, id] = self._waiting.get((tenant, id), 0) + 1
+            self._waiting[tenant, id] += 1
 
     def leave(self, tenant: str, id: str) -> int:
         """Remove a waiting client. Return the number of those that still wait."""
@@ -103,49 +197,38 @@ class Chats:
             return remaining
 
     def waiting(self, tenant: str, id: str) -> int:
-        """Return the number of clients that wait for an answer."""
         with self._lock:
-            return self._waiting.get((tenant, id), 0)
+            return self._waiting[tenant, id]
 
     # --- contents ---
 
-    def refit(
-        self,
-        tenant: str,
-        id: str,
-        form: dict[str, Any],
-        tools: Sequence[ToolForm],
-        modules: Mapping[str, str],
-        setting: bytes,
-    ) -> None:
+    def refit(self, tenant: str, id: str, wanted: CreateRequest, setting: bytes) -> None:
         """Change the instructions and tools of a conversation at rest. Its secrets stay."""
         record = self._records.find(tenant, id)
-        kept = self._agents.stored_parts(record)
-        options = msgspec.structs.replace(record.options, modules=dict(modules))
-        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
-        built = self._agents.build(wanted, record.workspace)
-        self._records.set_tools(
-            record, encode(wanted.form), encode(tool_record(wanted, built)), options
-        )
+        secrets = self._agents.stored_parts(record).secrets
+        options = msgspec.structs.replace(record.options, modules=wanted.tool_module_qualnames)
+        parts = self._agents.requested_parts(tenant, wanted.agent, secrets, wanted.tools, options)
+        self._agents.replace(record, parts)
         self._conversations.park(record.store_id, force=True)
         self.rows.add(tenant, id, setting)
 
     def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
-        """Append events of another conversation to a journal that is not open. The last event is
-        a `Status`."""
-        record = self._records.find(tenant, id)
+        """Append events of another source to the journal of a conversation that is not open."""
+        place = self._records.find(tenant, id).store_id
         blobs = [
             Blob(event.seq, self._store.blob(name)) for event in events for name in blobs_of(event)
         ]
-        status = events[-1]
-        assert isinstance(status, ev.StatusChanged)
-        lease = self._store.acquire(record.store_id)
+        statuses = [event.status for event in events if isinstance(event, ev.StatusChanged)]
+        lease = self._store.acquire(place)
         try:
-            (summary,) = self._store.list([record.store_id])
-            found = msgspec.structs.replace(
-                summary, status=status.status, last_seq=status.seq, updated=status.timestamp
+            known = self._store.list([place]) or [Summary(place, created=events[0].timestamp)]
+            summary = msgspec.structs.replace(
+                known[0],
+                status=[known[0].status, *statuses][-1],
+                last_seq=events[-1].seq,
+                updated=events[-1].timestamp,
             )
-            self._store.append(lease, Batch(events, found, blobs=blobs))
+            self._store.append(lease, Batch(events, summary, blobs=blobs))
         finally:
             self._store.release(lease)
 
@@ -158,30 +241,22 @@ class Chats:
             try:
                 return make()
             except TooMany as error:
-                if error.bound not in ("conversations", "workspaces") or not self._remove_oldest(
-                    tenant
-                ):
+                removable = error.bound in ("conversations", "workspaces")
+                if not removable or not self._remove_oldest(tenant):
                     raise
         return make()
 
     def _remove_oldest(self, tenant: str) -> bool:
         for id in self.rows.oldest(tenant, _OLDEST):
-            held = self._hold(tenant, id)
-            try:
-                if not held.lock.acquire(blocking=False):
-                    continue
+            with self.turn(tenant, id, wait=False) as entered:
                 try:
-                    if self._rests(tenant, id):
+                    if entered and self._rests(tenant, id):
                         self._delete(tenant, id)
                         return True
                 except ConversationNotFound:
                     self.rows.forget(tenant, id)
                 except LeaseHeld:
                     continue
-                finally:
-                    held.lock.release()
-            finally:
-                self._let_go(tenant, id, held)
         return False
 
     def _rests(self, tenant: str, id: str) -> bool:
@@ -197,21 +272,14 @@ class Chats:
     # --- after a crash ---
 
     def pause(self) -> None:
-        """Pause the runs of the last process, whose clients' connections ended with it. Call it
-        before anything is opened."""
+        """Pause the last process's runs, whose clients are gone. Call it before anything is
+        opened."""
         for tenant, id in self.rows.unanswered():
             try:
                 record = self._records.find(tenant, id)
-                if record.driven != RUN:
-                    continue
-                self._records.set_driven(record, IDLE)
-                with _journal(self._store, record.store_id) as journal:
-                    if journal.fold.status is ConversationStatus.RUNNING:
-                        journal.add(
-                            ev.StatusChanged,
-                            status=ConversationStatus.PAUSED.value,
-                            reason="the client is gone",
-                        )
+                if record.driven == RUN:
+                    self._records.set_driven(record, IDLE)
+                    self._pause(record.store_id)
             except ConversationNotFound:
                 self.rows.forget(tenant, id)
             except HoldfastError as error:
@@ -223,12 +291,12 @@ class Chats:
                     error,
                 )
 
-
-@contextmanager
-def _journal(store: Store, id: str) -> Generator[Journal]:
-    journal = Journal(store, id, utc_now, random_id, lambda: None)
-    try:
-        with journal:
-            yield journal
-    finally:
-        journal.close()
+    def _pause(self, id: str) -> None:
+        journal = Journal(self._store, id, utc_now, random_id, lambda: None)
+        try:
+            with journal:
+                if journal.fold.status is ConversationStatus.RUNNING:
+                    paused = ConversationStatus.PAUSED.value
+                    journal.add(ev.StatusChanged, status=paused, reason="the client is gone")
+        finally:
+            journal.close()

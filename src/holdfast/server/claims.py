@@ -19,13 +19,9 @@ class OfferedCall(NamedTuple):
     timeout: float | None
 
 
-class _TrackedCall:
-    __slots__ = ("runner", "since", "timeout")
-
-    def __init__(self, offered: OfferedCall, since: float) -> None:
-        self.runner = offered.runner
-        self.timeout = offered.timeout
-        self.since = since  # the time of the offer or the claim
+class _TrackedCall(NamedTuple):
+    offered: OfferedCall
+    since: float  # the time of the offer or the claim
 
 
 class Claims:
@@ -40,29 +36,22 @@ class Claims:
         self._grace = grace
         self._clock = clock
         self._lock = threading.Lock()
-        self._calls: dict[
-            tuple[str, str], dict[str, _TrackedCall]
-        ] = {}  # by tenant and conversation
+        # By tenant and conversation, then by call.
+        self._calls: dict[tuple[str, str], dict[str, _TrackedCall]] = {}
         self._seen: dict[tuple[str, str], float] = {}  # last sign of life, by tenant and client
 
     def seen(self, tenant: str, client: str) -> None:
-        """Record that a client is alive."""
         with self._lock:
             self._seen[tenant, client] = self._clock()
 
     def update(self, tenant: str, id: str, offers: Sequence[OfferedCall]) -> None:
         """Replace the offered and claimed calls of a conversation."""
         with self._lock:
-            known = self._calls.get((tenant, id), {})
-            now = self._clock()
-            calls: dict[str, _TrackedCall] = {}
-            for offered in offers:
-                call = known.get(offered.call_id)
-                calls[offered.call_id] = (
-                    call
-                    if call is not None and call.runner == offered.runner
-                    else _TrackedCall(offered, now)
-                )
+            known, now = self._calls.get((tenant, id), {}), self._clock()
+            calls = {offered.call_id: _TrackedCall(offered, now) for offered in offers}
+            for call_id, call in known.items():
+                if call_id in calls and calls[call_id].offered.runner == call.offered.runner:
+                    calls[call_id] = call
             if calls:
                 self._calls[tenant, id] = calls
             else:
@@ -73,54 +62,39 @@ class Claims:
         each time until `update` removes it."""
         found: list[tuple[str, str, Settle]] = []
         with self._lock:
-            now = self._clock()
+            now, runners = self._clock(), set[tuple[str, str]]()
             for (tenant, id), calls in self._calls.items():
-                for call_id, call in calls.items():
-                    if (settle := self._settle(tenant, call_id, call, now)) is not None:
+                for call in calls.values():
+                    runners.add((tenant, call.offered.runner))
+                    if (settle := self._settle(tenant, call, now)) is not None:
                         found.append((tenant, id, settle))
-            runners = {
-                (tenant, call.runner)
-                for (tenant, _), calls in self._calls.items()
-                for call in calls.values()
-            }
-            for key in [
-                key
-                for key, seen in self._seen.items()
-                if now - seen > self._grace and key not in runners
-            ]:
-                del self._seen[key]
+            for key, seen in list(self._seen.items()):
+                if now - seen > self._grace and key not in runners:
+                    del self._seen[key]
         return found
 
-    def _settle(self, tenant: str, call_id: str, call: _TrackedCall, now: float) -> Settle | None:
+    def _settle(self, tenant: str, call: _TrackedCall, now: float) -> Settle | None:
+        call_id, runner, timeout = call.offered
         waited = now - call.since
-        if not call.runner:
+        if not runner:
             if waited < self._claim_timeout:
                 return None
-            return Settle(
-                call_id,
-                f"Not run: no client took this call within {self._claim_timeout:g} s.",
-                "cancelled",
-                "",
+            reason = f"Not run: no client took this call within {self._claim_timeout:g} s."
+            return Settle(call_id, reason, "cancelled", "")
+        if timeout is not None and waited >= timeout:
+            reason = (
+                f"The client that ran this call gave no result within {timeout:g} s. Its outcome is"
+                " unknown; check before repeating it."
             )
-        if call.timeout is not None and waited >= call.timeout:
-            return Settle(
-                call_id,
-                f"The client that ran this call gave no result within {call.timeout:g} s. Its"
-                " outcome is unknown; check before repeating it.",
-                "timeout",
-                call.runner,
-            )
-        if now - max(self._seen.get((tenant, call.runner), call.since), call.since) < self._grace:
+            return Settle(call_id, reason, "timeout", runner)
+        if now - max(self._seen.get((tenant, runner), call.since), call.since) < self._grace:
             return None
-        return Settle(
-            call_id,
+        reason = (
             "The client that ran this call is gone. Its outcome is unknown: it may have run in part"
-            " or in full; check before repeating it.",
-            "unknown",
-            call.runner,
+            " or in full; check before repeating it."
         )
+        return Settle(call_id, reason, "unknown", runner)
 
     def count(self) -> int:
-        """Return the number of calls that are offered or claimed."""
         with self._lock:
             return sum(map(len, self._calls.values()))

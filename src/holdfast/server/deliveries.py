@@ -26,13 +26,13 @@ from holdfast.events import AnyEvent
 from holdfast.server.outgoing import (
     AllowedHosts,
     DeliveryOutcome,
+    Destination,
     WebhookSender,
     destination_of,
-    lookups,
 )
 from holdfast.server.records import tenant_of
 from holdfast.server.webhook_records import WebhookCursor, WebhookRecord, WebhookRecords
-from holdfast.server.webhooks import body_of, headers_of, message_id
+from holdfast.server.webhooks import body_of, headers_of, message_id, wants
 from holdfast.store import Store
 
 _log = logging.getLogger("holdfast.server")
@@ -42,6 +42,7 @@ T = TypeVar("T")
 _PAGE_EVENTS = 32  # events read at once, after which another lane of the webhook may take a turn
 _FILE_THREADS = 2
 _LOOKUP_THREADS = 16
+_MAX_LOOKUPS = 4  # parallel name lookups per tenant, so that a slow one does not delay others
 _FAULT_RETRY_SECONDS = 60.0  # the delay before an unreadable journal is tried again
 _CLOSE_SECONDS = 2.0  # time for messages being sent at shutdown
 _MAX_RETRY_AFTER_SECONDS = 86_400.0  # a longer Retry-After is cut to this
@@ -73,9 +74,8 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("first", "longest", "give_up", "timeout", "parallel", "largest"):
             if getattr(self, name) <= 0:
-                raise ConfigurationError(
-                    f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}."
-                )
+                value = getattr(self, name)
+                raise ConfigurationError(f"Sending: {name} takes a number above 0, not {value!r}.")
         AllowedHosts(self.allow)
 
 
@@ -83,24 +83,26 @@ class _Ended(Exception):
     """The receiver accepts no further messages."""
 
 
-class _Lane:
+class _Lane(msgspec.Struct, eq=False):
     """One webhook's progress through one conversation. Belongs to the loop's thread, except
     `ended`."""
 
-    __slots__ = ("cursor", "ended", "id", "more", "saved", "sending", "task")
+    id: str
+    cursor: WebhookCursor = WebhookCursor(0)
+    saved: WebhookCursor = WebhookCursor(0)
+    more: bool = False  # True if events were appended since the last read of the journal
+    sending: bool = False
+    ended: bool = False
+    task: asyncio.Task[None] | None = None
 
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.cursor = WebhookCursor(0)
-        self.saved = self.cursor
-        self.more = False  # True if events were appended since the last read of the journal
-        self.sending = False
-        self.ended = False
-        self.task: asyncio.Task[None] | None = None
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
 class _Hook:
-    """An active webhook. Belongs to the loop's thread, except `ended`."""
+    """An active webhook. Belongs to the loop's thread, except `ended`. `kept` has its present
+    failures."""
 
     def __init__(self, kept: WebhookRecord, sender: WebhookSender, parallel: int) -> None:
         self.kept = kept
@@ -109,9 +111,16 @@ class _Hook:
         self.slots = asyncio.Semaphore(parallel)
         # While the webhook fails as a whole, only one lane at a time sends.
         self.probing = asyncio.Lock()
-        self.failures, self.since = kept.failures, kept.since
-        self.again, self.error = kept.again, kept.error
         self.ended = False
+
+    def wait(self, lane: _Lane) -> float:
+        """Return the seconds until the lane may send."""
+        return max(self.kept.again, lane.cursor.again) - time.time()
+
+    def cancel(self) -> None:
+        for lane in list(self.lanes.values()):
+            lane.cancel()
+        self.sender.close()
 
 
 class Deliveries:
@@ -127,7 +136,7 @@ class Deliveries:
         self._store = store
         self._records = records
         self._place = place
-        self.sending = sending
+        self._sending = sending
         self.allowed = AllowedHosts(sending.allow)
         self.accepted = self.failed = self.dead = 0
         self._lock = threading.Lock()
@@ -146,23 +155,17 @@ class Deliveries:
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Send events that are in the store now. Neither blocks nor raises."""
-        covering = self._covering(id)
-        numbers = [one.number for one in covering if any(map(one.target.wants, events))]
-        self._wake(id, numbers)
+        self._wake(id, lambda kept: any(wants(kept.target.events, event) for event in events))
 
     def look(self, id: str) -> None:
         """Check a conversation for unsent events."""
-        self._wake(id, [kept.number for kept in self._covering(id)])
+        self._wake(id, lambda _: True)
 
-    def _covering(self, id: str) -> list[WebhookRecord]:
+    def _wake(self, id: str, wanted: Callable[[WebhookRecord], bool]) -> None:
         hooks = self._index.get(tenant_of(id), ())
-        return [kept for kept in hooks if kept.conversation in ("", id)]
-
-    def _wake(self, id: str, numbers: Sequence[int]) -> None:
-        loop = self._loop
-        if numbers and loop is not None:
-            with suppress(RuntimeError):  # the loop is closed; the next process finds the events
-                loop.call_soon_threadsafe(self._notice, id, numbers)
+        covering = [kept for kept in hooks if kept.conversation in ("", id)]
+        if numbers := [kept.number for kept in covering if wanted(kept)]:
+            self._call(self._notice, id, numbers)
 
     def forget(self, id: str) -> None:
         """Stop sending events of a removed conversation and delete its data."""
@@ -170,10 +173,10 @@ class Deliveries:
             for hook in list(self._hooks.values()):
                 if (lane := hook.lanes.get(id)) is not None:
                     lane.ended = True
-                    self._call(lane.task.cancel if lane.task is not None else lambda: None)
+                    self._call(lane.cancel)
             gone = self._records.forget(id)
-        for kept in gone:
-            self.stop(kept.number)
+        for number in gone:
+            self.stop(number)
 
     # --- webhooks ---
 
@@ -189,39 +192,37 @@ class Deliveries:
             if self._closed:
                 return
             for kept in hooks:
-                place = destination_of(kept.target.url, self.allowed) if self._fits(kept) else None
+                place = self._destination(kept)
                 if place is None or kept.number in self._hooks:
                     continue
-                slots = self._lookups.setdefault(kept.tenant, lookups())
-                self._hooks[kept.number] = _Hook(
-                    kept,
-                    WebhookSender(place, self.allowed, slots, self._tls, self.sending.timeout),
-                    self.sending.parallel,
-                )
+                slots = self._lookups.setdefault(kept.tenant, asyncio.Semaphore(_MAX_LOOKUPS))
+                timeout = self._sending.timeout
+                sender = WebhookSender(place, self.allowed, slots, self._tls, timeout)
+                self._hooks[kept.number] = _Hook(kept, sender, self._sending.parallel)
             self._indexed()
         for kept in hooks:
             for id in self._behind(kept):
                 loop.call_soon_threadsafe(self._notice, id, [kept.number])
 
-    def _fits(self, kept: WebhookRecord) -> bool:
-        """Return True if the operator's present settings allow the webhook's URL."""
+    def _destination(self, kept: WebhookRecord) -> Destination | None:
+        """Return the destination, or None if the operator's present settings do not allow it."""
         try:
-            destination_of(kept.target.url, self.allowed)
-            return True
+            return destination_of(kept.target.url, self.allowed)
         except ConfigurationError as error:
-            self._records.save_failures(kept.number, kept.failures, kept.since, 0.0, str(error))
-            return False
+            refused = kept.failed(kept.failures, kept.since, 0.0, str(error))
+            self._records.change(refused, forced=False)
+            return None
 
     def _behind(self, kept: WebhookRecord) -> list[str]:
         """Return the conversations that may have unsent events."""
         cursors = self._records.cursors(kept.number)
-        found: list[str] = []
-        for one in self._store.list([kept.conversation] if kept.conversation else None):
-            if tenant_of(one.id) == kept.tenant and one.last_seq > cursors.get(
-                one.id, one.parent_seq
-            ):
-                found.append(one.id)
-        return found
+        summaries = self._store.list([kept.conversation] if kept.conversation else None)
+        return [
+            one.id
+            for one in summaries
+            if tenant_of(one.id) == kept.tenant
+            and one.last_seq > cursors.get(one.id, one.parent_seq)
+        ]
 
     def stop(self, number: int) -> None:
         """Stop sending for a webhook. None of its cursors changes once this returns."""
@@ -231,7 +232,7 @@ class Deliveries:
         if hook is not None:
             with self._saving:
                 hook.ended = True
-            self._call(lambda: _cancel(hook))
+            self._call(hook.cancel)
 
     def _indexed(self) -> None:
         found: dict[str, tuple[WebhookRecord, ...]] = {}
@@ -240,7 +241,6 @@ class Deliveries:
         self._index = found
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         hooks = list(self._hooks.values())
         return {
             "webhooks": len(hooks),
@@ -278,20 +278,17 @@ class Deliveries:
             assert self._loop is not None
             return self._loop
 
-    def _call(self, function: Callable[[], object]) -> None:
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(function)
+            with suppress(RuntimeError):  # the loop is closed; the next process finds the events
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     async def _end(self, hooks: Sequence[_Hook]) -> None:
-        tasks = [
-            lane.task for hook in hooks for lane in hook.lanes.values() if lane.task is not None
-        ]
-        for hook in hooks:
-            for lane in hook.lanes.values():
-                if not lane.sending and lane.task is not None:
-                    lane.task.cancel()
-        if tasks:
+        lanes = [lane for hook in hooks for lane in hook.lanes.values()]
+        for lane in lanes:
+            if not lane.sending:
+                lane.cancel()
+        if tasks := [lane.task for lane in lanes if lane.task is not None]:
             _, unfinished = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
             for task in unfinished:
                 task.cancel()
@@ -319,14 +316,14 @@ class Deliveries:
         try:
             opened = False
             while not (self._closed or hook.ended or lane.ended):
-                while (wait := max(hook.again, lane.cursor.again) - time.time()) > 0:
+                while (wait := hook.wait(lane)) > 0:
                     await asyncio.sleep(min(wait, 60.0))
                 try:
                     opened = opened or await self._off(self._open, hook, lane)
                     if not opened:
                         return
                     async with hook.slots:
-                        if max(hook.again, lane.cursor.again) > time.time():
+                        if hook.wait(lane) > 0:
                             continue
                         rest = await self._page(hook, lane)
                 except (_Ended, ConversationNotFound):
@@ -334,13 +331,7 @@ class Deliveries:
                 except Exception as error:
                     if self._closed or hook.ended or lane.ended:
                         return
-                    _log.warning(
-                        "Webhook %s of tenant %s cannot continue in conversation %s: %s",
-                        hook.kept.id,
-                        hook.kept.tenant,
-                        lane.id,
-                        error,
-                    )
+                    self._warn(hook, "cannot continue in conversation %s: %s", lane.id, error)
                     await asyncio.sleep(_FAULT_RETRY_SECONDS)
                     continue
                 # No await follows before the lane is deleted, so later events start a new lane.
@@ -370,7 +361,7 @@ class Deliveries:
         for event in events:
             if self._closed:
                 return False
-            if not hook.kept.target.wants(event):
+            if not wants(hook.kept.target.events, event):
                 lane.cursor = msgspec.structs.replace(lane.cursor, seq=event.seq)
             elif not await self._turn(hook, lane, event):
                 return True
@@ -378,22 +369,20 @@ class Deliveries:
 
     async def _turn(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
         """Send one event. Return True if the event is finished."""
-        if not hook.failures:
+        if not hook.kept.failures:
             return await self._send(hook, lane, event)
         async with hook.probing:
-            return max(hook.again, lane.cursor.again) <= time.time() and await self._send(
-                hook, lane, event
-            )
+            return hook.wait(lane) <= 0 and await self._send(hook, lane, event)
 
     async def _send(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
         kept, now = hook.kept, time.time()
         conversation = lane.id.rpartition("/")[2]
-        body = body_of(conversation, event, self.sending.largest)
+        body = body_of(conversation, event, self._sending.largest)
         id = message_id(kept.id, conversation, event)
         headers = {
             "content-type": "application/json",
             "user-agent": f"Holdfast/{__version__}",
-            **headers_of(id, body, kept.target.secrets(now), now),
+            **headers_of(id, body, _secrets(kept, now), now),
         }
         lane.sending = True
         try:
@@ -417,13 +406,13 @@ class Deliveries:
         self, hook: _Hook, lane: _Lane, event: AnyEvent, outcome: DeliveryOutcome
     ) -> None:
         """Handle an event that was not accepted: retry it later, or give it up."""
-        now, cursor, error, kept = time.time(), lane.cursor, outcome.error, hook.kept
-        attempts, since, limit = cursor.attempts + 1, cursor.since or now, self.sending.give_up
-        again = 0.0
+        now, cursor, error, limit = time.time(), lane.cursor, outcome.error, self._sending.give_up
+        attempts, since, again = cursor.attempts + 1, cursor.since or now, 0.0
         if outcome.unreached or outcome.wait is not None:  # the webhook fails as a whole
+            failures = hook.kept.failures + 1
             wait = min(outcome.wait or 0.0, _MAX_RETRY_AFTER_SECONDS)
-            delay = max(self._backoff(hook.failures + 1), wait)
-            await self._note_failures(hook, hook.failures + 1, now + delay, error)
+            delay = max(self._backoff(failures), wait)
+            await self._note_failures(hook, failures, now + delay, error)
         else:
             again = now + self._backoff(attempts)
         if now - since < limit or now - event.timestamp.timestamp() < limit:
@@ -431,48 +420,34 @@ class Deliveries:
             await self._save_cursor(hook, lane)
             return
         self.dead += 1
-        _log.warning(
-            "Webhook %s of tenant %s gave up event %d of conversation %s",
-            kept.id,
-            kept.tenant,
-            event.seq,
-            lane.id,
-        )
-        given_up = WebhookCursor(event.seq, 1, since, now + self.sending.first, error)
-        lane.cursor = given_up
-        await self._save(
-            hook, lane, lambda: self._records.give_up(kept.number, lane.id, given_up, now, error)
-        )
+        self._warn(hook, "gave up event %d of conversation %s", event.seq, lane.id)
+        number, again = hook.kept.number, now + self._sending.first
+        lane.cursor = given_up = WebhookCursor(event.seq, 1, since, again, error)
+        await self._save(hook, lane, lambda: self._records.give_up(number, lane.id, given_up, now))
 
     async def _retire(self, hook: _Hook) -> None:
-        """End a webhook whose receiver accepts no further messages."""
-        kept = msgspec.structs.replace(
-            hook.kept,
-            state="gone",
-            failures=0,
-            since=0.0,
-            again=0.0,
-            error="The receiver answered 410: it accepts no further messages.",
-        )
-        await self._save(hook, None, lambda: self._records.change(kept))
+        error = "The receiver answered 410: it accepts no further messages."
+        gone = msgspec.structs.replace(hook.kept.failed(0, 0.0, 0.0, error), state="gone")
+        await self._save(hook, None, lambda: self._records.change(gone))
         if not hook.ended:
-            _log.warning(
-                "Webhook %s of tenant %s has ended: its receiver answered 410", kept.id, kept.tenant
-            )
-            self.stop(kept.number)
+            self._warn(hook, "has ended: its receiver answered 410")
+            self.stop(gone.number)
 
     def _backoff(self, failures: int) -> float:
-        return min(self.sending.longest, self.sending.first * 2.0 ** min(failures - 1, 40)) * (
-            0.5 + 0.5 * random.random()
-        )
+        delay = min(self._sending.longest, self._sending.first * 2.0 ** min(failures - 1, 40))
+        return delay * (0.5 + 0.5 * random.random())
+
+    def _warn(self, hook: _Hook, message: str, *values: object) -> None:
+        kept = hook.kept
+        _log.warning(f"Webhook %s of tenant %s {message}", kept.id, kept.tenant, *values)
 
     async def _note_failures(self, hook: _Hook, failures: int, again: float, error: str) -> None:
-        if (failures, error) == (hook.failures, hook.error):
+        kept = hook.kept
+        if (failures, error) == (kept.failures, kept.error):
             return
-        hook.since = (hook.since or time.time()) if failures else 0.0
-        hook.failures, hook.again, hook.error = failures, again, error
-        values = hook.kept.number, failures, hook.since, again, error
-        await self._save(hook, None, lambda: self._records.save_failures(*values))
+        since = (kept.since or time.time()) if failures else 0.0
+        hook.kept = noted = kept.failed(failures, since, again, error)
+        await self._save(hook, None, lambda: self._records.change(noted, forced=False))
 
     async def _save(self, hook: _Hook, lane: _Lane | None, save: Callable[[], None]) -> None:
         """Save on a file thread, unless the webhook or the conversation has ended."""
@@ -491,6 +466,12 @@ class Deliveries:
         await self._save(hook, lane, lambda: self._records.save(number, lane.id, cursor))
 
 
+def _secrets(kept: WebhookRecord, now: float) -> tuple[str, ...]:
+    """Return the secrets to sign with, newest first."""
+    target = kept.target
+    return (target.secret, target.old) if now < target.until else (target.secret,)
+
+
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
@@ -504,10 +485,3 @@ async def _cancel_all() -> None:
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-
-
-def _cancel(hook: _Hook) -> None:
-    for lane in list(hook.lanes.values()):
-        if lane.task is not None:
-            lane.task.cancel()
-    hook.sender.close()

@@ -3,10 +3,11 @@ and are found through their parent conversation."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConversationNotFound
-from holdfast.server.records import DEFAULT, Records, not_found, store_id
+from holdfast.server.records import HOSTED, IDLE, Records, not_found, place_of, store_id
 from holdfast.server.shapes import Item
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Descendants:
         for _ in range(_MAX_ANCESTORS):
             if found is None or above is None or not above.spawner:
                 break
-            owner, _, own = above.spawner.rpartition("/")
-            if (owner or DEFAULT) != tenant:
+            owner, own = place_of(above.spawner)
+            if owner != tenant:
                 break
             try:
                 self._records.find(tenant, own)
@@ -52,29 +53,32 @@ class Descendants:
     def children(self, tenant: str, id: str) -> list[Item]:
         """Return the conversations that its calls spawned, oldest first."""
         found = self._store.list(spawned_by=self.place(tenant, id))
-        return [
-            item_of(one)
-            for one in sorted(
-                found, key=lambda one: (one.created is not None and one.created.timestamp(), one.id)
-            )
-        ]
+        found.sort(key=lambda one: (one.created is not None and one.created.timestamp(), one.id))
+        return [item_of(one) for one in found]
 
     def _summary(self, id: str) -> Summary | None:
         found = self._store.list([id])
         return found[0] if found else None
 
 
-def item_of(summary: Summary) -> Item:
-    """Return the listing entry of a conversation that has events."""
-    assert summary.created is not None
+def item_of(
+    summary: Summary, created: datetime | None = None, workspace: str = "", driven: int = IDLE
+) -> Item:
+    """Return the listing entry of a conversation. One without events has no time of creation in
+    its summary."""
+    created = created or summary.created
+    assert created is not None
     return Item(
         id=summary.id.rpartition("/")[2],
         status=summary.status,
-        created=summary.created,
-        updated=summary.updated or summary.created,
+        created=created,
+        updated=summary.updated or created,
         title=summary.title,
         last_seq=summary.last_seq,
+        workspace=workspace,
         parent=summary.parent.rpartition("/")[2],
         parent_seq=summary.parent_seq,
+        started=driven == HOSTED,
+        driven=driven != IDLE,
         spawned_by=summary.spawned_by.rpartition("/")[2],
     )

@@ -33,7 +33,6 @@ ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
 def encode_frame(event: AnyEvent) -> EventFrame:
-    """Return an event in the form sent to readers."""
     return EventFrame(event.seq, event.type, ev.encode(event))
 
 
@@ -54,11 +53,9 @@ class FeedReader:
     async def next(
         self, after_seq: int, timeout: float | None = None, limit: int = PAGE_EVENTS
     ) -> FeedBatch:
-        """Return the events after `after_seq` (at most `limit`) and the notes since the last call.
-
-        Waits up to `timeout` seconds (None: forever) if there is nothing yet. Raises
-        `StoreError` if the journal is damaged.
-        """
+        """Return at most `limit` events after `after_seq` and the notes since the last call. Waits
+        up to `timeout` seconds (None: forever) for the first. Raises `StoreError` for a damaged
+        journal."""
         feed = self._feed
         until = None if timeout is None else self.loop.time() + timeout
         while True:
@@ -67,9 +64,10 @@ class FeedReader:
                 frames = feed.recent(after_seq, limit)
                 ended = feed.ended or self._closed
                 # A note waits until its reader has the events that were appended before it.
-                current = (
-                    feed.is_last(frames) if frames else frames is not None or self._empty == count
-                )
+                if frames:
+                    current = frames[-1] is feed.last
+                else:
+                    current = frames is not None or self._empty == count
                 notes = self._new_notes() if current or ended else []
                 if frames or notes or ended:
                     return self._batch(frames or [], notes, ended)
@@ -78,15 +76,11 @@ class FeedReader:
                     self.woken = self.loop.create_future()
                     feed.waiting.add(self)
             if not wait:
-                frames = await self.loop.run_in_executor(
-                    None, feed.read, after_seq, min(limit, self._page)
-                )
+                page = min(limit, self._page)
+                frames = await self.loop.run_in_executor(None, feed.read, after_seq, page)
                 if frames:
-                    self._page = min(
-                        PAGE_EVENTS,
-                        max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
-                        8 * self._page,
-                    )
+                    fitting = len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)
+                    self._page = min(PAGE_EVENTS, max(1, fitting), 8 * self._page)
                     return self._batch(frames)
                 self._empty = count
             elif not await self._wait(until):
@@ -94,10 +88,11 @@ class FeedReader:
 
     def _new_notes(self) -> list[TransientNote]:
         """Return the notes since the last call; under the feed's lock."""
-        before = self._note
-        notes, self._note = self._feed.notes_after(before)
-        self.missed += self._note - before - len(notes)
-        return notes
+        feed, before = self._feed, self._note
+        self._note = feed.note_count
+        new = min(feed.note_count - before, len(feed.notes))
+        self.missed += self._note - before - new
+        return list(feed.notes)[-new:] if new > 0 else []
 
     def _batch(
         self, frames: list[EventFrame], notes: Sequence[TransientNote] = (), ended: bool = False
@@ -131,6 +126,11 @@ class FeedReader:
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
+    @staticmethod
+    def wake_all(readers: list[FeedReader]) -> None:
+        for reader in readers:
+            reader.wake()
+
     def close(self) -> None:
         """Stop reading; a waiting `next` returns. Idempotent."""
         if not self._closed:
@@ -154,33 +154,39 @@ class Feed:
         self.lock = threading.Lock()  # held only briefly
         self._ring: deque[EventFrame] = deque()
         self._bytes = 0
-        self._notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
+        self.notes: deque[TransientNote] = deque(maxlen=MAX_NOTES)
         self.note_count = 0  # the number of notes so far
         self.append_count = 0  # the number of appends so far
-        self._last: int | None = None  # the seq of the last event, if one was appended so far
+        self._last_seq: int | None = None  # the seq of the last event, if one was appended so far
         self.readers = 0
         self.waiting: set[FeedReader] = set()
         self.ended = False
 
     def subscribe(self, loop: asyncio.AbstractEventLoop) -> FeedReader:
-        """Return a reader that awaits on `loop`."""
         with self.lock:
             self.readers += 1
             return FeedReader(self, loop)
 
     def unsubscribe(self) -> None:
-        """Remove a reader."""
         with self.lock:
             self.readers -= 1
             if not self.readers:
-                self._ring.clear()
-                self._bytes = 0
+                self._clear()
+
+    def _clear(self) -> None:
+        self._ring.clear()
+        self._bytes = 0
 
     # --- for readers, under the lock ---
 
+    @property
+    def last(self) -> EventFrame | None:
+        """The newest event in the ring."""
+        return self._ring[-1] if self._ring else None
+
     def recent(self, after_seq: int, limit: int) -> list[EventFrame] | None:
-        """Return the events after `after_seq` that the ring holds, or None if the ring does not
-        reach back far enough."""
+        """Return the events after `after_seq`, or None if the ring does not reach back far
+        enough."""
         ring = self._ring
         if not ring or after_seq < ring[0].seq - 1:
             return None
@@ -193,15 +199,6 @@ class Feed:
             found.append(ring[index])
         return found
 
-    def is_last(self, frames: list[EventFrame]) -> bool:
-        """Return True if no event follows these in the ring."""
-        return frames[-1].seq == self._ring[-1].seq
-
-    def notes_after(self, number: int) -> tuple[list[TransientNote], int]:
-        """Return the notes after the first `number`, and the number of all notes so far."""
-        new = min(self.note_count - number, len(self._notes))
-        return (list(self._notes)[-new:] if new > 0 else []), self.note_count
-
     def read(self, after_seq: int, limit: int) -> list[EventFrame]:
         """Read a page of the journal. Blocks; call it without the lock."""
         return [encode_frame(event) for event in self._read(after_seq, limit)]
@@ -210,45 +207,34 @@ class Feed:
 
     def appended(self, events: Sequence[AnyEvent]) -> None:
         """Deliver one event or more that are in the store now. Call it in the journal's order."""
-        if not self.readers:  # a reader that subscribes now reads the events from the store
-            with self.lock:
-                self._ring.clear()
-                self._bytes = 0
-                self._count(events)
-                woken = self._woken()
-        else:
-            frames = [encode_frame(event) for event in events]
-            with self.lock:
-                ring = self._ring
-                if ring and frames[0].seq != ring[-1].seq + 1:
-                    ring.clear()
-                    self._bytes = 0
-                ring.extend(frames)
-                self._bytes += sum(len(one.data) for one in frames)
-                while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
-                    self._bytes -= len(ring.popleft().data)
-                self._count(events)
-                woken = self._woken()
+        # Without readers the ring is empty: one that subscribes now reads from the store.
+        frames = [encode_frame(event) for event in events] if self.readers else []
+        with self.lock:
+            ring = self._ring
+            if not frames or (ring and frames[0].seq != ring[-1].seq + 1):
+                self._clear()
+            ring.extend(frames)
+            self._bytes += sum(len(one.data) for one in frames)
+            while len(ring) > RING_EVENTS or (self._bytes > RING_BYTES and len(ring) > 1):
+                self._bytes -= len(ring.popleft().data)
+            if self._last_seq is None:  # the seq before the first event is known now
+                before = events[0].seq - 1
+                self.notes = deque((one._replace(after=before) for one in self.notes), MAX_NOTES)
+            self._last_seq = events[-1].seq
+            self.append_count += 1
+            woken = self._woken()
         _wake(woken)
-
-    def _count(self, events: Sequence[AnyEvent]) -> None:
-        self.append_count += 1
-        if self._last is None:  # the seq before the first event is known now
-            before = events[0].seq - 1
-            self._notes = deque((one._replace(after=before) for one in self._notes), MAX_NOTES)
-        self._last = events[-1].seq
 
     def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
         if self.readers:
             with self.lock:
-                self._notes.append(note._replace(after=self._last))
+                self.notes.append(note._replace(after=self._last_seq))
                 self.note_count += 1
                 woken = self._woken()
             _wake(woken)
 
     def end(self) -> None:
-        """End the feed: nothing follows."""
         with self.lock:
             self.ended = True
             woken = self._woken()
@@ -266,14 +252,9 @@ def _wake(readers: Iterable[FeedReader]) -> None:
         by_loop.setdefault(reader.loop, []).append(reader)
     for loop, waiting in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_wake_all, waiting)
+            loop.call_soon_threadsafe(FeedReader.wake_all, waiting)
         except RuntimeError:
             continue  # the loop is closed, and so are its readers
-
-
-def _wake_all(readers: list[FeedReader]) -> None:
-    for reader in readers:
-        reader.wake()
 
 
 class Feeds:
@@ -286,7 +267,6 @@ class Feeds:
         self._ended = False
 
     def get(self, id: str) -> Feed:
-        """Return the feed of a conversation."""
         with self._lock:
             found = self._feeds.get(id)
             if found is None:
@@ -296,7 +276,6 @@ class Feeds:
             return found
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """Deliver events that are in the store now."""
         if self._feeds and (feed := self._feeds.get(id)) is not None:
             feed.appended(events)
 
@@ -307,15 +286,13 @@ class Feeds:
             feed.note(TransientNote(kind, make()))
 
     def end(self, id: str) -> None:
-        """End the feed of a removed conversation. A new conversation with the same id gets a new
-        feed."""
+        """End the feed of a removed conversation. The id's next conversation gets a new feed."""
         with self._lock:
             feed = self._feeds.pop(id, None)
         if feed is not None:
             feed.end()
 
     def readers(self) -> int:
-        """Return the number of readers."""
         with self._lock:
             return sum(feed.readers for feed in self._feeds.values())
 

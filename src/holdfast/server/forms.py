@@ -53,7 +53,6 @@ def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
 
 
 def builtin_names(form: Mapping[str, Any]) -> list[str]:
-    """Return the names of the builtin tools in an agent's form."""
     entries = _list(form.get("tools"), "builtin")
     names = [
         cast("dict[str, Any]", entry).get("name") if isinstance(entry, dict) else entry
@@ -92,14 +91,10 @@ def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     known = dict(zip(builtin_names(form), _list(tools, "builtin"), strict=False))
     tools.pop("builtin", None)
     theirs = names_of_others(form)
-    names = [name for name in names if name not in theirs]
-    if names:
+    if names := [name for name in names if name not in theirs]:
         tools["builtin"] = [known.get(name, name) for name in names]
-    return (
-        {**form, "tools": tools}
-        if tools
-        else {key: value for key, value in form.items() if key != "tools"}
-    )
+    rest = {key: value for key, value in form.items() if key != "tools"}
+    return {**form, "tools": tools} if tools else rest
 
 
 def own_variables(
@@ -124,34 +119,25 @@ def own_variables(
         for key in ("fallback", "router"):
             members = found.get(key)
             if isinstance(members, dict):
-                found[key] = {
-                    name: model(one) for name, one in cast("dict[str, Any]", members).items()
-                }
+                named = cast("dict[str, Any]", members)
+                found[key] = {name: model(one) for name, one in named.items()}
             elif isinstance(members, list):
                 found[key] = model(members)
         key = found.get("api_key")
         match = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
         elsewhere = any(found.get(name) for name in ("base_url", "proxy", "headers", "use"))
-        if (
-            match is not None
-            and match[1] in variables
-            and not elsewhere
-            and _may_have(found.get("name"), match[1], variables)
-        ):
+        own = match[1] if match is not None and match[1] in variables and not elsewhere else ""
+        if own and _may_have(found.get("name"), own, variables):
             name = f"server_{os.urandom(16).hex()}"
-            known[name] = variables[match[1]]
+            known[name] = variables[own]
             found["api_key"] = f"${{{name}}}"
         return found
 
     def agent(form: dict[str, Any]) -> dict[str, Any]:
-        found = {
-            **form,
-            **{
-                key: model(form[key])
-                for key in ("model", "describe_images")
-                if key in form and "prompt" not in form
-            },
-        }
+        found = dict(form)
+        for key in ("model", "describe_images"):
+            if key in form and "prompt" not in form:
+                found[key] = model(form[key])
         for key in ("delegates", "handoffs"):
             members = form.get(key)
             if isinstance(members, dict):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 from holdfast.server.answers import refusal
 from holdfast.server.sockets import is_loopback
 
@@ -54,16 +56,13 @@ class RequestRefused(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class _KeyUse:
+class _KeyUse(msgspec.Struct, eq=False):
     """The present use of one key."""
 
-    __slots__ = ("left", "requests", "since", "streams")
-
-    def __init__(self, left: float, since: float) -> None:
-        self.left = left  # tokens: requests that may arrive at once
-        self.since = since
-        self.requests = 0
-        self.streams = 0
+    left: float  # tokens: requests that may arrive at once
+    since: float
+    requests: int = 0
+    streams: int = 0
 
 
 class QuotaUsage:
@@ -78,12 +77,10 @@ class QuotaUsage:
 
     @property
     def streams(self) -> int:
-        """The number of open streams."""
         return sum(use.streams for use in self._uses.values())
 
     @property
     def requests(self) -> int:
-        """The number of requests being answered."""
         return sum(use.requests for use in self._uses.values())
 
     @contextmanager
@@ -91,10 +88,8 @@ class QuotaUsage:
         """Count one request for the duration of the block. Raises `RequestRefused`."""
         use = self._take(key_id)
         if use.requests >= self._quota.requests:
-            raise self._too_many(
-                f"This key has {use.requests} running requests, which is its limit.",
-                1,
-            )
+            message = f"This key has {use.requests} running requests, which is its limit."
+            raise self._too_many(message, 1)
         use.requests += 1
         try:
             yield
@@ -107,9 +102,8 @@ class QuotaUsage:
         `RequestRefused`."""
         use = self._use(key_id)
         if use.streams >= self._quota.streams:
-            raise self._too_many(
-                f"This key has {use.streams} open event streams, which is its limit.", 5
-            )
+            message = f"This key has {use.streams} open event streams, which is its limit."
+            raise self._too_many(message, 5)
         use.streams += 1
         use.requests -= 1
         try:
@@ -131,18 +125,16 @@ class QuotaUsage:
             use.left = min(max(2 * rate, 1.0), use.left + (now - use.since) * rate)
             use.since = now
             if use.left < 1:
-                raise self._too_many(
-                    f"This key sends more than {rate:g} requests per second.", (1 - use.left) / rate
-                )
+                message = f"This key sends more than {rate:g} requests per second."
+                raise self._too_many(message, (1 - use.left) / rate)
             use.left -= 1
         return use
 
     def _too_many(self, message: str, seconds: float) -> RequestRefused:
         self.refused += 1
         wait = max(1, int(seconds + 0.999))
-        return RequestRefused(
-            429, "StoreError", f"{message} Try again in {wait} s.", retry_after=str(wait)
-        )
+        message = f"{message} Try again in {wait} s."
+        return RequestRefused(429, "StoreError", message, retry_after=str(wait))
 
 
 class Guard:
@@ -155,8 +147,7 @@ class Guard:
         usage: Counts requests.
         largest: The largest body in bytes.
         hosts: The allowed Host headers (empty: any). The list prevents DNS rebinding: a web page
-            cannot
-            reach a server of this machine under a name of its own.
+            cannot reach a server of this machine under a name of its own.
         origins: Origins of allowed web pages besides the server's own.
         open: Paths that need no key.
     """
@@ -199,14 +190,9 @@ class Guard:
 
     def _check(self, scope: Any, headers: Mapping[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if (
-            self._hosts
-            and host not in self._hosts
-            and re.sub(r":\d+$", "", host) not in self._hosts
-        ):
-            raise RequestRefused(
+        if self._hosts.isdisjoint((host, re.sub(r":\d+$", "", host))) and self._hosts:
+            raise refused(
                 403,
-                "ConfigurationError",
                 f"The Host {host[:200]!r} is not allowed. Start the server with --allow-host to"
                 " allow it.",
             )
@@ -215,9 +201,8 @@ class Guard:
         # https into http. Pages of other origins have no key.
         own = bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
         if origin and not own and origin not in self._origins and "*" not in self._origins:
-            raise RequestRefused(
+            raise refused(
                 403,
-                "ConfigurationError",
                 f"Pages of the origin {origin[:200]!r} may not use this server. Start the server"
                 " with --cors-origin to allow them.",
             )
@@ -228,9 +213,9 @@ class Guard:
         try:
             path = unquote_to_bytes(scope.get("raw_path") or b"").decode()
         except UnicodeDecodeError:
-            raise RequestRefused(400, "ConfigurationError", "The path is not UTF-8.") from None
+            raise refused(400, "The path is not UTF-8.") from None
         if "\0" in path:
-            raise RequestRefused(400, "ConfigurationError", "The path contains a null byte.")
+            raise refused(400, "The path contains a null byte.")
 
     async def _caller(self, headers: Mapping[bytes, bytes]) -> Caller:
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
@@ -238,20 +223,31 @@ class Guard:
         if scheme.lower() == b"bearer" and 0 < len(key) <= 1000:
             caller = await self._verify(key.strip().decode("latin-1"))
         if caller is None:
-            raise RequestRefused(
+            raise refused(
                 401,
-                "ConfigurationError",
                 "The key is missing or unknown. Send one as: Authorization: Bearer KEY.",
                 www_authenticate="Bearer",
             )
         return caller
 
 
+def refused(status: int, message: str, **headers: str) -> RequestRefused:
+    """Return the refusal of an invalid request."""
+    return RequestRefused(status, "ConfigurationError", message, **headers)
+
+
 def too_large(largest: int) -> RequestRefused:
-    """Return the refusal of a body with more than this many bytes."""
-    return RequestRefused(
-        413, "ConfigurationError", f"The request is too large: at most {largest} bytes are allowed."
-    )
+    return refused(413, f"The request is too large: at most {largest} bytes are allowed.")
+
+
+def shutting_down() -> RequestRefused:
+    message = "The server is shutting down. Try again when it is back."
+    return RequestRefused(503, "StoreError", message, retry_after="1")
+
+
+def client_left() -> RequestRefused:
+    """Return the refusal that ends a request whose client has disconnected. Nobody receives it."""
+    return refused(400, "The client disconnected before the answer.")
 
 
 def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -260,9 +256,7 @@ def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for name, value in pairs:
         if name in found and name in (b"authorization", b"host", b"origin"):
-            raise RequestRefused(
-                400, "ConfigurationError", f"The header {name.decode('latin-1')} is repeated."
-            )
+            raise refused(400, f"The header {name.decode('latin-1')} is repeated.")
         found[name] = value
     return found
 

@@ -11,29 +11,19 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from holdfast import commands as cmd
+from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import fold
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    ConversationNotFound,
-    HoldfastError,
-    LeaseHeld,
-    NotFound,
-    NotPending,
-    StoreError,
-)
-from holdfast.server import forms, records
-from holdfast.server.agents import Agents, encode, tool_record
-from holdfast.server.building import BuiltAgent
+from holdfast.server import forms, records, shapes
+from holdfast.server.agents import Agents, BuiltAgent, encode
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
 from holdfast.server.deliveries import Sending
@@ -41,39 +31,21 @@ from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
-from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.notifying_store import NotifyingStore
-from holdfast.server.records import (
-    HOSTED,
-    IDLE,
-    RUN,
-    ConversationOptions,
-    ConversationRecord,
-    NewRecord,
-    Records,
-    SameFile,
-)
+from holdfast.server.records import Records, SameFile
 from holdfast.server.scheduler import Scheduler
-from holdfast.server.shapes import (
-    CreatedConversation,
-    CreateRequest,
-    ForkRequest,
-    Info,
-    Item,
-    Page,
-    ToolForm,
-)
 from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import Batch, SQLiteStore, Store, Summary
+from holdfast.store import SQLiteStore, Store, Summary
 from holdfast.tools.sources import SourceHealth
 
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime import LocalRuntime
+    from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.policy import Policy
     from holdfast.server.workers.worker_conversation import Patience
     from holdfast.server.workers.worker_pool import WorkerPool
@@ -85,8 +57,7 @@ DEFAULT = records.DEFAULT
 
 _MAX_PAGE = 1000  # conversations or events in one answer
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
-_Items = list[tuple[int, Item]]
-_ItemList = list[Item]
+_Items = list[tuple[int, shapes.Item]]
 _Calls = list[Call]
 _Healths = list[SourceHealth]
 
@@ -140,12 +111,16 @@ class Host:
         sending: Sending | None = None,
     ) -> None:
         if max_running < 1:
-            raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
+            raise errors.ConfigurationError(
+                f"max_running takes a number above 0, not {max_running!r}."
+            )
         if isolation not in ("thread", "process"):
-            raise ConfigurationError(f"isolation takes 'thread' or 'process', not {isolation!r}.")
+            raise errors.ConfigurationError(
+                f"isolation takes 'thread' or 'process', not {isolation!r}."
+            )
         self.bounds = bounds = bounds or Bounds()
         if bounds.open < 2 * max_running:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"Bounds: open takes at least twice max_running ({max_running}), not {bounds.open}."
             )
         known, isolated = dict(variables or {}), isolation == "process"
@@ -159,7 +134,7 @@ class Host:
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self._workspaces = Workspaces(Path(root), bounds, idle, clock)
+        self.workspaces = Workspaces(Path(root), bounds, idle, clock)
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
@@ -170,7 +145,7 @@ class Host:
         self._agents = Agents(
             self._store,
             records,
-            self._workspaces,
+            self.workspaces,
             self._feeds,
             policy,
             known,
@@ -179,23 +154,24 @@ class Host:
             self.observers,
             self._elsewhere,
         )
+        self.claims = Claims(claim_timeout, client_grace, clock)
         self._scheduler = Scheduler(
             self._store,
             records,
             self._agents.open,
-            self._workspaces,
-            Claims(claim_timeout, client_grace, clock),
+            self.workspaces,
+            self.claims,
             max_running,
             bounds.open,
             idle,
             clock,
             deaths,
         )
-        self._family = Descendants(self._store, records)
+        self.family = Descendants(self._store, records)
         self.chats = Chats(
             self._store, records, self._agents, self._scheduler.conversations, self.delete
         )
-        self.webhooks = WebhookService(store, records, self._family, sending, bounds.webhooks)
+        self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -205,35 +181,35 @@ class Host:
 
     # --- create, list and remove ---
 
-    def create(self, tenant: str, request: CreateRequest, key: str = "") -> CreatedConversation:
+    def create(
+        self, tenant: str, request: shapes.CreateRequest, key: str = ""
+    ) -> shapes.CreatedConversation:
         """Create a conversation without opening it. A repeated request under the same `key`
         returns the same answer."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
-        id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
-        options = ConversationOptions(
+        id = _id(request.id)
+        options = records.ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
         wanted = self._agents.requested_parts(
             tenant, request.agent, request.secrets, request.tools, options
         )
         if request.workspace:
-            self._workspaces.check(tenant, request.workspace)
+            self.workspaces.check(tenant, request.workspace)
         workspace, own = request.workspace, False
         if not workspace and self._agents.needs_runtime(wanted):
-            workspace, own = self._workspaces.create(tenant), True
+            workspace, own = self.workspaces.create(tenant), True
         try:
             built = self._agents.build(wanted, workspace)  # reports an invalid agent now
-            if self._store.list([records.store_id(tenant, id)]):
-                raise Conflict(f"Conversation {id!r} already exists. Use another id.")
-            new = self._agents.new_record(tenant, id, wanted, built, workspace, own)
+            self._check_free(tenant, id)
+            new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
-            found = self._records.add(
-                new, encode(_created(new, built)), key, digest, self.bounds.conversations
-            )
-            answer = msgspec.json.decode(found, type=CreatedConversation)
+            made, most = encode(_created(new, built)), self.bounds.conversations
+            found = self._records.add(new, made, key, digest, most)
+            answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
         except BaseException:
             if own:
                 self._forget_workspace(tenant, workspace)
@@ -243,22 +219,22 @@ class Host:
         return answer
 
     def fork(
-        self, tenant: str, id: str, request: ForkRequest, key: str = ""
-    ) -> CreatedConversation:
+        self, tenant: str, id: str, request: shapes.ForkRequest, key: str = ""
+    ) -> shapes.CreatedConversation:
         """Create a conversation that begins with another's events. Settings that the request
         omits are those of the original conversation."""
         record = self._records.find(tenant, id)
         digest = self._digest(f"fork {id}", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
-        new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
+        new_id = _id(request.id)
+        place = records.store_id(tenant, new_id)
         kept = self._agents.stored_parts(record)
-        changes: dict[str, Any] = {
-            "modules": request.tool_module_qualnames,
-            "client_tools": request.client_tools,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        options = msgspec.structs.replace(record.options, **changes)
+        options, modules = record.options, request.tool_module_qualnames
+        if modules is not None:
+            options = msgspec.structs.replace(options, modules=modules)
+        if request.client_tools is not None:
+            options = msgspec.structs.replace(options, client_tools=request.client_tools)
         form, secrets = kept.form, kept.secrets
         if request.agent is not None:
             # A different agent gets only secrets from this request, because it could send the
@@ -274,26 +250,23 @@ class Host:
         if request.workspace is not None:
             workspace, own = request.workspace, False
             if workspace:
-                self._workspaces.check(tenant, workspace)
+                self.workspaces.check(tenant, workspace)
         built = self._agents.build(wanted, workspace)
-        new = msgspec.structs.replace(
-            self._agents.new_record(tenant, new_id, wanted, built, workspace, own), state="making"
-        )
+        new = self._agents.new_record(new_id, wanted, built, workspace, own)
+        new = msgspec.structs.replace(new, state="making")
         with self._forking:  # a fork changes two files
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
-            if self._store.list([records.store_id(tenant, new_id)]):
-                raise Conflict(f"Conversation {new_id!r} already exists. Use another id.")
+            self._check_free(tenant, new_id)
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
                 # A fork takes no lease of either conversation; it only reads the original.
-                forked = Conversation(built.agent, self._store, record.store_id).fork(
-                    request.seq, id=records.store_id(tenant, new_id)
-                )
+                original = Conversation(built.agent, self._store, record.store_id)
+                forked = original.fork(request.seq, id=place)
                 created = _created(new, built, forked.status.value)
                 forked.close()
                 self._records.mark_complete(tenant, new_id, encode(created), key, digest)
-                self.webhooks.look(records.store_id(tenant, new_id))
+                self.webhooks.look(place)
             except BaseException:
                 for half in self._records.interrupted():
                     if (half.tenant, half.id) == (tenant, new_id):
@@ -303,40 +276,40 @@ class Host:
 
     def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
         """Let a conversation without events continue from a state, like `Conversation.from_state`.
-        Return the status.
-
-        A repeated request with the same state has no effect. Raises `Conflict` if the
-        conversation has other events.
-        """
+        Return the status. Repeating it has no effect. Raises `Conflict` if the conversation has
+        other events."""
         record = self._records.find(tenant, id)
         ids = [event.id for event in state.events]
         existing = self._store.read(record.store_id, 0, len(ids) or 1)
         if existing:
             if [event.id for event in existing] != ids:
-                raise Conflict(f"Conversation {id!r} already has events. Use another id.")
+                raise errors.Conflict(f"Conversation {id!r} already has events. Use another id.")
             return self.status(tenant, id)
         built = self._agents.build(self._agents.stored_parts(record), record.workspace)
         try:
             Conversation.from_state(state, built.agent, self._store, record.store_id).close()
-        except HoldfastError:
+        except errors.HoldfastError:
             raise
         except Exception as error:  # valid events can still contradict each other
-            with suppress(HoldfastError):
+            with suppress(errors.HoldfastError):
                 self._store.delete(record.store_id)
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"A conversation cannot continue from this state: {type(error).__name__}: {error}."
             ) from error
         return self.status(tenant, id)
 
     def list(
         self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    ) -> shapes.Page:
         """Return a page of conversations, newest first, optionally only those with `status`.
         `cursor` is the `next` of the page before."""
-        if status is not None:
-            status = _status(status)
+        if status is not None and status not in [*ConversationStatus]:
+            known = ", ".join(ConversationStatus)
+            raise errors.ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
         if cursor is not None and not cursor.isdecimal():
-            raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
+            raise errors.ConfigurationError(
+                f"cursor takes the `next` of a page, not {cursor[:80]!r}."
+            )
         limit = max(1, min(limit, _MAX_PAGE))
         before = None if cursor is None else min(int(cursor), 1 << 62)
         rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
@@ -352,9 +325,8 @@ class Host:
                 ids = [id.removeprefix(prefix) for id in known if id.startswith(prefix)]
             rows = self._records.page(tenant, before, limit + 1, ids)
             items = self._items(tenant, rows, status, limit + 1)
-        if len(items) > limit:
-            return Page(items=[item for _, item in items[:limit]], next=str(items[limit - 1][0]))
-        return Page(items=[item for _, item in items])
+        more = str(items[limit - 1][0]) if len(items) > limit else None
+        return shapes.Page(items=[item for _, item in items[:limit]], next=more)
 
     def _items(
         self,
@@ -363,59 +335,55 @@ class Host:
         status: str | None,
         most: int,
     ) -> _Items:
-        """Return the first `most` conversations with this status, each with the number of its
-        record."""
+        """Return the first `most` conversations with this status, with the numbers of their
+        records."""
         prefix = records.store_id(tenant, "")
         ids = [prefix + row[1] for row in rows]
         found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
         items: _Items = []
-        for store_id, row in zip(ids, rows, strict=True):
-            summary = found.get(store_id)
-            number, id, workspace, driven, created = row
-            item = _item(id, workspace, driven, datetime.fromisoformat(created), summary)
+        for place, (number, id, workspace, driven, created) in zip(ids, rows, strict=True):
+            summary = found.get(place) or Summary(id)
+            item = item_of(summary, datetime.fromisoformat(created), workspace, driven)
             if status in (None, item.status):
                 items.append((number, item))
                 if len(items) == most:
                     break
         return items
 
-    def get(self, tenant: str, id: str) -> Info:
+    def get(self, tenant: str, id: str) -> shapes.Info:
         """Return a conversation's details without its events."""
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
-            return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
-        item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
+        except errors.ConversationNotFound:
+            return shapes.Info(**msgspec.structs.asdict(item_of(self.family.child(tenant, id))))
+        (summary,) = self._store.list([record.store_id]) or [Summary(id)]
+        item = item_of(summary, record.created, record.workspace, record.driven)
         live = self._scheduler.conversations.find(record.store_id)
-        if live is not None:
-            standings, warnings = live.standings
-        else:
-            declared = self._agents.stored_tools(record)
-            standings, warnings = declared.standings, declared.warnings
-        return Info(
+        tools = self._agents.stored_tools(record) if live is None else live.report
+        return shapes.Info(
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
-            tools=standings,
-            warnings=warnings,
+            tools=tools.standings,
+            warnings=tools.warnings,
             error=self._scheduler.fault(record),
         )
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a conversation with its events, cutting off running work. Raises `LeaseHeld`
-        while another process drives it."""
+        """Remove a conversation, cutting off its work. Raises `LeaseHeld` if another process drives
+        it."""
         record = self._records.find(tenant, id)
         self._records.set_state(record, "going")  # prevents that it is opened again
         self._scheduler.cut_off(record.store_id)
         try:
             self._remove(record)
-        except LeaseHeld:
+        except errors.LeaseHeld:
             self._records.set_state(record, "")
             raise
 
-    def _remove(self, record: ConversationRecord) -> None:
+    def _remove(self, record: records.ConversationRecord) -> None:
         _remove_children(self._store, record.store_id, self._records)
-        with suppress(ConversationNotFound):
+        with suppress(errors.ConversationNotFound):
             self._store.delete(record.store_id)
         self.webhooks.forget(record.store_id)
         self.chats.rows.forget(record.tenant, record.id)
@@ -426,27 +394,19 @@ class Host:
             self._forget_workspace(record.tenant, record.workspace)
 
     def set_tools(
-        self,
-        tenant: str,
-        id: str,
-        tools: Sequence[ToolForm],
-        modules: Mapping[str, str],
-        client_tools: bool,
-    ) -> CreatedConversation:
+        self, tenant: str, id: str, request: shapes.ToolsRequest
+    ) -> shapes.CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
-        record = self._records.find(tenant, id)
+        record, tools = self._records.find(tenant, id), request.tools
         kept = self._agents.stored_parts(record)
         form = forms.with_tools(kept.form, [tool.name for tool in tools])
-        options = msgspec.structs.replace(
-            record.options, modules=dict(modules), client_tools=client_tools
-        )
+        modules, client_tools = request.tool_module_qualnames, request.client_tools
+        options = record.options
+        options = msgspec.structs.replace(options, modules=modules, client_tools=client_tools)
         wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
         with self._scheduler.conversations.use(record.store_id) as live:
-            built = self._agents.build(wanted, record.workspace)
-            record = self._records.set_tools(
-                record, encode(form), encode(tool_record(wanted, built)), options
-            )
+            record, built = self._agents.replace(record, wanted)
             live.set_tools(record, built)
             with live.run_lock:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
@@ -462,16 +422,11 @@ class Host:
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
-        if any(
-            isinstance(event, ev.MessageAdded) and event.sender.startswith(f"{id}.")
-            for event in events
-        ):
-            self._scheduler.wake(id)
-        if any(
-            isinstance(event, ev.StatusChanged) and event.reason == "interrupted"
-            for event in events
-        ):
-            self._scheduler.interrupted(id)
+        for event in events:
+            if isinstance(event, ev.MessageAdded) and event.sender.startswith(f"{id}."):
+                self._scheduler.wake(id)
+            elif isinstance(event, ev.StatusChanged) and event.reason == "interrupted":
+                self._scheduler.pool.release(id)
 
     def execute(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Execute a command in a conversation, once per `key`.
@@ -485,20 +440,18 @@ class Host:
         """
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             self._post_to_child(tenant, id, command, key)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
-            if key is None:
-                self._execute(record, command, None)
-            else:
-                self._idempotent.once(
-                    record, key, command, lambda _: self._execute(record, command, key)
-                )
+            self._idempotent.once(
+                record, key, command, lambda _: self._execute(record, command, key)
+            )
             return
 
         def pending() -> _Calls:
-            if command.call_id and not _lacks_hash(command):
+            lacks_hash = isinstance(command, cmd.Approve) and not command.arguments_hash
+            if command.call_id and not lacks_hash:
                 return [(command.call_id, "")]
             waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
             return _concerned(command, waiting) or [(command.call_id, "")]
@@ -507,20 +460,17 @@ class Host:
             for call, hash in calls:
                 self._execute(record, _about(command, call, hash), key and f"{key}:{call}")
 
-        if key is None:
-            decide(pending())
-        else:
-            self._idempotent.once(record, key, _decision(command), decide, pending)
+        self._idempotent.once(record, key, _decision(command), decide, pending)
 
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, for the process that drives
         it. As the command is only posted, this is the last chance to report an error."""
-        child = self._family.child(tenant, id).id
+        child = self.family.child(tenant, id).id
         if isinstance(command, cmd.Answer):
             self._store.post(child, command, key)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"Conversation {id!r} was spawned by a call. Send this command to its parent"
                 " conversation."
             )
@@ -535,21 +485,23 @@ class Host:
             isinstance(one, cmd.Approve) and one.arguments_hash != hash
             for _, hash, one in decisions
         ):
-            raise NotPending(
+            raise errors.NotPending(
                 f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments"
                 " differ."
             )
         for call, _, decision in decisions:
             self._store.post(child, decision, key and f"{key}:{call}")
 
-    def _execute(self, record: ConversationRecord, command: cmd.Command, key: str | None) -> None:
+    def _execute(
+        self, record: records.ConversationRecord, command: cmd.Command, key: str | None
+    ) -> None:
         if key is None and self._workers is not None:
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
 
         def work(live: OpenConversation) -> None:
             live.execute(command, key)
-            self._scheduler.update_offers(record, live)
+            self._scheduler.update_offers(live)
             if live.has_work:
                 self._scheduler.wake(record.store_id)
 
@@ -558,68 +510,58 @@ class Host:
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
         server. Return the status. Idempotent."""
-        record = self._records.find(tenant, id)
-
-        def work(live: OpenConversation) -> str:
-            with live.run_lock:
-                if live.record.driven != HOSTED:
-                    live.record = self._records.set_driven(live.record, HOSTED)
-                live.begin(hosted=True)
-            return self._begun(record, live)
-
-        return self._scheduler.use(record, work)
+        return self._begin(tenant, id, hosted=True)
 
     def run(self, tenant: str, id: str) -> str:
         """Drive the conversation until it rests, continuing after a pause or an error like
         `Conversation.run`. Return the status without waiting for the run."""
+        return self._begin(tenant, id, hosted=False)
+
+    def _begin(self, tenant: str, id: str, hosted: bool) -> str:
         record = self._records.find(tenant, id)
 
         def work(live: OpenConversation) -> str:
             with live.run_lock:
-                live.begin(hosted=False)
-                if live.running and live.record.driven == IDLE:
-                    live.record = self._records.set_driven(live.record, RUN)
-            return self._begun(record, live)
+                if hosted and live.record.driven != records.HOSTED:
+                    live.record = self._records.set_driven(live.record, records.HOSTED)
+                live.begin(hosted)
+                if not hosted and live.running and live.record.driven == records.IDLE:
+                    live.record = self._records.set_driven(live.record, records.RUN)
+            status = live.status
+            self._scheduler.update_offers(live)
+            # Also if another thread has done all the work already: that thread does not record the
+            # end of this run.
+            if live.has_work or live.running:
+                self._scheduler.wake(record.store_id)
+            return status.value
 
         return self._scheduler.use(record, work)
-
-    def _begun(self, record: ConversationRecord, live: OpenConversation) -> str:
-        """Return the status of a conversation after a run was begun, and submit it to the pool."""
-        status = live.status
-        self._scheduler.update_offers(record, live)
-        # Also if another thread has done all the work already: that thread does not record the end
-        # of this run.
-        if live.has_work or live.running:
-            self._scheduler.wake(record.store_id)
-        return status.value
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
         next start. Return the status."""
         record = self._records.find(tenant, id)
         if record.driven:
-            self._records.set_driven(record, IDLE)
+            self._records.set_driven(record, records.IDLE)
         self._scheduler.cut_off(record.store_id)
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:
         """Return a snapshot, like `Conversation.state`. Opens nothing."""
-        return ConversationState(id, self._store.read(self._family.place(tenant, id)))
+        return ConversationState(id, self._store.read(self.family.place(tenant, id)))
 
     def status(self, tenant: str, id: str) -> str:
-        """Return the conversation's status."""
-        found = self._store.list([self._family.place(tenant, id)])
+        found = self._store.list([self.family.place(tenant, id)])
         return found[0].status if found else "idle"
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
         """Return the events after `after_seq`, at most `limit` and at most 1,000. Opens nothing."""
-        return self._store.read(
-            self._family.place(tenant, id), after_seq, max(0, min(limit, _MAX_PAGE))
-        )
+        most = max(0, min(limit, _MAX_PAGE))
+        return self._store.read(self.family.place(tenant, id), after_seq, most)
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
         """Return the whole result of a call, like `Conversation.get_output`. Opens nothing."""
-        place = self._family.place(tenant, id)
+        place = self.family.place(tenant, id)
         begin = call_id.partition(".")[0]
         after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
         while events := self._store.read(place, after, _MAX_PAGE):
@@ -627,109 +569,65 @@ class Host:
                 if isinstance(event, ev.ToolCallFinished) and event.call_id == call_id:
                     return whole(event.result, self._store.blob)
             after = events[-1].seq
-        raise NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
+        raise errors.NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
 
     def feed(self, tenant: str, id: str) -> Feed:
         """Return the feed of the conversation's events, for readers on event loops."""
-        return self._feeds.get(self._family.place(tenant, id))
-
-    def children(self, tenant: str, id: str) -> _ItemList:
-        """Return the conversations that its calls spawned, oldest first. The reading methods
-        accept their ids too. Opens nothing."""
-        return self._family.children(tenant, id)
+        return self._feeds.get(self.family.place(tenant, id))
 
     def services(self, tenant: str, id: str) -> _Healths | None:
         """Check and return the health of the conversation's tool services. None if it is not
         open in this process."""
-        live = self._scheduler.conversations.find(self._family.place(tenant, id))
+        live = self._scheduler.conversations.find(self.family.place(tenant, id))
         return None if live is None else live.services()
-
-    # --- chats: conversations that are recognised by their messages ---
-
-    def seed(self, tenant: str, id: str, events: Sequence[AnyEvent]) -> None:
-        """Begin a conversation's journal with events from another source. Raises `Conflict` if
-        it has events."""
-        record = self._records.find(tenant, id)
-        if self._store.read(record.store_id, 0, 1):
-            raise Conflict(f"Conversation {id!r} already has events. Use another id.")
-        lease = self._store.acquire(record.store_id)
-        try:
-            created, updated = events[0].timestamp, events[-1].timestamp
-            self._store.append(
-                lease,
-                Batch(
-                    events,
-                    Summary(
-                        record.store_id, last_seq=len(events), created=created, updated=updated
-                    ),
-                ),
-            )
-        finally:
-            self._store.release(lease)
-
-    def seen(self, tenant: str, client_id: str) -> None:
-        """Record that a client is alive, so that it keeps its claimed calls."""
-        self._scheduler.claims.seen(tenant, client_id)
 
     # --- workspaces ---
 
     def begin(self, tenant: str, what: str, key: str, digest: bytes) -> bool:
-        """Record that a request which must run only once has begun. Return True the first time.
-        Raises `Conflict` if the key was used for another request."""
+        """Return True if a request that must run only once is new. Raises `Conflict` for another
+        one."""
         token = os.urandom(8)
         return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
-
-    def workspace_create(self, tenant: str, id: str | None = None) -> str:
-        """Create a workspace and return its id."""
-        return self._workspaces.create(tenant, id)
 
     @contextmanager
     def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
         """Yield a workspace's runtime, which stays open within the block."""
-        runtime = self._workspaces.enter(tenant, id)
+        runtime = self.workspaces.enter(tenant, id)
         self._scheduler.tend_soon()
         try:
             yield runtime
         finally:
-            self._workspaces.leave(tenant, id)
-
-    def workspace_delete(self, tenant: str, id: str) -> None:
-        """Remove a workspace with all its files. Raises `Conflict` while a conversation that
-        uses it is open."""
-        self._workspaces.delete(tenant, id)
+            self.workspaces.leave(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
-        with suppress(HoldfastError, OSError):
-            self._workspaces.delete(tenant, id)
+        with suppress(errors.HoldfastError, OSError):
+            self.workspaces.delete(tenant, id)
 
     # --- helpers ---
 
     def _digest(self, what: str, request: object) -> bytes:
-        return self._records.seal.digest(
-            what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic")
-        )
+        encoded = msgspec.json.encode(request, order="deterministic")
+        return self._records.seal.digest(what.encode() + b"\n" + encoded)
 
-    def _answered(self, tenant: str, key: str, digest: bytes) -> CreatedConversation | None:
-        if len(key) > 500:
-            raise ConfigurationError("An idempotency key takes at most 500 characters.")
+    def _answered(self, tenant: str, key: str, digest: bytes) -> shapes.CreatedConversation | None:
         found = self._records.find_answer(tenant, key, digest)
-        return None if found is None else msgspec.json.decode(found, type=CreatedConversation)
+        kind = shapes.CreatedConversation
+        return None if found is None else msgspec.json.decode(found, type=kind)
 
-    def _summary(self, record: ConversationRecord) -> Summary | None:
-        found = self._store.list([record.store_id])
-        return found[0] if found else None
+    def _check_free(self, tenant: str, id: str) -> None:
+        if self._store.list([records.store_id(tenant, id)]):
+            raise errors.Conflict(f"Conversation {id!r} already exists. Use another id.")
 
     # --- recovery, timer and shutdown ---
 
     def recover(self) -> None:
-        """Continue, in the background, the conversations that the last process was driving and
-        those with new commands. Return at once."""
+        """Continue, in the background, the last process's conversations and those with new
+        commands."""
         self._scheduler.recover()
         self.webhooks.recover()
 
     def tend(self) -> None:
-        """Do the timer's periodic work: settle claims, park idle conversations, retry failed
-        ones, and pick up commands that other processes posted."""
+        """Do the timer's periodic work; see `Scheduler.tend`."""
         self._scheduler.tend()
 
     def check(self) -> None:
@@ -739,11 +637,10 @@ class Host:
             self._file.check()
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         return {
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),
-            "workspaces": self._workspaces.count(),
+            "workspaces": self.workspaces.count(),
             "workers": 0 if self._workers is None else self._workers.count(),
             **self._scheduler.stats(),
             **self.webhooks.stats(),
@@ -755,7 +652,7 @@ class Host:
         for record in self._records.interrupted():
             try:
                 self._remove(record)
-            except StoreError as error:
+            except errors.StoreError as error:
                 _log.warning(
                     "conversation %s, whose creation or removal was interrupted, could not be"
                     " removed: %s",
@@ -775,7 +672,7 @@ class Host:
         self._scheduler.close(until)
         if self._workers is not None:
             self._workers.close()
-        self._workspaces.close()
+        self.workspaces.close()
         self.webhooks.close()
         self._records.close()
         self._store.close()
@@ -790,28 +687,20 @@ class Host:
 # --- decisions ---
 
 
-def _lacks_hash(command: cmd.Approve | cmd.Reject) -> bool:
-    return isinstance(command, cmd.Approve) and not command.arguments_hash
-
-
 def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
     """Return the waiting calls that a decision is about. Raises `NotPending` for a decision about
     all calls if none waits."""
     if command.call_id:
         return [one for one in waiting if one[0] == command.call_id]
-    if not _is_plain(command):
-        raise ConfigurationError(
+    if isinstance(command, cmd.Approve) and (
+        command.arguments is not None or command.arguments_hash
+    ):
+        raise errors.ConfigurationError(
             "approve takes arguments and arguments_hash only together with a call_id."
         )
     if not waiting:
-        raise NotPending("No call waits for a decision.")
+        raise errors.NotPending("No call waits for a decision.")
     return list(waiting)
-
-
-def _is_plain(command: cmd.Approve | cmd.Reject) -> bool:
-    return isinstance(command, cmd.Reject) or (
-        command.arguments is None and not command.arguments_hash
-    )
 
 
 def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
@@ -840,14 +729,14 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
     for child in store.list(spawned_by=id):
         if not kept.recorded(child.id):
             _remove_children(store, child.id, kept)
-            with suppress(ConversationNotFound, LeaseHeld):
+            with suppress(errors.ConversationNotFound, errors.LeaseHeld):
                 store.delete(child.id)
 
 
 def _created(
-    record: NewRecord | ConversationRecord, built: BuiltAgent, status: str = "idle"
-) -> CreatedConversation:
-    return CreatedConversation(
+    record: records.NewRecord | records.ConversationRecord, built: BuiltAgent, status: str = "idle"
+) -> shapes.CreatedConversation:
+    return shapes.CreatedConversation(
         id=record.id,
         status=status,
         created=record.created,
@@ -857,27 +746,5 @@ def _created(
     )
 
 
-def _status(status: str) -> str:
-    try:
-        return ConversationStatus(status).value
-    except ValueError:
-        raise ConfigurationError(
-            f"status takes one of {', '.join(ConversationStatus)}, not {status[:80]!r}."
-        ) from None
-
-
-def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
-    known = Summary(id) if summary is None else summary
-    return Item(
-        id=id,
-        status=known.status,
-        created=created,
-        updated=known.updated or created,
-        title=known.title,
-        last_seq=known.last_seq,
-        workspace=workspace,
-        parent=known.parent.rpartition("/")[2],
-        parent_seq=known.parent_seq,
-        started=driven == HOSTED,
-        driven=driven != IDLE,
-    )
+def _id(given: str) -> str:
+    return checked_id(given, "id") if given else os.urandom(16).hex()

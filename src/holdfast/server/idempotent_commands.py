@@ -7,27 +7,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    Denied,
-    HoldfastError,
-    NotFound,
-    NotPending,
-    ToolValidationError,
-)
+from holdfast import errors
 from holdfast.server.records import ConversationRecord, Records
 
 _ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
 # The kinds of errors that a repeated request raises again, the more special ones first.
-_KINDS: tuple[type[HoldfastError], ...] = (
-    ToolValidationError,
-    NotPending,
-    Conflict,
-    NotFound,
-    Denied,
-    ConfigurationError,
+_KINDS: tuple[type[errors.HoldfastError], ...] = (
+    errors.ToolValidationError,
+    errors.NotPending,
+    errors.Conflict,
+    errors.NotFound,
+    errors.Denied,
+    errors.ConfigurationError,
 )
 
 Call = tuple[str, str]  # a call's id and the hash of its arguments
@@ -56,31 +48,25 @@ class IdempotentCommands:
     def once(
         self,
         record: ConversationRecord,
-        key: str,
+        key: str | None,
         asked: object,
         work: Callable[[list[Call]], None],
         calls: Callable[[], list[Call]] = list,
     ) -> None:
-        """Do `work` with the `calls` of the first request under this key.
-
-        Raises `Conflict` if the key was used for another request. An error of `work` that says
-        why the request was refused is raised again for a repeated request.
-        """
-        if len(key) > 500:
-            raise ConfigurationError("An idempotency key takes at most 500 characters.")
+        """Do `work` with the `calls` of the first request under this key, or with the present ones
+        without a key. Raises `Conflict` if the key was used for another request. A repeated request
+        that was refused raises the same error again."""
+        if key is None:
+            work(calls())
+            return
         # A key that a client gives elsewhere contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
         found = self._records.find_answer(record.tenant, name, digest)
         if found is None:
             # Not synced to the disk: after a power loss the inbox still has the key.
-            found = self._records.store_answer(
-                record.tenant,
-                name,
-                digest,
-                msgspec.json.encode(_CommandOutcome(calls())),
-                forced=False,
-            )
+            first = msgspec.json.encode(_CommandOutcome(calls()))
+            found = self._records.store_answer(record.tenant, name, digest, first, forced=False)
         kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
             text = self._records.seal.open(bytes.fromhex(kept.message), _ABOUT).decode()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import RuntimeFault
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import RequestRefused
+from holdfast.server.guard import client_left, refused, shutting_down
 from holdfast.tools.context import Cancellation
 
 _GRACE_SECONDS = 15.0  # time for a client to reconnect before its request is cancelled
@@ -22,8 +22,6 @@ _MAX_ANSWER_BYTES = 32 * 1024 * 1024  # of all stored answers together
 
 
 class _Job:
-    __slots__ = ("cancelled", "digest", "size", "task", "waiting")
-
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
         self.cancelled = Cancellation()
@@ -32,6 +30,7 @@ class _Job:
         self.size = 0
 
 
+Work = Callable[[Cancellation], Awaitable[Response]]
 RequestName = tuple[str, str, str]  # tenant, path, and idempotency key
 Begin = Callable[[str, str, str, bytes], bool]  # the parts of a name, and the body's digest
 
@@ -50,55 +49,34 @@ class IdempotentRequests:
         self._closed = False
 
     async def do(
-        self,
-        key: RequestName | None,
-        body: bytes,
-        work: Callable[[Cancellation], Awaitable[Response]],
-        gone: Callable[[], Awaitable[None]],
+        self, key: RequestName | None, body: bytes, work: Work, gone: Callable[[], Awaitable[None]]
     ) -> Response:
         """Return the answer of `work`, or the earlier answer under this key. Raises
         `RequestRefused` or `Conflict` if the key was used with another body."""
         if self._closed:
-            raise RequestRefused(
-                503,
-                "StoreError",
-                "The server is shutting down. Try again when it is back.",
-                retry_after="1",
-            )
+            raise shutting_down()
         digest = hashlib.sha256(body).digest()
         name: Hashable = object() if key is None else key
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = _Job(digest)
-            job.task = asyncio.ensure_future(
-                work(job.cancelled)
-                if key is None
-                else self._first(key, digest, job.cancelled, work)
-            )
+            job.task = asyncio.ensure_future(self._first(key, job, work))
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
-            raise RequestRefused(
-                409,
-                "ConfigurationError",
-                "This Idempotency-Key was used for another request. Use a new one for each.",
-            )
+            message = "This Idempotency-Key was used for another request. Use a new one for each."
+            raise refused(409, message)
         return await self._answer(job, gone, 0.0 if key is None else _GRACE_SECONDS)
 
-    async def _first(
-        self,
-        key: RequestName,
-        digest: bytes,
-        cancelled: Cancellation,
-        work: Callable[[Cancellation], Awaitable[Response]],
-    ) -> Response:
-        if await anyio.to_thread.run_sync(self._begin, *key, digest):
-            return await work(cancelled)
-        error = RuntimeFault(
-            "The outcome of this request is unknown: an earlier attempt was cancelled, or the"
-            " server was restarted meanwhile. It is not run a second time. Check its effects"
-            " before you send it under a new key."
+    async def _first(self, key: RequestName | None, job: _Job, work: Work) -> Response:
+        if key is None or await anyio.to_thread.run_sync(self._begin, *key, job.digest):
+            return await work(job.cancelled)
+        return error_answer(
+            RuntimeFault(
+                "The outcome of this request is unknown: an earlier attempt was cancelled, or the"
+                " server was restarted meanwhile. It is not run a second time. Check its effects"
+                " before you send it under a new key."
+            )
         )
-        return error_answer(error)
 
     async def _answer(
         self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float
@@ -114,10 +92,7 @@ class IdempotentRequests:
             job.waiting -= 1
             if not job.task.done() and not job.waiting:
                 asyncio.get_running_loop().call_later(grace, self._abandon, job)
-        # The client has disconnected, so nobody receives this answer.
-        raise RequestRefused(
-            400, "ConfigurationError", "The client disconnected before the answer."
-        )
+        raise client_left()
 
     def _abandon(self, job: _Job) -> None:
         if not job.waiting and not job.task.done():

@@ -16,33 +16,26 @@ from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.server.bodies import StateRequest
-from holdfast.server.guard import RequestRefused, too_large
+from holdfast.server.guard import RequestRefused, refused, too_large
 
 T = TypeVar("T")
 
+# The largest body of a route that carries no pictures, files or results.
 SMALL_BODY_BYTES = 2 * 1024 * 1024
-"""The largest body of a route that carries no pictures, files or results."""
-
+# The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us per
+# value.
 MAX_VALUES = 250_000
-"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us
-per value."""
-
+# The most memory for bodies that are being read or wait to be decoded, for all keys together.
 TOTAL_BYTES = 128 * 1024 * 1024
-"""The most memory for bodies that are being read or wait to be decoded, for all keys together."""
-
+# The same limit for one key, so that one key cannot take all the memory.
 KEY_BYTES = 64 * 1024 * 1024
-"""The same limit for one key, so that one key cannot take all the memory."""
-
+# The first bytes of each body are not counted, so that small requests pass while large ones hold
+# all the memory.
 FREE_BYTES = 64 * 1024
-"""The first bytes of each body are not counted, so that small requests pass while large ones
-hold all the memory."""
-
+# A body is refused if no byte arrives for this long.
 IDLE_SECONDS = 15.0
-"""A body is refused if no byte arrives for this long."""
-
+# The time for a body: `GRACE_SECONDS`, plus a second per `BYTES_PER_SECOND` bytes received.
 GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
-"""The time for a body: `GRACE_SECONDS`, plus a second per `BYTES_PER_SECOND` bytes received."""
-
 _ON_LOOP_BYTES = 16 * 1024  # smaller bodies are decoded on the loop, since a thread costs more
 _DECODERS = 4  # threads
 # A string, or the text between two strings.
@@ -51,8 +44,6 @@ _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 class BodyMemory:
     """The memory of one body, counted until `free` or the end of the request."""
-
-    __slots__ = ("_counted", "_intake", "_key_id", "_size")
 
     def __init__(self, intake: Intake, key_id: str) -> None:
         self._intake = intake
@@ -69,7 +60,6 @@ class BodyMemory:
             self._counted = counted
 
     def free(self) -> None:
-        """Release the memory. Idempotent."""
         if self._counted:
             self._intake.give_back(self._key_id, self._counted)
             self._size = self._counted = 0
@@ -81,42 +71,28 @@ class Intake:
     def __init__(self, total: int = TOTAL_BYTES, per_key: int = KEY_BYTES) -> None:
         self._total = total
         self._per_key = per_key
-        self._all = 0
+        self.bytes = 0  # the memory that is counted now
         self._keys: Counter[str] = Counter()
         self._decoders = anyio.CapacityLimiter(_DECODERS)
 
-    @property
-    def bytes(self) -> int:
-        """The memory that is counted now."""
-        return self._all
-
     def take(self, key_id: str, size: int) -> None:
         """Count memory for a key. Raises `RequestRefused` beyond the limits."""
-        if self._all + size > self._total or self._keys[key_id] + size > self._per_key:
-            owner = "this key" if self._all + size <= self._total else "this server"
-            raise RequestRefused(
-                429,
-                "StoreError",
-                f"The requests of {owner} that are being read are too large together. Try again.",
-                retry_after="1",
-            )
-        self._all += size
+        if self.bytes + size > self._total or self._keys[key_id] + size > self._per_key:
+            owner = "this key" if self.bytes + size <= self._total else "this server"
+            message = f"The requests of {owner} that are being read are too large together."
+            raise RequestRefused(429, "StoreError", f"{message} Try again.", retry_after="1")
+        self.bytes += size
         self._keys[key_id] += size
 
     def give_back(self, key_id: str, size: int) -> None:
-        """Release a key's memory."""
-        self._all -= size
+        self.bytes -= size
         self._keys[key_id] -= size
         if not self._keys[key_id]:
             del self._keys[key_id]
 
     async def read(self, request: Any, largest: int) -> bytes:
-        """Read a request's whole body. Raises `RequestRefused` if the body is too large or too
-        slow.
-
-        Its memory is counted until `scope["body"].free()`, which the app calls at the request's
-        end.
-        """
+        """Read a request's whole body, whose memory is counted until `scope["body"].free()`. Raises
+        `RequestRefused` if the body is too large or too slow."""
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
             raise too_large(largest)
@@ -127,19 +103,14 @@ class Intake:
         size = 0
         while True:
             left = began + GRACE_SECONDS + size / BYTES_PER_SECOND - clock()
+            timeout = max(0.0, min(IDLE_SECONDS, left))
             try:
-                message = await asyncio.wait_for(
-                    request.receive(), max(0.0, min(IDLE_SECONDS, left))
-                )
+                message = await asyncio.wait_for(request.receive(), timeout)
             except TimeoutError:
                 slow = f"Only {size:,} bytes of the request arrived in {clock() - began:.0f} s."
                 raise RequestRefused(408, "StoreError", slow, connection="close") from None
             if message["type"] != "http.request":
-                raise RequestRefused(
-                    400,
-                    "ConfigurationError",
-                    "The connection broke before the whole request was received.",
-                )
+                raise refused(400, "The connection broke before the whole request was received.")
             part = message.get("body", b"")
             size += len(part)
             if size > largest:
@@ -153,9 +124,7 @@ class Intake:
         """Decode JSON as a struct; an empty body counts as `{}`. Raises `RequestRefused`."""
         kind = media_type.partition(";")[0].strip().lower()
         if kind and kind != "application/json":
-            raise RequestRefused(
-                415, "ConfigurationError", f"Send application/json here, not {kind[:100]!r}."
-            )
+            raise refused(415, f"Send application/json here, not {kind[:100]!r}.")
         if len(body) <= _ON_LOOP_BYTES:
             return _decode(body, type)
         return await anyio.to_thread.run_sync(_decode, body, type, limiter=self._decoders)
@@ -163,27 +132,16 @@ class Intake:
 
 def _decode(body: bytes, type: type[T]) -> T:
     if not _few_values(body):
-        raise RequestRefused(
-            413,
-            "ConfigurationError",
-            f"The request has too many JSON values: at most {MAX_VALUES:,} are allowed.",
-        )
+        most = f"at most {MAX_VALUES:,} are allowed"
+        raise refused(413, f"The request has too many JSON values: {most}.")
     if too_deep(body, MAX_DOCUMENT_DEPTH):
-        raise RequestRefused(
-            400,
-            "ConfigurationError",
-            f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.",
-        )
+        raise refused(400, f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
-        raise RequestRefused(
-            422, "ConfigurationError", f"The request is invalid: {error}."
-        ) from None
+        raise refused(422, f"The request is invalid: {error}.") from None
     except (ValueError, OverflowError) as error:
-        raise RequestRefused(
-            400, "ConfigurationError", f"The request is not JSON: {error}."
-        ) from None
+        raise refused(400, f"The request is not JSON: {error}.") from None
 
 
 def state_of(body: bytes) -> ConversationState:
@@ -192,11 +150,8 @@ def state_of(body: bytes) -> ConversationState:
     try:
         found = msgspec.json.decode(body, type=StateRequest)
         if not all(_few_values(bytes(event)) for event in found.events):
-            raise RequestRefused(
-                413,
-                "ConfigurationError",
-                f"An event has too many JSON values: at most {MAX_VALUES:,} are allowed.",
-            )
+            most = f"at most {MAX_VALUES:,} are allowed"
+            raise refused(413, f"An event has too many JSON values: {most}.")
         return ConversationState.from_json(body)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"This is not a conversation's state: {error}.") from None

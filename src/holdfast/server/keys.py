@@ -6,7 +6,7 @@ from __future__ import annotations
 import hmac
 import os
 from base64 import urlsafe_b64encode
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -45,53 +45,51 @@ class Keys:
         self._records = records
 
     def create(self, tenant: str, label: str = "") -> str:
-        """Create and return a new key of 256 random bits for a tenant. The key cannot be shown
-        again."""
+        """Create and return a new key of 256 random bits. The key cannot be shown again."""
         key = PREFIX + urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
         self.add(tenant, key, label)
         return key
 
     def add(self, tenant: str, key: str, label: str = "") -> None:
-        """Accept a key that was generated elsewhere. Adding it again for the same tenant has no
-        effect.
-
-        Raises `ConfigurationError` if the key is too short or belongs to another tenant.
-        """
+        """Accept a key that was generated elsewhere, once. Raises `ConfigurationError` if the key
+        is too short or belongs to another tenant."""
         checked_id(tenant, "tenant")
-        if (
-            len(key) < _MIN_KEY_CHARACTERS
-            or not key.isascii()
-            or any(character.isspace() for character in key)
-        ):
+        spaced = any(character.isspace() for character in key)
+        if len(key) < _MIN_KEY_CHARACTERS or not key.isascii() or spaced:
             raise ConfigurationError(
                 f"A key needs at least {_MIN_KEY_CHARACTERS} ASCII characters without spaces."
             )
         found = self.tenant_of(key)
         if found is None:
-            self._records.key_add(_hash(key), tenant, label)
+            statement = "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)"
+            self._records.run(statement, _hash(key), tenant, label, datetime.now(UTC).isoformat())
         elif found != tenant:
             raise ConfigurationError(
                 f"This key already belongs to tenant {found!r}. Use another key for {tenant!r}."
             )
 
     def tenant_of(self, key: str) -> str | None:
-        """Return the tenant of a key, or None if the key is unknown. The comparison takes
-        constant time."""
+        """Return the tenant of a key, or None. The comparison takes constant time."""
         wanted = _hash(key)
-        found = self._records.keys_like(wanted[:16])
+        query = "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?"
         tenant: str | None = None
-        for hashed, owner in found:
+        for hashed, owner in self._records.rows(query, wanted[:16], wanted[:16] + "g"):
             if hmac.compare_digest(hashed, wanted):
                 tenant = owner
         return tenant
 
     def list(self) -> list[KeyInfo]:
         """Return all keys, oldest first."""
-        return self._records.key_list()
+        query = "SELECT hash, tenant, label, created FROM keys ORDER BY created, hash"
+        return [
+            KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created))
+            for hash, tenant, label, created in self._records.rows(query)
+        ]
 
     def revoke(self, id: str) -> None:
         """Revoke a key. Raises `ConfigurationError` if no key has this id."""
-        if not self._records.key_remove(id):
+        statement = "DELETE FROM keys WHERE substr(hash, 1, 16) = ?"
+        if len(id) != 16 or not self._records.run(statement, id):
             raise ConfigurationError(
                 f"There is no key {id!r}. This server has:"
                 f" {', '.join(key.id for key in self.list()) or 'none'}."

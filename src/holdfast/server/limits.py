@@ -27,9 +27,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ConfigurationError(
-                    f"Bounds: {name} takes a number above 0, not {getattr(self, name)!r}."
-                )
+                value = getattr(self, name)
+                raise ConfigurationError(f"Bounds: {name} takes a number above 0, not {value!r}.")
 
     def check(self, name: str, value: int, what: str) -> None:
         """Raise `TooMany` if `value` exceeds the bound `name`. `what` begins the message."""
@@ -43,8 +42,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_id(id: str, what: str) -> str:
-    """Return an id that a client gave. Raises `ConfigurationError` if the id could be read as a
-    path or as another tenant's id."""
+    """Return a client's id. Raises `ConfigurationError` if it could be a path or another
+    tenant's."""
     if not _ID.fullmatch(id) or not id.strip("."):
         raise ConfigurationError(
             f"{what} takes an id of 1 to 128 letters, digits, '.', '_' and '-', not {id[:200]!r}."

@@ -99,23 +99,20 @@ class LocalServer:
             folder = Path(location).absolute()
             root = folder / "workspaces"
             root.mkdir(mode=0o700, exist_ok=True)
-            records = Records(
-                folder / "store.db.server.db", Seal.of_file(folder / "store.db.server.key")
-            )
+            seal = Seal.of_file(folder / "store.db.server.key")
+            records = Records(folder / "store.db.server.db", seal)
             stack.callback(records.close)
             keys = Keys(records)
             store = SQLiteStore(folder / "store.db")
             stack.callback(store.close)
-            bounds = Bounds(open=max(1000, 2 * self._max_running))
-            policy = Policy(self._allowed)
             host = Host(
                 store,
                 records,
-                policy=policy,
+                policy=Policy(self._allowed),
                 root=root,
                 variables=self._variables,
                 max_running=self._max_running,
-                bounds=bounds,
+                bounds=Bounds(open=max(1000, 2 * self._max_running)),
                 observer=self._observers,
                 sending=Sending(allow=self._webhook_allow),
             )

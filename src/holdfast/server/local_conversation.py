@@ -1,11 +1,10 @@
-"""An open conversation from the host's point of view (`OpenConversation`), and the
-implementation inside this process (`LocalConversation`)."""
+"""An open conversation inside this process, from the host's point of view."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -17,117 +16,23 @@ if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
-    from holdfast.server.building import BuiltAgent
+    from holdfast.server.agents import BuiltAgent
     from holdfast.server.records import ConversationRecord
-    from holdfast.server.shapes import ToolStanding
+    from holdfast.server.workers.worker_conversation import WorkerConversation
     from holdfast.store import Store
     from holdfast.tools.sources import SourceHealth
 
 RUNNING = ConversationStatus.RUNNING
 
 
-class OpenConversation(Protocol):
-    """One open conversation of `record`. Thread-safe.
+class LocalConversation:
+    """One open conversation of `record`, with a `Conversation` in this process. Thread-safe.
 
     A `hosted` conversation continues whenever it has work; a `running` one continues until it
     rests. A thread that begins or ends a run holds `run_lock` until the records agree.
+    `note(kind, make)` receives transient notifications, and `leave` is called by `close`.
+    `WorkerConversation` has the same methods.
     """
-
-    record: ConversationRecord
-    run_lock: threading.Lock
-
-    # --- requests ---
-
-    @property
-    def hosted(self) -> bool:
-        """True if the conversation continues by itself when it has work."""
-        ...
-
-    @property
-    def running(self) -> bool:
-        """True if the conversation continues until it rests."""
-        ...
-
-    def begin(self, hosted: bool) -> None:
-        """Begin or continue a run. If there is work, the journal says RUNNING when this returns.
-
-        `hosted` makes the conversation hosted from now on. Otherwise it runs until it rests,
-        also after a pause or an error.
-        """
-        ...
-
-    def execute(self, command: Command, key: str | None = None) -> None:
-        """Execute a command, like `Conversation.execute`."""
-        ...
-
-    def drive(self) -> bool:
-        """Do the pending work if the conversation is hosted or running. Return True if there is
-        more work. Raises `StoreError`."""
-        ...
-
-    def hand_over(self) -> None:
-        """Make `drive` return True at the next step boundary. Does not block."""
-        ...
-
-    # --- state ---
-
-    @property
-    def status(self) -> ConversationStatus:
-        """The conversation's status."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """True if the conversation is being driven now."""
-        ...
-
-    @property
-    def children_busy(self) -> bool:
-        """True if a conversation that its calls spawned is working."""
-        ...
-
-    @property
-    def has_work(self) -> bool:
-        """True if `drive` would do something."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """The error after which nothing more can be journaled, or None."""
-        ...
-
-    def offers(self) -> list[OfferedCall]:
-        """Return the calls that are offered to clients or claimed by them."""
-        ...
-
-    def pending_confirmations(self) -> list[tuple[str, str]]:
-        """Return the ids of calls that wait for a decision, and their arguments' hashes."""
-        ...
-
-    # --- tools ---
-
-    @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        """The place where each tool runs, and the warnings of building the agent."""
-        ...
-
-    def services(self) -> list[SourceHealth] | None:
-        """Check and return the health of its tool services. None if they cannot be checked here."""
-        ...
-
-    def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        """Replace the tools. The model learns of the change before its next answer."""
-        ...
-
-    def close(self, timeout: float) -> None:
-        """Stop and release everything. Work that this cuts off continues when the conversation
-        is opened again."""
-        ...
-
-
-class LocalConversation(OpenConversation):
-    """An `OpenConversation` with a `Conversation` in this process. `note(kind, make)` receives
-    its transient notifications, and `leave` is called when it is closed."""
 
     def __init__(
         self,
@@ -144,8 +49,7 @@ class LocalConversation(OpenConversation):
         self._running = False
         self._begun = 0  # the number of runs begun
         self._handing_over = threading.Event()
-        self._agent = built.agent
-        self._built = built
+        self.report = built  # where its tools run, and warnings
         self._leave = leave
         self._lock = threading.Lock()  # guards `_running` and `_begun`
 
@@ -183,20 +87,26 @@ class LocalConversation(OpenConversation):
         self._running = driven == RUN and self.status is RUNNING
 
     def begin(self, hosted: bool) -> None:
-        conversation = self._conversation
+        """Begin or continue a run: with `hosted` whenever there is work, otherwise until the
+        conversation rests, also after a pause or an error. If there is work, the journal says
+        RUNNING then."""
+        hosting = self._conversation.hosting
         with self._lock:
             if hosted:
-                conversation.hosting.hosted = True
-                conversation.hosting.begin()
+                hosting.hosted = True
+                hosting.begin()
                 return
-            status = conversation.hosting.begin(resume=True)
+            status = hosting.begin(resume=True)
             self._begun += 1
-            self._running = status is RUNNING or conversation.hosting.has_work
+            self._running = status is RUNNING or hosting.has_work
 
     def execute(self, command: Command, key: str | None = None) -> None:
+        """Execute a command, like `Conversation.execute`."""
         self._conversation.execute(command, key)
 
     def drive(self) -> bool:
+        """Do the pending work if the conversation is hosted or running. Return True if there is
+        more work. Raises `StoreError`."""
         conversation = self._conversation
         if not (self.hosted or self.running):
             return False
@@ -213,6 +123,7 @@ class LocalConversation(OpenConversation):
         return self.has_work and (handed_over or conversation.state.last_seq > before)
 
     def hand_over(self) -> None:
+        """Make `drive` return True at the next step boundary. Does not block."""
         self._handing_over.set()
 
     # --- state ---
@@ -223,47 +134,58 @@ class LocalConversation(OpenConversation):
 
     @property
     def busy(self) -> bool:
+        """True if the conversation is being driven now."""
         return self._conversation.hosting.busy
 
     @property
     def children_busy(self) -> bool:
+        """True if a conversation that its calls spawned is working."""
         return self._conversation.hosting.children_busy
 
     @property
     def has_work(self) -> bool:
+        """True if `drive` would do something."""
         return (self.hosted or self.running) and self._conversation.hosting.has_work
 
     @property
     def failure(self) -> Exception | None:
+        """The error after which nothing more can be journaled, or None."""
         return self._conversation.failure
 
     def offers(self) -> list[OfferedCall]:
+        """Return the calls that are offered to clients or claimed by them."""
         found: list[OfferedCall] = []
         for offer in self._conversation.state.offers:
-            tools = self._agent.tools
+            tools = self.report.agent.tools
             timeout = tools.get(offer.call.name).timeout if tools.exists(offer.call.name) else None
             found.append(OfferedCall(offer.call.id, offer.runner, timeout))
         return found
 
     def pending_confirmations(self) -> list[tuple[str, str]]:
+        """Return the ids of calls that wait for a decision, and their arguments' hashes."""
         waiting = self._conversation.state.pending_confirmations
         return [(one.call.id, one.arguments_hash) for one in waiting]
 
     # --- tools ---
 
-    @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        return self._built.standings, self._built.warnings
-
     def services(self) -> list[SourceHealth] | None:
-        return list(self._agent.tools.health().values())
+        """Check and return the health of its tool services. None if they cannot be checked here."""
+        return list(self.report.agent.tools.health().values())
 
     def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        self._agent.tools.replace(self._built.tools, built.tools.values())
-        self._built = built
+        """Replace the tools. The model learns of the change before its next answer."""
+        agent = self.report.agent
+        agent.tools.replace(self.report.tools, built.tools.values())
+        self.report = built._replace(agent=agent)
 
     def close(self, timeout: float) -> None:
+        """Stop and release everything. Work that this cuts off continues when the conversation
+        is opened again."""
         try:
             self._conversation.close(timeout)
         finally:
             self._leave()
+
+
+if TYPE_CHECKING:
+    OpenConversation: TypeAlias = LocalConversation | WorkerConversation

@@ -27,8 +27,7 @@ class Metrics:
         self.events = 0
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request. `route` is the route's template, so that clients cannot
-        create metric names."""
+        """Count an answer. `route` is a template, so that clients cannot create metric names."""
         key = (method if method in _METHODS else "other", route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
         number, total = self._seconds.get(route, (0, 0.0))
@@ -37,19 +36,12 @@ class Metrics:
     def text(self, usage: QuotaUsage, host: Mapping[str, int]) -> str:
         """Return all metrics as text. Those of `host` are named `holdfast_{name}`; names that
         end in `_total` are counters, all others gauges."""
-        lines = [
-            *_family("http_requests_total", "counter", "Requests answered."),
-            *(
-                f'holdfast_http_requests_total{{method="{method}",route="{route}",status="{status}"}}'
-                f" {number}"
-                for (method, route, status), number in sorted(self._requests.items())
-            ),
-            *_family(
-                "http_request_seconds",
-                "summary",
-                "Duration of answers; of streams until their end.",
-            ),
-        ]
+        lines = _family("http_requests_total", "counter", "Requests answered.")
+        for (method, route, status), number in sorted(self._requests.items()):
+            labels = f'method="{method}",route="{route}",status="{status}"'
+            lines.append(f"holdfast_http_requests_total{{{labels}}} {number}")
+        help = "Duration of answers; of streams until their end."
+        lines += _family("http_request_seconds", "summary", help)
         for route, (number, seconds) in sorted(self._seconds.items()):
             lines.append(f'holdfast_http_request_seconds_count{{route="{route}"}} {number}')
             lines.append(f'holdfast_http_request_seconds_sum{{route="{route}"}} {seconds:.6f}')

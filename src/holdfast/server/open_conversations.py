@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.errors import HoldfastError, StoreError, TooMany
 
 if TYPE_CHECKING:
@@ -22,18 +24,25 @@ _log = logging.getLogger("holdfast")
 _CLOSE_SECONDS = 5.0  # time for an open conversation to stop
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """One open conversation. `opened` completes when opening succeeds or fails. `parked` is set
     when the conversation is closed again."""
 
-    __slots__ = ("closing", "opened", "parked", "used", "users")
+    opened: Future[OpenConversation]
+    parked: threading.Event | None = None
+    closing: bool = False
+    users: int = 1
+    used: float = 0.0
 
-    def __init__(self, opened: Future[OpenConversation]) -> None:
-        self.opened = opened
-        self.parked: threading.Event | None = None
-        self.closing = False
-        self.users = 1
-        self.used = 0.0
+    def live(self) -> OpenConversation | None:
+        """Return the conversation once it is open."""
+        done = self.opened.done() and self.opened.exception() is None
+        return self.opened.result() if done else None
+
+    def closed(self) -> threading.Event:
+        """Return the event that is set when the entry is closed. Call it under the lock."""
+        self.parked = self.parked or threading.Event()
+        return self.parked
 
 
 class OpenConversations:
@@ -72,37 +81,31 @@ class OpenConversations:
             found = self._enter_once(id)
             if isinstance(found, _Entry):
                 return found
-            found.wait()
+            if found is not None:
+                found.wait()
 
-    def _enter_once(self, id: str) -> _Entry | threading.Event:
-        """Return the entry with one more user, or an event to wait for before trying again."""
-        oldest: str | None = None
-        ours: _Entry | None = None  # the entry that this thread must open
+    def _enter_once(self, id: str) -> _Entry | threading.Event | None:
+        """Return the entry with one more user. Otherwise try again, after the returned event."""
         with self._lock:
             if self._closed:
                 raise StoreError("This server is closing.")
-            entry = self._conversations.get(id)
+            entry, new, oldest = self._conversations.get(id), False, None
             if entry is not None:
                 if entry.closing:
-                    return _parked(entry)
+                    return entry.closed()
                 entry.users += 1
                 self._conversations.move_to_end(id)
             elif len(self._conversations) < self._most:
                 from concurrent.futures import Future
 
-                entry = ours = self._conversations[id] = _Entry(Future())
+                entry, new = _Entry(Future()), True
+                self._conversations[id] = entry
             else:
-                oldest = next(
-                    (
-                        other
-                        for other, one in self._conversations.items()
-                        if not one.users and not one.closing
-                    ),
-                    None,
-                )
+                unused = (other for other, one in self._conversations.items() if not one.users)
+                oldest = next((one for one in unused if not self._conversations[one].closing), None)
                 closing = next((one for one in self._conversations.values() if one.closing), None)
                 if oldest is None and closing is not None:
-                    return _parked(closing)
+                    return closing.closed()
         if entry is None:
             if oldest is None:
                 raise TooMany(
@@ -111,9 +114,9 @@ class OpenConversations:
                     "open",
                 )
             self.park(oldest)
-            return _set_event()
-        if ours is not None:
-            self._begin(id, ours)
+            return None
+        if new:
+            self._begin(id, entry)
         elif (error := entry.opened.exception()) is not None:  # waits for the opening thread
             raise error.with_traceback(None)
         return entry
@@ -132,18 +135,11 @@ class OpenConversations:
         """Return the conversation if it is open now. It may be parked at any moment."""
         with self._lock:
             entry = self._conversations.get(id)
-        if (
-            entry is None
-            or entry.closing
-            or not entry.opened.done()
-            or entry.opened.exception() is not None
-        ):
-            return None
-        return entry.opened.result()
+        return None if entry is None or entry.closing else entry.live()
 
     def park(self, id: str, force: bool = False) -> bool:
-        """Close a conversation that is open and unused. With `force`, close it even if it is in
-        use. Return True if it is closed now."""
+        """Close a conversation if it is unused, or with `force`. Return True if it is closed
+        now."""
         with self._lock:
             entry = self._conversations.get(id)
             if entry is None:
@@ -152,7 +148,7 @@ class OpenConversations:
                 return False
             ours = not entry.closing
             entry.closing = True
-            parked = _parked(entry)
+            parked = entry.closed()
         if not ours:
             parked.wait()
             return True
@@ -173,16 +169,15 @@ class OpenConversations:
         now = self._clock()
         with self._lock:
             idle = [
-                (id, entry.opened)
+                (id, entry)
                 for id, entry in self._conversations.items()
                 if not entry.users and not entry.closing and now - entry.used >= self._idle
             ]
-        for id, opened in idle:
-            if not busy(id) and not _children_busy(opened):
+        for id, entry in idle:
+            if not busy(id) and not _children_busy(entry.live()):
                 self.park(id)
 
     def count(self) -> int:
-        """Return the number of conversations that are open, opening or closing."""
         with self._lock:
             return len(self._conversations)
 
@@ -199,22 +194,8 @@ class OpenConversations:
                     threads.submit(self.park, id, True)
 
 
-def _children_busy(opened: Future[OpenConversation]) -> bool:
-    if not opened.done() or opened.exception() is not None:
-        return False
+def _children_busy(live: OpenConversation | None) -> bool:
     try:
-        return opened.result().children_busy
+        return live is not None and live.children_busy
     except HoldfastError:  # the worker died, so no child is running
         return False
-
-
-def _parked(entry: _Entry) -> threading.Event:
-    """Return the event that is set when the entry is closed. Call it under the lock."""
-    entry.parked = entry.parked or threading.Event()
-    return entry.parked
-
-
-def _set_event() -> threading.Event:
-    event = threading.Event()
-    event.set()
-    return event

@@ -55,12 +55,8 @@ def publish(name: str, agent: Agent, created: datetime | None = None) -> Publish
             "The name of an agent takes 1 to 100 printable characters without spaces, not"
             f" {name!r}."
         )
-    return Published(
-        name,
-        form_of(agent),
-        tuple(tools_of(agent)),
-        int((created or datetime.now(UTC)).timestamp()),
-    )
+    moment = created or datetime.now(UTC)
+    return Published(name, form_of(agent), tuple(tools_of(agent)), int(moment.timestamp()))
 
 
 # --- requests ---
@@ -174,10 +170,9 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
                 f"messages[{index}]: role takes system, developer, user, assistant or tool, not"
                 f" {message.role[:50]!r}."
             )
-    last = max(
-        (index for index, message in enumerate(spoken) if message.role == "assistant"), default=-1
-    )
-    history, new = spoken[: last + 1], spoken[last + 1 :]
+    answers = [index for index, message in enumerate(spoken) if message.role == "assistant"]
+    begin = answers[-1] + 1 if answers else 0
+    history, new = spoken[:begin], spoken[begin:]
     if not new:
         raise ConfigurationError(
             "The last message is the assistant's, so there is nothing to answer."
@@ -204,9 +199,8 @@ def parse_request(request: ChatRequest, agent: Published) -> ChatTurn:
     _check_calls(history)
     instructions = "\n\n".join(text for text in system if text.strip())
     base = _hash([agent.name, agent.form.mapping, [tool.name for tool in agent.tools]])
-    return ChatTurn(
-        instructions, history, said, results, offers, base, _hash([instructions, offers]), new
-    )
+    setting = _hash([instructions, offers])
+    return ChatTurn(instructions, history, said, results, offers, base, setting, new)
 
 
 def _hash(value: object) -> bytes:
@@ -304,38 +298,33 @@ def _picture(given: Any, where: str) -> ImageContent:
 
 
 def _canonical(message: ChatMessage) -> bytes:
-    """Return a canonical encoding of a message. Clients add fields of their own, send texts as
-    one part or several, and strip answers."""
-    blocks = content_of(message.content, "messages")
+    """Encode a message. Clients add fields, send texts in one part or several, and strip
+    answers."""
     parts: list[Any] = []
-    for block in blocks:
-        if isinstance(block, TextContent) and parts and isinstance(parts[-1], str):
+    for block in content_of(message.content, "messages"):
+        if not isinstance(block, TextContent):
+            parts.append(msgspec.to_builtins(block))
+        elif parts and isinstance(parts[-1], str):
             parts[-1] += block.text
         else:
-            parts.append(
-                block.text if isinstance(block, TextContent) else msgspec.to_builtins(block)
-            )
+            parts.append(block.text)
     if message.role == "assistant" and len(parts) == 1 and isinstance(parts[0], str):
         parts = [text] if (text := parts[0].strip()) else []
     calls = [(call.id, call.function.name) for call in message.tool_calls or []]
     return msgspec.json.encode([message.role, parts, calls, message.tool_call_id or ""])
 
 
-class _PastAnswer:
+class _PastAnswer(msgspec.Struct):
     """An answer of the history: its calls by the client's ids, and the results found so far."""
 
-    def __init__(self, calls: Sequence[ClientToolCall]) -> None:
-        self.calls = {call.id: call for call in calls}
-        self.results: dict[str, ToolResult] = {}
+    calls: dict[str, ClientToolCall]
+    results: dict[str, ToolResult] = {}
 
 
 def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
-    """Return a journal with the content of the history, for a conversation that this server does
-    not know.
-
-    Every call gets a result, because the server would run an open call. Raises
-    `ConfigurationError` for a new result without a matching call.
-    """
+    """Return a journal with the content of the history, for a conversation that is not known here.
+    Every call gets a result, because the server would run an open one. Raises `ConfigurationError`
+    for a new result without a matching call."""
     answers = _answers(turn)
     now = datetime.now(UTC)
     found: list[ev.AnyEvent] = []
@@ -349,9 +338,8 @@ def history_events(turn: ChatTurn, model: str) -> list[ev.AnyEvent]:
         if message.role == "user" and content:
             add(ev.MessageAdded, id, content=content)
         elif (past := answers.get(index)) is not None:
-            calls = tuple(
-                [_call(call, f"{seq}.{number}") for number, call in enumerate(past.calls.values())]
-            )
+            numbered = enumerate(past.calls.values())
+            calls = tuple(_call(call, f"{seq}.{number}") for number, call in numbered)
             text = "".join(block.text for block in content if isinstance(block, TextContent))
             about = {"based_on": seq - 1, "model": model, "stop_reason": "stop"}
             add(ev.AssistantReplied, id, text=text, calls=calls, **about)
@@ -382,7 +370,7 @@ def _answers(turn: ChatTurn) -> dict[int, _PastAnswer]:
 
     for index, message in enumerate(turn.history):
         if message.role == "assistant":
-            found[index] = _PastAnswer(message.tool_calls or [])
+            found[index] = _PastAnswer({call.id: call for call in message.tool_calls or []})
         elif message.role == "tool":
             place(message.tool_call_id or "", ToolResult(content_of(message.content, "messages")))
     for call_id, result in turn.results.items():
@@ -411,7 +399,6 @@ def wire_id(call_id: str) -> str:
 
 
 def own_id(id: str) -> str:
-    """Return the call's id of a `wire_id`."""
     return id.removeprefix("call_").replace("_", ".")
 
 
@@ -437,14 +424,14 @@ class TurnProgress:
         self.since = since
         # True if the answer is only the structured output, as JSON.
         self.structured = agent.form.mapping.get("output_type") is not None
-        self._step = ""  # the text already sent of the streaming answer
+        self.sent = ""  # the text already sent of the streaming answer
         self._offers = {tool.name for tool in turn.offers}
         self._fold = Fold()
         self._known: set[str] = set()  # calls that the client received in an earlier turn
 
     def begin(self, state: ConversationState, since: int) -> None:
-        """Start from the state before the first event to be fed. Statuses up to `since` belong
-        to earlier turns."""
+        """Start from the state before the first event. Statuses up to `since` are of earlier
+        turns."""
         self._fold = fold(state.events)
         self._known = {item.call.id for item in self._fold.turn}
         self.since = since
@@ -453,31 +440,30 @@ class TurnProgress:
         """Add a piece of the streaming answer. Return the text to send."""
         if self.structured or not text:
             return ""
-        return self._send(text if self._step else self._as_paragraph(text), text)
+        found = self._send(text if self.sent else self._as_paragraph(text))
+        self.sent += text
+        return found
 
     def restart(self) -> None:
         """Note that the streaming answer broke off and another one replaces it. The sent text
         stays; the new answer is sent whole as a separate paragraph."""
-        self._step = ""
+        self.sent = ""
 
     def feed(self, event: ev.AnyEvent) -> str:
         """Process an event. Return the text to send."""
         self.seq = event.seq
-        closed = (
-            self._fold.open.get(event.call_id) if isinstance(event, ev.ToolCallFinished) else None
-        )
+        open = self._fold.open
+        closed = open.get(event.call_id) if isinstance(event, ev.ToolCallFinished) else None
         self._fold.apply(event)
         match event:
             case ev.AssistantReplied():
                 self.usage += event.usage
                 self.stop_reason = event.stop_reason
                 return "" if self.structured else self._whole(event.text)
-            case ev.ToolCallFinished():
-                is_end = closed is not None and is_output(closed.call.name, event.result)
-                if self.structured and is_end:
+            case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
+                if is_output(closed.call.name, result):
                     self.text = ""
-                    output = msgspec.json.encode(event.result.structured_content)
-                    return self._send(output.decode(), "")
+                    return self._send(msgspec.json.encode(result.structured_content).decode())
             case ev.StatusChanged():
                 if event.seq > self.since or event.status not in _RESTS:
                     self.status = event.status
@@ -488,30 +474,23 @@ class TurnProgress:
         return ""
 
     def _whole(self, text: str) -> str:
-        sent, self._step = self._step, ""
+        sent, self.sent = self.sent, ""
         if sent and text.startswith(sent):
-            return self._send(text[len(sent) :], "")
+            return self._send(text[len(sent) :])
         if sent and text.strip().startswith(sent.strip()):  # the final text was stripped
-            return self._send(text.strip()[len(sent.strip()) :], "")
-        return self._send(self._as_paragraph(text), "")
+            return self._send(text.strip()[len(sent.strip()) :])
+        return self._send(self._as_paragraph(text))
 
     def _as_paragraph(self, text: str) -> str:
         return f"\n\n{text}" if text and self.text else text
 
-    def _send(self, text: str, step: str) -> str:
-        self._step += step
+    def _send(self, text: str) -> str:
         self.text += text
         return text
 
     @property
-    def sent(self) -> str:
-        """The text already sent of the streaming answer."""
-        return self._step
-
-    @property
     def done(self) -> bool:
-        """True if the turn is over: the conversation rests, or the client must run the next
-        calls."""
+        """True if the conversation rests, or the client must run the next calls."""
         if self.status not in ("", "running"):
             return True
         now = self._fold.turn
@@ -528,7 +507,6 @@ class TurnProgress:
         return "tool_calls" if self.calls else "length" if self.stop_reason == "length" else "stop"
 
     def message(self) -> dict[str, Any]:
-        """Return the answer as a message."""
         found: dict[str, Any] = {
             "role": "assistant",
             "content": self.text or (None if self.calls else ""),
@@ -548,7 +526,6 @@ class TurnProgress:
         return ChatMessage("assistant", self.text, calls or None)
 
     def tokens(self) -> dict[str, Any]:
-        """Return the token usage of all model calls of the turn."""
         usage = self.usage
         return {
             "prompt_tokens": usage.input_tokens,
@@ -568,7 +545,6 @@ class TurnProgress:
 
 
 def wire_call(call: ToolCall) -> dict[str, Any]:
-    """Return a call in the form sent to clients."""
     return {
         "id": wire_id(call.id),
         "type": "function",
@@ -577,21 +553,9 @@ def wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def completion(id: str, created: int, model: str, progress: TurnProgress) -> dict[str, Any]:
-    """Return a whole `chat.completion`."""
-    choice = {
-        "index": 0,
-        "message": progress.message(),
-        "logprobs": None,
-        "finish_reason": progress.finish_reason,
-    }
-    return {
-        "id": id,
-        "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [choice],
-        "usage": progress.tokens(),
-    }
+    choice = _choice("message", progress.message(), progress.finish_reason)
+    found = _envelope("chat.completion", id, created, model, [choice])
+    return {**found, "usage": progress.tokens()}
 
 
 def chunk(
@@ -600,29 +564,24 @@ def chunk(
     model: str,
     delta: dict[str, Any] | None,
     finish_reason: str | None = None,
-    usage: Any = ...,
+    **more: Any,
 ) -> bytes:
     """Return one `chat.completion.chunk` as a server-sent event. Without a delta it holds only
-    the usage."""
-    choices = (
-        []
-        if delta is None
-        else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
-    )
-    found: dict[str, Any] = {
-        "id": id,
-        "object": "chat.completion.chunk",
-        "created": created,
-        "model": model,
-        "choices": choices,
-    }
-    if usage is not ...:
-        found["usage"] = usage
-    return b"data: %b\n\n" % msgspec.json.encode(found)
+    the usage. `more` are further fields."""
+    choices = [] if delta is None else [_choice("delta", delta, finish_reason)]
+    found = _envelope("chat.completion.chunk", id, created, model, choices)
+    return b"data: %b\n\n" % msgspec.json.encode({**found, **more})
+
+
+def _choice(name: str, content: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+    return {"index": 0, name: content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _envelope(kind: str, id: str, created: int, model: str, choices: list[Any]) -> dict[str, Any]:
+    return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
 
 
 def failure(message: str, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """Return an error in the API's form."""
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": param, "code": code}}
     )

@@ -24,6 +24,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.http1 import parse_head
 
@@ -31,10 +33,17 @@ _MAX_URL_CHARACTERS = 2000
 _MAX_HEAD_BYTES = 65536
 _MAX_BODY_BYTES = 65536  # a body up to this size is skipped, so that its connection can be reused
 _IDLE_SECONDS = 20.0  # an idle connection, and with it the checked address, is kept for this long
-_MAX_LOOKUPS = 4  # parallel name lookups per tenant, so that a slow one does not delay others
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
+
+_FAILURES = (
+    OSError,
+    ConfigurationError,
+    BadResponse,
+    asyncio.IncompleteReadError,
+    asyncio.LimitOverrunError,
+)
 
 
 class Destination(NamedTuple):
@@ -84,18 +93,18 @@ class AllowedHosts:
 
     def named(self, host: str) -> bool:
         """Return True if a URL's host is allowed literally."""
-        if host in self._names:
-            return True
-        try:
-            return self.has(ipaddress.ip_address(host))
-        except ValueError:
-            return False
+        address = _literal(host)
+        return host in self._names or (address is not None and self.has(address))
 
     def has(self, address: _Address) -> bool:
-        """Return True if an address is allowed."""
-        return any(
-            address in network for network in self._networks if network.version == address.version
-        )
+        return any(address in one for one in self._networks if one.version == address.version)
+
+
+def _literal(host: str) -> _Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def destination_of(url: str, allowed: AllowedHosts) -> Destination:
@@ -109,12 +118,8 @@ def destination_of(url: str, allowed: AllowedHosts) -> Destination:
     host = (parts.hostname or "").rstrip(".")
     # No backslash, which some parsers treat as a slash.
     plain = len(url) <= _MAX_URL_CHARACTERS and re.fullmatch(r"[!-[\]-~]+", url) is not None
-    if (
-        not plain
-        or parts.scheme not in ("https", "http")
-        or port == 0
-        or not re.fullmatch(r"[a-z0-9_.:-]+", host)
-    ):
+    known = parts.scheme in ("https", "http") and port != 0
+    if not plain or not known or not re.fullmatch(r"[a-z0-9_.:-]+", host):
         raise ConfigurationError(
             "url must be https://host[:port]/path in ASCII with at most 2,000 characters."
         )
@@ -123,28 +128,21 @@ def destination_of(url: str, allowed: AllowedHosts) -> Destination:
             "url must not contain a user name, a password or a fragment. The receiver verifies the"
             " signature instead."
         )
-    named = allowed.named(host)
-    tls = parts.scheme == "https"
+    named, tls = allowed.named(host), parts.scheme == "https"
     if not tls and not named:
         raise ConfigurationError(
             "url must use https. http is only for hosts that the server's operator allows"
             " (--webhook-allow)."
         )
-    literal: _Address | None = None
-    with suppress(ValueError):
-        literal = ipaddress.ip_address(host)
-    if not named and (
-        (literal is not None and not is_public(literal))
-        or host == "localhost"
-        or host.endswith(".localhost")
-    ):
-        raise ConfigurationError(_not_public(host))
+    address, local = _literal(host), host == "localhost" or host.endswith(".localhost")
+    if not named and (local or (address is not None and not is_public(address))):
+        raise _not_public(host)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Destination(tls, host, port or (443 if tls else 80), target)
 
 
-def _not_public(host: str) -> str:
-    return (
+def _not_public(host: str) -> ConfigurationError:
+    return ConfigurationError(
         f"{host!r} leads to an address that is not public. The server's operator can allow it with"
         " --webhook-allow."
     )
@@ -177,34 +175,27 @@ class _Connection(NamedTuple):
         self.writer.transport.abort()
 
 
-class WebhookSender:
-    """Sends to one destination. Belongs to its event loop's thread."""
+class WebhookSender(msgspec.Struct, eq=False):
+    """Sends to one destination. Belongs to its event loop's thread. `lookups` limits the parallel
+    name lookups of one tenant; `timeout` is in seconds."""
 
-    def __init__(
-        self,
-        place: Destination,
-        allowed: AllowedHosts,
-        lookups: asyncio.Semaphore,
-        tls: ssl.SSLContext | None,
-        timeout: float,
-    ) -> None:
-        self.place = place
-        self._allowed = allowed
-        self._lookups = lookups
-        self._tls = tls
-        self._timeout = timeout
-        self._idle: list[_Connection] = []
+    place: Destination
+    allowed: AllowedHosts
+    lookups: asyncio.Semaphore
+    tls: ssl.SSLContext | None
+    timeout: float
+    idle: list[_Connection] = []
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> DeliveryOutcome:
         """Send one POST within the timeout and return the outcome. Does not raise."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = (
+            f"POST {self.place.target} HTTP/1.1\r\nhost: {self.place.authority}\r\n{lines}"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
         reached = False
         try:
-            async with asyncio.timeout(self._timeout):
-                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-                head = (
-                    f"POST {self.place.target} HTTP/1.1\r\nhost:"
-                    f" {self.place.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
-                )
+            async with asyncio.timeout(self.timeout):
                 while connection := self._kept():
                     reached = True
                     # The server may have closed the idle connection meanwhile.
@@ -214,50 +205,39 @@ class WebhookSender:
                 connection = await self._connect()
                 reached = True
                 return await self._exchange(connection, head.encode() + body)
-        except TimeoutError:
-            missing = "answer" if reached else "connection"
-            return DeliveryOutcome(
-                error=f"No {missing} within {self._timeout:g} s.", unreached=not reached
-            )
-        except asyncio.IncompleteReadError:
-            return DeliveryOutcome(error="The connection was closed without an answer.")
-        except ConfigurationError as error:
-            return DeliveryOutcome(error=str(error), unreached=True)
-        except ssl.SSLCertVerificationError as error:
-            return DeliveryOutcome(
-                error=f"The receiver's certificate is invalid: {error.verify_message}.",
-                unreached=True,
-            )
-        except ssl.SSLError as error:
-            return DeliveryOutcome(
-                error=f"TLS with the receiver failed: {error.reason}.", unreached=True
-            )
-        except (BadResponse, asyncio.LimitOverrunError):
-            return DeliveryOutcome(error="The answer is not HTTP/1.1.")
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            return DeliveryOutcome(
-                error=(
-                    f"The connection broke: {reason}." if reached else f"No connection: {reason}."
-                ),
-                unreached=not reached,
-            )
+        except _FAILURES as error:
+            unreached = not reached or isinstance(error, ssl.SSLError)
+            return DeliveryOutcome(error=self._reason(error, reached), unreached=unreached)
+
+    def _reason(self, error: Exception, reached: bool) -> str:
+        match error:
+            case TimeoutError():
+                return f"No {'answer' if reached else 'connection'} within {self.timeout:g} s."
+            case asyncio.IncompleteReadError():
+                return "The connection was closed without an answer."
+            case ssl.SSLCertVerificationError():
+                return f"The receiver's certificate is invalid: {error.verify_message}."
+            case ssl.SSLError():
+                return f"TLS with the receiver failed: {error.reason}."
+            case OSError():
+                reason = error.strerror or type(error).__name__
+                return f"{'The connection broke' if reached else 'No connection'}: {reason}."
+            case ConfigurationError():
+                return str(error)
+            case _:
+                return "The answer is not HTTP/1.1."
 
     def close(self) -> None:
-        """Close the idle connections."""
-        idle, self._idle = self._idle, []
+        idle, self.idle = self.idle, []
         for connection in idle:
             connection.close()
 
     def _kept(self) -> _Connection | None:
         now = time.monotonic()
-        while self._idle:
-            connection = self._idle.pop()
-            if (
-                connection.until > now
-                and not connection.reader.at_eof()
-                and not connection.writer.is_closing()
-            ):
+        while self.idle:
+            connection = self.idle.pop()
+            ended = connection.reader.at_eof() or connection.writer.is_closing()
+            if connection.until > now and not ended:
                 return connection
             connection.close()
         return None
@@ -267,28 +247,26 @@ class WebhookSender:
         elsewhere a moment later."""
         place, loop = self.place, asyncio.get_running_loop()
         # Released when the lookup ends, which may be long after this attempt's timeout.
-        await self._lookups.acquire()
+        await self.lookups.acquire()
         lookup = asyncio.ensure_future(
             loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         )
         lookup.add_done_callback(self._looked_up)
         found = await asyncio.shield(lookup)
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        if not self._allowed.named(place.host):
+        if not self.allowed.named(place.host):
             for address in addresses:
                 read = ipaddress.ip_address(address.partition("%")[0])
-                if not is_public(read) and not self._allowed.has(read):
-                    raise ConfigurationError(_not_public(place.host))
+                if not is_public(read) and not self.allowed.has(read):
+                    raise _not_public(place.host)
+        options: dict[str, Any] = {"limit": _MAX_HEAD_BYTES}
+        if place.tls:
+            options |= {"ssl": self.tls, "server_hostname": place.host}
         failure: OSError | None = None
         for address in addresses:
             try:
-                options: dict[str, Any] = (
-                    {"ssl": self._tls, "server_hostname": place.host} if place.tls else {}
-                )
-                reader, writer = await asyncio.open_connection(
-                    address, place.port, limit=_MAX_HEAD_BYTES, **options
-                )
-                return _Connection(reader, writer, time.monotonic() + _IDLE_SECONDS)
+                streams = await asyncio.open_connection(address, place.port, **options)
+                return _Connection(*streams, time.monotonic() + _IDLE_SECONDS)
             except ssl.SSLError:
                 raise
             except OSError as error:
@@ -296,7 +274,7 @@ class WebhookSender:
         raise failure or OSError("the name has no address")
 
     def _looked_up(self, lookup: asyncio.Future[Any]) -> None:
-        self._lookups.release()
+        self.lookups.release()
         if not lookup.cancelled():
             lookup.exception()  # marks the exception as retrieved
 
@@ -313,12 +291,12 @@ class WebhookSender:
                 status, headers = parse_head(head[:-4].decode("latin-1"), self.place.authority)
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 kept = await _past_body(connection.reader, status, headers)
-            return DeliveryOutcome(
-                status, "" if 200 <= status < 300 else _status_error(status), wait=_wait(headers)
-            )
+            redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
+            error = "" if 200 <= status < 300 else f"The receiver answered {status}{redirect}."
+            return DeliveryOutcome(status, error, wait=_wait(headers))
         finally:
             if kept:
-                self._idle.append(connection)
+                self.idle.append(connection)
             else:
                 connection.close()
 
@@ -334,11 +312,6 @@ async def _past_body(reader: asyncio.StreamReader, status: int, headers: Mapping
     return True
 
 
-def _status_error(status: int) -> str:
-    redirect = ", a redirect, which is not followed" if 300 <= status < 400 else ""
-    return f"The receiver answered {status}{redirect}."
-
-
 def _wait(headers: Mapping[str, str]) -> float | None:
     """Return the Retry-After in seconds, or None. RFC 9110 10.2.3 allows seconds and dates."""
     text = headers.get("retry-after", "").strip()
@@ -347,8 +320,3 @@ def _wait(headers: Mapping[str, str]) -> float | None:
     with suppress(ValueError, TypeError, OverflowError):
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else None
     return None
-
-
-def lookups() -> asyncio.Semaphore:
-    """Return the semaphore that limits one tenant's name lookups."""
-    return asyncio.Semaphore(_MAX_LOOKUPS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, cast
@@ -55,9 +55,8 @@ class Policy:
         import_timeout: float = IMPORT_TIMEOUT,
     ) -> None:
         if isinstance(patterns, str):
-            raise ConfigurationError(
-                f"Policy: patterns takes a list of patterns of module names, not {patterns!r}."
-            )
+            message = "Policy: patterns takes a list of patterns of module names, not"
+            raise ConfigurationError(f"{message} {patterns!r}.")
         for pattern in cast("Sequence[Any]", patterns):
             if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
                 raise ConfigurationError(
@@ -81,18 +80,16 @@ class Policy:
     def refusal(self, module: str) -> str:
         """Return the reason why a module may not be imported, or "" if it may."""
         name: Any = module
-        if (
-            not isinstance(name, str)
-            or len(name) > _MAX_NAME_CHARACTERS
-            or not _MODULE.fullmatch(name)
-        ):
+        is_name = isinstance(name, str) and _MODULE.fullmatch(name)
+        if not is_name or len(name) > _MAX_NAME_CHARACTERS:
             return (
                 f"{_shown(name)} is not a module's name: a name has at most {_MAX_NAME_CHARACTERS}"
                 " ASCII letters, digits and _, with dots between its parts"
             )
+        below = f"{name}."
         if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *_PRESET)):
             return ""
-        if any(name == package or name.startswith(f"{package}.") for package in self.packages):
+        if any(below.startswith(f"{package}.") for package in self.packages):
             return ""
         return (
             f"the server's policy does not allow the module {name!r} (the option --allow-tools of"
@@ -171,11 +168,8 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
                 if inspect.isclass(found) or inspect.isroutine(found)
                 else module
             )
-            if (
-                isinstance(found, ModuleType)
-                or not isinstance(home, str)
-                or not policy.allows(home)
-            ):
+            foreign = not isinstance(home, str) or not policy.allows(home)
+            if foreign or isinstance(found, ModuleType):
                 raise place.error(
                     f"{target!r} is not defined by {module}. Name an object that {module} defines"
                     " itself."
@@ -210,8 +204,8 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
     yield from _of_model(*part("model"))
     yield from _of_model(*part("describe_images"))
     yield from _of_confirm(part("confirm")[0])
-    yield from _of_security(*part("security"))
-    yield from _of_condenser(*part("condenser"))
+    yield from _of_part(*part("security"), ANALYZER.kinds)
+    yield from _of_part(*part("condenser"), CONDENSER.kinds)
     output, at = part("output_type")
     if isinstance(output, str):
         yield from _target(output, at)
@@ -260,16 +254,19 @@ def _of_model(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocatio
                 yield from _target(name, at)
 
 
-def _of_condenser(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
-    if isinstance(value, str) and value not in CONDENSER.kinds:
+def _of_part(
+    value: Any, place: SourceLocation, kinds: Collection[str]
+) -> Iterator[tuple[SourceLocation, str]]:
+    """Yield the names in a security analyzer or a condenser, which may consist of others."""
+    if isinstance(value, str) and value not in kinds:
         yield from _target(value, place)
     elif isinstance(value, Map):
         yield from _use(value)
         yield from _of_model(value.get("model"), value.places.get("model", place))
-        yield from _of_condenser(value.get("condensers"), value.places.get("condensers", place))
+        yield from _of_part(value.get("condensers"), value.places.get("condensers", place), kinds)
     elif isinstance(value, Seq):
         for member, at in _each(value, place):
-            yield from _of_condenser(member, at)
+            yield from _of_part(member, at, kinds)
 
 
 def _of_confirm(value: Any) -> Iterator[tuple[SourceLocation, str]]:
@@ -278,17 +275,6 @@ def _of_confirm(value: Any) -> Iterator[tuple[SourceLocation, str]]:
         members = value.get("strictest")
         for member in members if isinstance(members, Seq) else ():
             yield from _of_confirm(member)
-
-
-def _of_security(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
-    if isinstance(value, str) and value not in ANALYZER.kinds:
-        yield from _target(value, place)
-    elif isinstance(value, Map):
-        yield from _use(value)
-        yield from _of_model(value.get("model"), value.places.get("model", place))
-    elif isinstance(value, Seq):
-        for member, at in _each(value, place):
-            yield from _of_security(member, at)
 
 
 def _of_tools(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:

@@ -8,6 +8,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+import msgspec
+
 _log = logging.getLogger("holdfast")
 
 LINGER_SECONDS = 5.0  # an idle thread waits this long for more work
@@ -15,28 +17,18 @@ LINGER_SECONDS = 5.0  # an idle thread waits this long for more work
 QUANTUM_SECONDS = 1.0
 
 
-class _Run:
-    """One conversation that is driven by a thread.
+class _Run(msgspec.Struct, eq=False):
+    """One conversation that is driven by a thread."""
 
-    Attributes:
-        again: True if the conversation was submitted again during the run.
-        slot: False once the slot was given back although the thread still works.
-        detached: True if the conversation was closed or deleted; a later run of the same id does
-            not wait
-            for this one.
-        asked: True if the run was asked to give up its slot at its next step boundary.
-    """
-
-    __slots__ = ("again", "asked", "detached", "id", "since", "slot", "tenant")
-
-    def __init__(self, id: str, tenant: str, since: float) -> None:
-        self.id = id
-        self.tenant = tenant
-        self.since = since
-        self.again = False
-        self.slot = True
-        self.detached = False
-        self.asked = False
+    id: str
+    tenant: str
+    since: float
+    again: bool = False  # True if the conversation was submitted again during the run
+    slot: bool = True  # False once the slot was given back although the thread still works
+    # True if the conversation was closed or deleted; a later run of the same id does not wait
+    # for this one.
+    detached: bool = False
+    asked: bool = False  # True if the run was asked to give up its slot at its next step boundary
 
 
 class RunPool:
@@ -92,11 +84,8 @@ class RunPool:
         self._tell(asked)
 
     def release(self, id: str) -> None:
-        """Take the slot of a run that was cut off, even if its thread works on.
-
-        A tenant keeps the slots of further runs once `most` of its threads work without one, so
-        that their number is bounded.
-        """
+        """Take the slot of a run that was cut off, even if its thread works on. Of a tenant at most
+        `most` threads work without a slot, so that their number is bounded."""
         with self._changed:
             run = self._running.get(id)
             if run is None or not run.slot or self._stuck[run.tenant] >= self._most:
@@ -109,8 +98,8 @@ class RunPool:
         self._tell(asked)
 
     def detach(self, id: str) -> None:
-        """Forget the run of a conversation that was closed or deleted. A new run of the id does
-        not wait for the old thread."""
+        """Forget the run of a conversation that was closed. A new run does not wait for its
+        thread."""
         with self._changed:
             run = self._running.pop(id, None)
             if run is not None:
@@ -127,7 +116,6 @@ class RunPool:
         self._tell(asked)
 
     def busy(self, id: str) -> bool:
-        """Return True if the conversation waits or runs."""
         with self._changed:
             return id in self._waiting.get(self._tenant_of(id), ()) or id in self._running
 
@@ -178,9 +166,7 @@ class RunPool:
 
     def _give_back(self, run: _Run) -> None:
         run.slot = False
-        self._slots[run.tenant] -= 1
-        if not self._slots[run.tenant]:
-            del self._slots[run.tenant]
+        _decrease(self._slots, run.tenant)
 
     def _relieve(self) -> list[str]:
         """Return the runs to ask for their slots, assuming that runs asked before give theirs
@@ -222,18 +208,16 @@ class RunPool:
     def _victim(
         self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float
     ) -> _Run | None:
-        """Return the run that gives up its slot for the tenant `waiting`, or, where slots are
-        lent, to repay one."""
+        """Return the run that gives up its slot for the tenant `waiting`, or to repay a lent
+        slot."""
         for run in sorted(runs, key=lambda run: -slots[run.tenant]):
             own = slots[run.tenant]
             if lent and own > 1:
                 return run
-            if waiting is None or run.tenant == waiting:
-                continue
-            if own > slots[waiting] + 1 or (
-                own >= slots[waiting] and now - run.since >= QUANTUM_SECONDS
-            ):
-                return run
+            if waiting is not None and run.tenant != waiting:
+                late = now - run.since >= QUANTUM_SECONDS
+                if own > slots[waiting] + 1 or (late and own >= slots[waiting]):
+                    return run
         return None
 
     def _tell(self, ids: list[str]) -> None:
@@ -296,9 +280,7 @@ class RunPool:
         if done.slot:
             self._give_back(done)
         else:
-            self._stuck[done.tenant] -= 1
-            if not self._stuck[done.tenant]:
-                del self._stuck[done.tenant]
+            _decrease(self._stuck, done.tenant)
         if not done.detached:
             del self._running[done.id]
             if (more or done.again) and not self._closed:
@@ -318,3 +300,9 @@ class RunPool:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
+
+
+def _decrease(counts: Counter[str], tenant: str) -> None:
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]

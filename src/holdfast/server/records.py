@@ -20,8 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
-from holdfast.server.keys import KeyInfo
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, TooMany
 from holdfast.server.sealing import Seal
 
 FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
@@ -56,9 +55,9 @@ CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT N
 
 _PART = "a part of conversations"  # binds the seals of parts, which several conversations share
 
-_COLUMNS = (
-    "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets,"
-    " created"
+_SELECT = (
+    "SELECT number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options,"
+    " secrets, created FROM conversations WHERE"
 )
 
 # "": complete. "making": a fork whose journal may not exist yet. "going": a conversation being
@@ -95,7 +94,6 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
     @property
     def store_id(self) -> str:
-        """The conversation's id in the store."""
         return store_id(self.tenant, self.id)
 
     def __repr__(self) -> str:
@@ -103,7 +101,7 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
 
 class NewRecord(msgspec.Struct, frozen=True):
-    """A conversation to be created."""
+    """A conversation to be created. `agent` and `tools` are the parts to store."""
 
     tenant: str
     id: str
@@ -128,9 +126,14 @@ def store_id(tenant: str, id: str) -> str:
     return id if tenant == DEFAULT else f"{tenant}/{id}"
 
 
+def place_of(store_id: str) -> tuple[str, str]:
+    """Return the tenant and the client's id of an id in the store."""
+    tenant, _, id = store_id.rpartition("/")
+    return tenant or DEFAULT, id
+
+
 def tenant_of(store_id: str) -> str:
-    """Return the tenant of an id in the store."""
-    return store_id.rpartition("/")[0] or DEFAULT
+    return place_of(store_id)[0]
 
 
 def not_found(id: str) -> ConversationNotFound:
@@ -162,9 +165,8 @@ class SameFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(
-                f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
-            ) from error
+            message = f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
+            raise StoreError(message) from error
         return found.st_dev, found.st_ino
 
 
@@ -183,12 +185,10 @@ class Records:
         self._pruned = 0.0
         self._file: SameFile | None = None
         self._owned: int | None = None
-        try:
+        with self._translated():
             self._db = sqlite3.connect(
                 self.path, timeout=30.0, isolation_level=None, check_same_thread=False
             )
-        except sqlite3.Error as error:
-            raise self._trouble(error) from error
         try:
             self._prepare()
         except BaseException:
@@ -196,16 +196,14 @@ class Records:
             raise
 
     def _prepare(self) -> None:
-        try:
+        with self._translated():
             self._db.execute("PRAGMA journal_mode = WAL")
             self._file = SameFile(self.path, "The records file")  # the pragma has created it
             # A conversation whose record is lost is lost to its client, even if its journal exists.
             self._db.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
-            raise self._trouble(error) from error
         with self.writing() as db:
-            version = int(db.execute("PRAGMA user_version").fetchone()[0])
-            application = int(db.execute("PRAGMA application_id").fetchone()[0])
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            (application,) = db.execute("PRAGMA application_id").fetchone()
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
             if application != APPLICATION and not (application == 0 and empty):
                 raise StoreError(
@@ -224,15 +222,15 @@ class Records:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 db.execute("INSERT INTO facts VALUES ('proof', ?)", (self.seal.proof(),))
             else:
-                self.seal.check(
-                    bytes(db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()[0])
-                )
+                (proof,) = db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()
+                self.seal.check(bytes(proof))
             self._prune(db)
 
     def _prune(self, db: sqlite3.Connection) -> None:
         """Delete old idempotency keys, at most once per period."""
         if time.monotonic() >= self._pruned:
-            db.execute("DELETE FROM answers WHERE at < ?", ((_now() - KEY_LIFETIME).isoformat(),))
+            oldest = datetime.now(UTC) - KEY_LIFETIME
+            db.execute("DELETE FROM answers WHERE at < ?", (oldest.isoformat(),))
             self._pruned = time.monotonic() + PRUNE_SECONDS
 
     @contextmanager
@@ -244,18 +242,14 @@ class Records:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
             if self._file is not None:
                 self._file.check()
-            try:
+            with self._translated():
                 yield self._db
-            except sqlite3.Error as error:
-                raise self._trouble(error) from error
 
     @contextmanager
     def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
-        """Yield the database within one transaction.
-
-        A transaction that is not `forced` is not synced to the disk. It survives the end of the
-        process, but survives a power loss only once a later forced one was written.
-        """
+        """Yield the database within one transaction. Without `forced` it is not synced to the disk:
+        it survives the end of the process, but a power loss only once a later forced one was
+        written."""
         with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
@@ -272,12 +266,10 @@ class Records:
                     db.execute("PRAGMA synchronous = FULL")
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        """Return the first row of a query, or None."""
         with self.reading() as db:
             return db.execute(query, values).fetchone()
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
         with self.reading() as db:
             return db.execute(query, values).fetchall()
 
@@ -286,8 +278,12 @@ class Records:
         with self.writing(forced) as db:
             return db.execute(statement, values).rowcount
 
-    def _trouble(self, error: sqlite3.Error) -> StoreError:
-        return StoreError(f"Records {str(self.path)!r} cannot be used: {error}.")
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"Records {str(self.path)!r} cannot be used: {error}.") from error
 
     def check(self) -> None:
         """Raise `StoreError` if the records cannot be used."""
@@ -307,18 +303,16 @@ class Records:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
-                if time.monotonic() < until:
-                    time.sleep(0.02)
-                    continue
-                os.close(fd)
-                raise StoreError(
-                    f"Another server uses the records {str(self.path)!r}. Stop that server, or"
-                    " start this one with another store."
-                ) from error
+                if time.monotonic() >= until:
+                    os.close(fd)
+                    raise StoreError(
+                        f"Another server uses the records {str(self.path)!r}. Stop that server, or"
+                        " start this one with another store."
+                    ) from error
+                time.sleep(0.02)
         self._owned = fd
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -336,6 +330,8 @@ class Records:
         key was used for another request."""
         if not key:
             return None
+        if len(key.rpartition("\n")[2]) > 500:
+            raise ConfigurationError("An idempotency key takes at most 500 characters.")
         with self.reading() as db:
             return _answered(db, tenant, key, digest)
 
@@ -352,24 +348,19 @@ class Records:
             return answer if found is None else found
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
-        """Replace the answer under a known key."""
         statement = "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?"
         self.run(statement, answer, tenant, key, forced=False)
 
     def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
-        """Add a conversation and store the answer under the key, in one transaction. Return the
-        valid answer, which is an earlier one under the same key if there is one.
-
-        Raises `Conflict` if the id is taken or the key was used for another request, and
-        `TooMany` beyond `most` conversations of the tenant.
-        """
+        """Add a conversation and the answer under the key in one transaction. Return the valid
+        answer, which may be an earlier one under the key. Raises `Conflict` if the id is taken or
+        the key was used for another request, and `TooMany` beyond `most` conversations of the
+        tenant."""
         with self.writing() as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
-            taken = db.execute(
-                "SELECT state, number FROM conversations WHERE tenant = ? AND id = ?",
-                (new.tenant, new.id),
-            ).fetchone()
+            query = "SELECT state, number FROM conversations WHERE tenant = ? AND id = ?"
+            taken = db.execute(query, (new.tenant, new.id)).fetchone()
             if taken is not None:
                 if taken[0] != "making":
                     raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
@@ -392,8 +383,7 @@ class Records:
                 "options": msgspec.json.encode(new.options),
                 "created": new.created.isoformat(),
             }
-            names = ", ".join(row)
-            marks = ", ".join(f":{name}" for name in row)
+            names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
             db.execute(f"INSERT INTO conversations ({names}) VALUES ({marks})", row)
             if key and not new.state:
                 self._prune(db)
@@ -403,17 +393,14 @@ class Records:
     def mark_complete(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
         """Mark a conversation that was `making` as complete, because its journal exists now."""
         with self.writing() as db:
-            db.execute(
-                "UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state ="
-                " 'making'",
-                (tenant, id),
-            )
+            where = "tenant = ? AND id = ? AND state = 'making'"
+            db.execute(f"UPDATE conversations SET state = '' WHERE {where}", (tenant, id))
             if key:
                 _answer(db, tenant, key, digest, answer)
 
     def find(self, tenant: str, id: str) -> ConversationRecord:
         """Return a tenant's conversation. Raises `ConversationNotFound`."""
-        query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
+        query = f"{_SELECT} tenant = ? AND id = ? AND state = ''"
         row = self.row(query, tenant, id)
         if row is None:
             raise not_found(id)
@@ -421,15 +408,13 @@ class Records:
 
     def recorded(self, store_id: str) -> bool:
         """Return True if a client created the conversation with this store id."""
-        tenant, _, id = store_id.rpartition("/")
         query = "SELECT 1 FROM conversations WHERE tenant = ? AND id = ?"
-        return self.row(query, tenant or DEFAULT, id) is not None
+        return self.row(query, *place_of(store_id)) is not None
 
     def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
-        """Return a conversation's present record, its agent's form, and its tool declarations.
-        They may have changed since `record` was read. Raises `ConversationNotFound` if the
-        conversation was deleted."""
-        query = f"SELECT {_COLUMNS} FROM conversations WHERE number = ? AND state <> 'going'"
+        """Return a conversation's present record, its agent's form and its tool declarations.
+        Raises `ConversationNotFound` if it was deleted."""
+        query = f"{_SELECT} number = ? AND state <> 'going'"
         with self.reading() as db:  # reads all three under one lock
             row = db.execute(query, (record.number,)).fetchone()
             if row is None:
@@ -438,7 +423,6 @@ class Records:
             return found, self._part(db, found.agent), self._part(db, found.tools)
 
     def part(self, hash: bytes) -> bytes:
-        """Return an agent's form or tool declarations by their hash."""
         with self.reading() as db:
             return self._part(db, hash)
 
@@ -459,8 +443,7 @@ class Records:
     def page(
         self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None
     ) -> list[tuple[int, str, str, int, str]]:
-        """Return number, id, workspace, driven and creation time of a tenant's conversations,
-        newest first, optionally only those in `ids`."""
+        """Return a tenant's conversations, newest first, optionally only those in `ids`."""
         query = (
             "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND"
             " number < ? AND state = ''"
@@ -483,47 +466,38 @@ class Records:
         return [(tenant, id) for tenant, id in self.rows(f"{query} ORDER BY number")]
 
     def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
-        """Store how a conversation is driven from now on."""
         self.run("UPDATE conversations SET driven = ? WHERE number = ?", driven, record.number)
         return msgspec.structs.replace(record, driven=driven)
 
     def set_tools(
         self, record: ConversationRecord, agent: bytes, tools: bytes, options: ConversationOptions
     ) -> ConversationRecord:
-        """Replace a conversation's tools."""
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
-            row = (*hashes, msgspec.json.encode(options), record.number)
-            db.execute(
-                "UPDATE conversations SET agent = ?, tools = ?, options = ? WHERE number = ?", row
-            )
+            statement = "UPDATE conversations SET agent = ?, tools = ?, options = ?"
+            row = *hashes, msgspec.json.encode(options), record.number
+            db.execute(f"{statement} WHERE number = ?", row)
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
     def set_state(self, record: ConversationRecord, state: State) -> None:
-        """Set a conversation's state. One that is `going` is not found any more, but its id is
-        not free yet."""
+        """Set a state. A conversation that is `going` is not found, but its id is not free yet."""
         self.run("UPDATE conversations SET state = ? WHERE number = ?", state, record.number)
 
     def remove(self, record: ConversationRecord) -> None:
-        """Delete all records of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
             # The range of the idempotency keys of requests to this conversation.
-            keys = f"\n{record.number}\n", f"\n{record.number}\x0b"
-            db.execute(
-                "DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?",
-                (record.tenant, *keys),
-            )
+            keys = record.tenant, f"\n{record.number}\n", f"\n{record.number}\x0b"
+            db.execute("DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?", keys)
             _sweep(db, record.agent, record.tools)
 
     def interrupted(self) -> list[ConversationRecord]:
         """Return the conversations whose creation or removal was interrupted."""
-        found = self.rows(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")
+        found = self.rows(f"{_SELECT} state <> ''")
         return [_record(row) for row in found]
 
     def users_of(self, tenant: str, workspace: str) -> int:
-        """Return the number of conversations that use a workspace."""
         query = (
             "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <>"
             " '' AND state <> 'going'"
@@ -531,51 +505,20 @@ class Records:
         return self.rows(query, tenant, workspace)[0][0]
 
     def counts(self) -> dict[str, int]:
-        """Return the number of conversations of each tenant."""
         return dict(self.rows("SELECT tenant, count(*) FROM conversations GROUP BY tenant"))
-
-    # --- keys ---
-
-    def key_add(self, hash: str, tenant: str, label: str) -> None:
-        """Store a key's hash."""
-        statement = "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)"
-        self.run(statement, hash, tenant, label, _now().isoformat())
-
-    def keys_like(self, beginning: str) -> list[tuple[str, str]]:
-        """Return hash and tenant of the keys whose hash has this prefix."""
-        query = "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?"
-        return [(hash, tenant) for hash, tenant in self.rows(query, beginning, beginning + "g")]
-
-    def key_list(self) -> list[KeyInfo]:
-        """Return all keys, oldest first."""
-        rows = self.rows("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash")
-        return [
-            KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created))
-            for hash, tenant, label, created in rows
-        ]
-
-    def key_remove(self, id: str) -> bool:
-        """Delete a key by the prefix of its hash. Return True if it existed."""
-        return len(id) == 16 and self.run("DELETE FROM keys WHERE substr(hash, 1, 16) = ?", id) > 0
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _record(row: tuple[Any, ...]) -> ConversationRecord:
     number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
-    found = msgspec.json.decode(options, type=ConversationOptions)
+    settings = msgspec.json.decode(options, type=ConversationOptions)
     when = datetime.fromisoformat(created)
-    return ConversationRecord(
-        number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when
-    )
+    place = number, tenant, id, state, driven, workspace
+    return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when)
 
 
 def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> bytes | None:
-    row = db.execute(
-        "SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?", (tenant, key)
-    ).fetchone()
+    query = "SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?"
+    row = db.execute(query, (tenant, key)).fetchone()
     if row is None:
         return None
     if bytes(row[0]) != digest:
@@ -588,10 +531,8 @@ def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> b
 
 
 def _answer(db: sqlite3.Connection, tenant: str, key: str, digest: bytes, answer: bytes) -> None:
-    db.execute(
-        "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)",
-        (tenant, key, digest, answer, _now().isoformat()),
-    )
+    row = tenant, key, digest, answer, datetime.now(UTC).isoformat()
+    db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", row)
 
 
 def _remove(db: sqlite3.Connection, number: int) -> None:
@@ -600,12 +541,10 @@ def _remove(db: sqlite3.Connection, number: int) -> None:
 
 def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
     """Delete parts that no conversation uses any more."""
+    used = "SELECT 1 FROM conversations WHERE"  # two queries, as each column has an index
     for hash in hashes:
-        query = (
-            "DELETE FROM parts WHERE hash = :hash AND NOT EXISTS (SELECT 1 FROM conversations WHERE"
-            " agent = :hash)"
-        )
         db.execute(
-            query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = :hash)",
+            f"DELETE FROM parts WHERE hash = :hash AND NOT EXISTS ({used} agent = :hash)"
+            f" AND NOT EXISTS ({used} tools = :hash)",
             {"hash": hash},
         )

@@ -23,10 +23,10 @@ _Name = Annotated[
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the routes of published agents."""
     host = routes.service.host
+    routes = routes.under("/api/agents", "agents")
 
-    @routes.add(
-        "GET",
-        "/api/agents",
+    @routes.get(
+        "",
         "List the published agents",
         gives=Offers,
         gave={
@@ -34,30 +34,22 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         },
         client=False,
         also=(),
-        tag="agents",
     )
     async def list_agents(request: Request) -> Response:
         """Lists the agents that the operator has published."""
-        return answer(
-            Offers(
-                [
-                    Offered(agent.name, _model(agent), [tool.name for tool in agent.tools])
-                    for agent in agents.values()
-                ]
-            )
-        )
+        offered = [
+            Offered(agent.name, _model(agent), [tool.name for tool in agent.tools])
+            for agent in agents.values()
+        ]
+        return answer(Offers(offered))
 
-    @routes.add(
-        "POST",
-        "/api/agents/{agent}/conversations",
+    @routes.post(
+        "/{agent}/conversations",
         "Create a conversation with a published agent",
-        takes=StartRequest,
         example={"id": "weekly"},
-        gives=CreatedConversation,
         gave={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"},
         status=201,
         conflicts=True,
-        tag="agents",
     )
     def start_with_agent(
         tenant: str, agent: _Name, body: StartRequest, key: Key = None

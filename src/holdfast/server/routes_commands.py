@@ -8,14 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import commands as cmd
-from holdfast.server.bodies import (
-    AnswerRequest,
-    ApproveRequest,
-    CondenseRequest,
-    RejectRequest,
-    ResultRequest,
-    Standing,
-)
+from holdfast.server import bodies
+from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import CallId, Client, Id, Key, Routes
 
@@ -43,7 +37,7 @@ CALLS = (
         "Approve a waiting call",
         """Approves the named call, or all calls that wait. `arguments` replaces a call's
         arguments. The approval is bound to the hash of the arguments.""",
-        ApproveRequest,
+        bodies.ApproveRequest,
         {"callId": "3.0"},
     ),
     CommandRoute(
@@ -52,7 +46,7 @@ CALLS = (
         "reject_call",
         "Reject a waiting call",
         "The model receives the reason.",
-        RejectRequest,
+        bodies.RejectRequest,
         {"reason": "Not on main."},
     ),
     CommandRoute(
@@ -61,7 +55,7 @@ CALLS = (
         "answer_question",
         "Answer a call's question",
         "Null values decline the question.",
-        AnswerRequest,
+        bodies.AnswerRequest,
         {"questionId": "3.0?1", "values": {"city": "Ghent"}},
     ),
     CommandRoute(
@@ -79,7 +73,7 @@ CALLS = (
         "return_call",
         "Send the result of a claimed call",
         "Only the client that claimed the call may send its result.",
-        ResultRequest,
+        bodies.ResultRequest,
         {
             "result": {"content": [{"type": "text", "text": "21 degrees"}], "isError": False},
             "duration": 0.4,
@@ -115,7 +109,7 @@ RUNS = (
         "condense_conversation",
         "Condense a conversation",
         "Like `Conversation.condense`. A `condensation` event reports the outcome.",
-        CondenseRequest,
+        bodies.CondenseRequest,
         {"instructions": "Keep the ticket numbers."},
     ),
 )
@@ -123,21 +117,29 @@ RUNS = (
 
 def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
     """Add the routes of a table."""
+    routes = routes.under("/api/conversations/{id}/", tag)
     for row in table:
-        _add(routes, row, tag)
+        routes.post(
+            row.path,
+            row.summary,
+            example=row.example,
+            largest=row.largest,
+            gave={"status": "running"},
+            conflicts=True,
+            state_error=True,
+            client="{call_id}" not in row.path,
+        )(_endpoint(routes.service.host, row))
 
 
-def _add(routes: Routes, row: CommandRoute, tag: str) -> None:
-    host = routes.service.host
-
+def _endpoint(host: Host, row: CommandRoute) -> Any:
     def execute(
         tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
-    ) -> Standing:
+    ) -> bodies.Standing:
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value
         host.execute(tenant, id, row.command(**fields), key)
-        return Standing(host.status(tenant, id))
+        return bodies.Standing(host.status(tenant, id))
 
     types: dict[str, Any] = {"tenant": str, "id": Id}
     types |= {"call_id": CallId, "runner": Client} if "{call_id}" in row.path else {}
@@ -146,21 +148,7 @@ def _add(routes: Routes, row: CommandRoute, tag: str) -> None:
     parameters = [inspect.Parameter(name, kind, annotation=type) for name, type in types.items()]
     if row.keyed:
         parameters.append(inspect.Parameter("key", kind, annotation=Key, default=None))
-    routes.register(
-        "POST",
-        f"/api/conversations/{{id}}/{row.path}",
-        execute,
-        parameters,
-        name=row.name,
-        summary=row.summary,
-        description=row.description,
-        tag=tag,
-        takes=row.takes,
-        example=row.example,
-        largest=row.largest,
-        gives=Standing,
-        gave={"status": "running"},
-        conflicts=True,
-        state_error=True,
-        client="{call_id}" not in row.path,
-    )
+    endpoint: Any = execute
+    endpoint.__name__, endpoint.__doc__ = row.name, row.description
+    endpoint.__signature__ = inspect.Signature(parameters, return_annotation=bodies.Standing)
+    return endpoint

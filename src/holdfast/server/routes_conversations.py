@@ -10,17 +10,9 @@ from fastapi import Query
 from holdfast.commands import Send
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
-from holdfast.server import routes_commands
+from holdfast.server import routes_commands, shapes
 from holdfast.server.bodies import MessageRequest, Sent, Standing
 from holdfast.server.routes import Id, Key, Routes
-from holdfast.server.shapes import (
-    CreatedConversation,
-    CreateRequest,
-    ForkRequest,
-    Info,
-    Page,
-    ToolsRequest,
-)
 
 _AGENT = {
     "model": {"name": "gpt-5-mini", "api_key": "${secret_1}"},
@@ -39,38 +31,35 @@ _STATUSES = "|".join(status.value for status in ConversationStatus)
 
 def add(routes: Routes) -> None:
     """Add the routes of conversations."""
-    service, host = routes.service, routes.service.host
+    every, host = routes, routes.service.host
+    routes = routes.under("/api/conversations", "conversations")
     created: dict[str, Any] = {
-        "gives": CreatedConversation,
         "gave": _CREATED,
-        "largest": service.agent_bytes,
+        "largest": routes.service.agent_bytes,
         "conflicts": True,
     }
     standing: dict[str, Any] = {
-        "gives": Standing,
         "gave": {"status": "running"},
         "conflicts": True,
         "state_error": True,
     }
 
-    @routes.add(
-        "POST",
-        "/api/conversations",
+    @routes.post(
+        "",
         "Create a conversation",
-        takes=CreateRequest,
         example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}},
         status=201,
         also=(404, 409, 503),
         **created,
     )
     def create_conversation(
-        tenant: str, body: CreateRequest, key: Key = None
-    ) -> CreatedConversation:
+        tenant: str, body: shapes.CreateRequest, key: Key = None
+    ) -> shapes.CreatedConversation:
         """The request holds the agent's serial form. The answer says where each of its tools
         runs: on the server, in the client, or not at all."""
         return host.create(tenant, body, key or "")
 
-    @routes.add("GET", "/api/conversations", "List conversations", gives=Page)
+    @routes.get("", "List conversations")
     def list_conversations(
         tenant: str,
         status: Annotated[
@@ -81,30 +70,25 @@ def add(routes: Routes) -> None:
             str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the previous page.")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Page:
+    ) -> shapes.Page:
         """Newest first, in pages."""
         return host.list(tenant, status, cursor, limit)
 
-    @routes.add("GET", "/api/conversations/{id}", "Get a conversation", gives=Info)
-    def get_conversation(tenant: str, id: Id) -> Info:
+    @routes.get("/{id}", "Get a conversation")
+    def get_conversation(tenant: str, id: Id) -> shapes.Info:
         """Without its events."""
         return host.get(tenant, id)
 
-    @routes.add(
-        "DELETE", "/api/conversations/{id}", "Remove a conversation", status=204, conflicts=True
-    )
+    @routes.delete("/{id}", "Remove a conversation", conflicts=True)
     def delete_conversation(tenant: str, id: Id) -> None:
         """Cuts off running work and deletes the journal. The workspace stays if other
         conversations use it."""
         host.delete(tenant, id)
 
-    @routes.add(
-        "POST",
-        "/api/conversations/{id}/messages",
+    @routes.post(
+        "/{id}/messages",
         "Send a message",
-        takes=MessageRequest,
         example={"text": "Why does test_dates fail?"},
-        gives=Sent,
         gave={"eventId": "0b9e"},
         largest=None,
         status=202,
@@ -116,48 +100,36 @@ def add(routes: Routes) -> None:
         host.execute(tenant, id, Send(body.blocks, event_id), key)
         return Sent(event_id)
 
-    @routes.add("POST", "/api/conversations/{id}/start", "Keep a conversation running", **standing)
+    @routes.post("/{id}/start", "Keep a conversation running", **standing)
     def start_conversation(tenant: str, id: Id) -> Standing:
         """Messages are answered as they arrive, also after a restart of the server, until
         `close`."""
         return Standing(host.start(tenant, id))
 
-    @routes.add(
-        "POST", "/api/conversations/{id}/run", "Run a conversation until it rests", **standing
-    )
+    @routes.post("/{id}/run", "Run a conversation until it rests", **standing)
     def run_conversation(tenant: str, id: Id) -> Standing:
         """Resumes the conversation and answers at once. The event stream shows when it rests."""
         return Standing(host.run(tenant, id))
 
-    @routes.add("POST", "/api/conversations/{id}/close", "Park a conversation", **standing)
+    @routes.post("/{id}/close", "Park a conversation", **standing)
     def close_conversation(tenant: str, id: Id) -> Standing:
         """Cuts off running work. The conversation can be opened again at any time."""
         return Standing(host.close(tenant, id))
 
-    routes_commands.add(routes, routes_commands.RUNS, "conversations")
+    routes_commands.add(every, routes_commands.RUNS, "conversations")
 
-    @routes.add(
-        "POST",
-        "/api/conversations/{id}/fork",
-        "Fork a conversation",
-        takes=ForkRequest,
-        example={"seq": 7},
-        status=201,
-        **created,
-    )
+    @routes.post("/{id}/fork", "Fork a conversation", example={"seq": 7}, status=201, **created)
     def fork_conversation(
-        tenant: str, id: Id, body: ForkRequest, key: Key = None
-    ) -> CreatedConversation:
+        tenant: str, id: Id, body: shapes.ForkRequest, key: Key = None
+    ) -> shapes.CreatedConversation:
         """Creates a conversation that begins with the first events of this one."""
         if body.seq is not None and not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
         return host.fork(tenant, id, body, key or "")
 
-    @routes.add(
-        "PUT",
-        "/api/conversations/{id}/tools",
+    @routes.put(
+        "/{id}/tools",
         "Replace a conversation's tools",
-        takes=ToolsRequest,
         example={
             "tools": [
                 {
@@ -169,9 +141,9 @@ def add(routes: Routes) -> None:
         },
         **created,
     )
-    def set_tools(tenant: str, id: Id, body: ToolsRequest) -> CreatedConversation:
+    def set_tools(tenant: str, id: Id, body: shapes.ToolsRequest) -> shapes.CreatedConversation:
         """Replaces its tools from its next step on."""
-        return host.set_tools(tenant, id, body.tools, body.tool_module_qualnames, body.client_tools)
+        return host.set_tools(tenant, id, body)
 
 
 def _event_id(key: str | None) -> str:

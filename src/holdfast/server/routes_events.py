@@ -50,30 +50,27 @@ _STATE: dict[str, Any] = {
 def add(routes: Routes) -> None:
     """Add the routes of events."""
     service, host = routes.service, routes.service.host
+    routes = routes.under("/api/conversations/{id}", "events")
 
-    @routes.add(
-        "GET",
-        "/api/conversations/{id}/state",
+    @routes.get(
+        "/state",
         "Get the whole state",
         schema=_STATE,
         conflicts=True,
-        tag="events",
         gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
     )
     def get_state(tenant: str, id: Id) -> msgspec.Raw:
         """The state with all events, in the form of `ConversationState.to_json`."""
         return msgspec.Raw(host.state(tenant, id).to_json())
 
-    @routes.add(
-        "PUT",
-        "/api/conversations/{id}/state",
+    @routes.put(
+        "/state",
         "Continue from a state",
         takes=StateRequest,
         gives=Standing,
         gave={"status": "finished"},
         example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]},
         conflicts=True,
-        tag="events",
     )
     async def put_state(request: Request, id: Id) -> Response:
         """Lets a conversation without events continue from the events of another one, of any
@@ -84,19 +81,9 @@ def add(routes: Routes) -> None:
             Standing(await service.change(lambda: host.begin_with(tenant, id, state_of(data))))
         )
 
-    @routes.add(
-        "GET",
-        "/api/conversations/{id}/events",
-        "List events",
-        gives=Events,
-        gave={"events": [_MESSAGE], "lastSeq": 2},
-        tag="events",
-    )
+    @routes.get("/events", "List events", gave={"events": [_MESSAGE], "lastSeq": 2})
     def get_events(
-        tenant: str,
-        id: Id,
-        after_seq: After = 0,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 500,
+        tenant: str, id: Id, after_seq: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500
     ) -> Events:
         """In order, at most `limit`."""
         found = host.read(tenant, id, after_seq, limit)
@@ -105,15 +92,13 @@ def add(routes: Routes) -> None:
             last = host.get(tenant, id).last_seq
         return Events([msgspec.Raw(ev.encode(event)) for event in found], last)
 
-    @routes.add(
-        "GET",
-        "/api/conversations/{id}/stream",
+    @routes.get(
+        "/stream",
         "Stream events",
         given="text/event-stream",
         schema={"type": "string"},
         gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
         conflicts=True,
-        tag="events",
     )
     async def stream_events(
         request: Request,
@@ -139,13 +124,7 @@ def add(routes: Routes) -> None:
         after = after_seq if last_event_id is None else int(last_event_id)
         return Stream(service, feed, caller.key_id, after, alive)
 
-    @routes.add(
-        "GET",
-        "/api/conversations/{id}/outputs/{call_id}",
-        "Get the whole output of a call",
-        gives=ToolResult,
-        tag="events",
-    )
+    @routes.get("/outputs/{call_id}", "Get the whole output of a call")
     def get_output(tenant: str, id: Id, call_id: CallId) -> ToolResult:
         """The whole output of a call of which the journal holds only the beginning and the end."""
         return host.output(tenant, id, call_id)
@@ -154,20 +133,19 @@ def add(routes: Routes) -> None:
 def add_family(routes: Routes) -> None:
     """Add the routes of the conversations that calls spawned, and of tool services."""
     host = routes.service.host
+    routes = routes.under("/api/conversations/{id}", "conversations")
 
-    @routes.add("GET", "/api/conversations/{id}/children", "List spawned conversations", gives=Page)
+    @routes.get("/children", "List spawned conversations")
     def list_children(tenant: str, id: Id) -> Page:
         """Oldest first. The routes for state, events, stream and outputs accept the ids of
         spawned conversations. Of the commands they accept only decisions and answers; send
         others to the parent."""
-        return Page(items=host.children(tenant, id))
+        return Page(items=host.family.children(tenant, id))
 
-    @routes.add(
-        "GET",
-        "/api/conversations/{id}/services",
+    @routes.get(
+        "/services",
         "Check its tool services",
         slow=True,
-        gives=Services,
         gave={
             "open": True,
             "services": [{"id": "git", "ok": True, "seconds": 0.004, "detail": "12 tools"}],

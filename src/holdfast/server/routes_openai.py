@@ -15,10 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.llm.completion import Delta
-from holdfast.server import chat_turns, openai
+from holdfast.server import openai
 from holdfast.server.answers import error_answer
+from holdfast.server.chat_turns import ChatPlace, HostedTurn
 from holdfast.server.feed import FeedReader
-from holdfast.server.guard import RequestRefused
+from holdfast.server.guard import RequestRefused, client_left
 from holdfast.server.openai import ChatRequest, ChatTurn, Published, TurnProgress
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service, wait_for_disconnect
@@ -28,6 +29,7 @@ _log = logging.getLogger("holdfast.server")
 CONVERSATION = "x-holdfast-conversation"  # the header with the id of the conversation
 _PING_SECONDS = 10.0  # silence after which a comment keeps the stream alive
 _MEDIA = "application/json"
+_DELTAS = msgspec.json.Decoder(Delta)
 # OpenAI's clients retry by themselves, but a turn that has begun may have had side effects.
 _NO_RETRY = {"x-should-retry": "false"}
 _KINDS = {
@@ -66,15 +68,13 @@ _MODEL: dict[str, Any] = {
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the routes of OpenAI's API."""
-    service = routes.service
+    service, routes = routes.service, routes.under("/v1", "openai")
 
-    @routes.add(
-        "GET",
-        "/v1/models",
+    @routes.get(
+        "/models",
         "List the agents as models",
         client=False,
         also=(),
-        tag="openai",
         schema={
             "type": "object",
             "required": ["object", "data"],
@@ -86,32 +86,21 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         found = {"object": "list", "data": [_model(agent) for agent in agents.values()]}
         return Response(msgspec.json.encode(found), media_type=_MEDIA)
 
-    @routes.add(
-        "GET",
-        "/v1/models/{model}",
-        "Get one agent as a model",
-        schema=_MODEL,
-        client=False,
-        also=(404,),
-        tag="openai",
+    @routes.get(
+        "/models/{model}", "Get one agent as a model", schema=_MODEL, client=False, also=(404,)
     )
     async def get_model(request: Request, model: str) -> Response:
         """In the form of OpenAI's API."""
-        agent = agents.get(model)
-        return (
-            _unknown(model, agents)
-            if agent is None
-            else Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
-        )
+        if (agent := agents.get(model)) is None:
+            return _unknown(model, agents)
+        return Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
 
-    @routes.add(
-        "POST",
-        "/v1/chat/completions",
+    @routes.post(
+        "/chat/completions",
         "Ask an agent",
         schema={"type": "object", "required": ["id", "object", "choices"]},
         also=(400, 404, 409, 413, 422, 503),
         client=False,
-        tag="openai",
         example={"model": "coder", "messages": [{"role": "user", "content": "Hi"}]},
         takes=ChatRequest,
     )
@@ -154,15 +143,15 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 class Chat:
     """One chat request: a turn of a conversation."""
 
-    place: chat_turns.ChatPlace
-    reader: FeedReader
+    place: ChatPlace
+    reader: FeedReader | None = None
 
     def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
         self._service = service
         self._host = service.host
         self._tenant = tenant
-        self._agent = agent
-        self._turn = turn
+        self._model = agent.name
+        self._hosted = HostedTurn(service.host, tenant, agent, turn)
         self._progress = TurnProgress(agent, turn)
         self._id = f"chatcmpl-{os.urandom(12).hex()}"
         self._created = int(time.time())
@@ -171,29 +160,26 @@ class Chat:
     async def begin(self) -> None:
         """Find or create the conversation and start its run. Raises the host's errors."""
         self._service.check_open()
-        finding = asyncio.ensure_future(
-            self._service.change(
-                chat_turns.begin, self._host, self._tenant, self._agent, self._turn
-            )
-        )
+        finding = asyncio.ensure_future(self._service.change(self._hosted.begin))
         try:
             self.place = await asyncio.shield(finding)
         except asyncio.CancelledError:
             finding.add_done_callback(self._found_late)
             raise
         self.placed = True
+        id, read = self.place.id, self._service.read
         try:
-            state = await self._service.read(self._host.state, self._tenant, self.place.id)
+            state = await read(self._host.state, self._tenant, id)
             self._progress.begin(state.at(self.place.seq), self.place.since)
-            feed = await self._service.read(self._host.feed, self._tenant, self.place.id)
+            feed = await read(self._host.feed, self._tenant, id)
             self.reader = feed.subscribe(asyncio.get_running_loop())
             if self.place.run:
-                await self._service.change(self._host.run, self._tenant, self.place.id)
+                await self._service.change(self._host.run, self._tenant, id)
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self._leave()))
             raise
 
-    def _found_late(self, finding: asyncio.Future[chat_turns.ChatPlace]) -> None:
+    def _found_late(self, finding: asyncio.Future[ChatPlace]) -> None:
         """Leave the conversation that was found after the request was cancelled."""
         if not finding.cancelled() and finding.exception() is None:
             self._host.chats.leave(self._tenant, finding.result().id)
@@ -206,18 +192,11 @@ class Chat:
         try:
             await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                # The client has disconnected, so nobody receives this answer.
-                raise RequestRefused(
-                    400, "ConfigurationError", "The client disconnected before the answer."
-                )
+                raise client_left()
             if (failed := await work) is not None:
                 return failed
-            return Response(
-                msgspec.json.encode(
-                    openai.completion(self._id, self._created, self._agent.name, self._progress)
-                ),
-                media_type=_MEDIA,
-            )
+            found = openai.completion(self._id, self._created, self._model, self._progress)
+            return Response(msgspec.json.encode(found), media_type=_MEDIA)
         finally:
             disconnected.cancel()
             work.cancel()
@@ -234,7 +213,7 @@ class Chat:
         more: dict[str, Any] = {"usage": None} if with_usage else {}
 
         def chunk(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) -> bytes:
-            return openai.chunk(self._id, self._created, self._agent.name, delta, reason, **more)
+            return openai.chunk(self._id, self._created, self._model, delta, reason, **more)
 
         try:
             yield chunk({"role": "assistant", "content": ""}, **more)
@@ -257,17 +236,15 @@ class Chat:
     async def _pieces(self) -> AsyncIterator[str]:
         """Yield the answer's text in pieces, and "" after a time of silence. Return when the
         turn is over."""
-        progress, after = self._progress, self.place.seq
+        progress, reader, after = self._progress, self.reader, self.place.seq
+        assert reader is not None  # since `begin`
         complete = True  # True while no piece of the streaming answer was missed
         while not progress.done:
-            missed = self.reader.missed
-            frames, notes, ended = await self.reader.next(after, _PING_SECONDS)
-            complete = complete and missed == self.reader.missed
-            pieces = [
-                piece
-                for note in notes
-                if note.kind == "delta" and (piece := _piece(note.data)).kind in ("text", "restart")
-            ]
+            missed = reader.missed
+            frames, notes, ended = await reader.next(after, _PING_SECONDS)
+            complete = complete and missed == reader.missed
+            deltas = [_DELTAS.decode(note.data) for note in notes if note.kind == "delta"]
+            pieces = [piece for piece in deltas if piece.kind in ("text", "restart")]
             for frame in frames:
                 event = ev.decode(frame.data)
                 if progress.done and not isinstance(event, ev.DecisionMade):
@@ -276,10 +253,8 @@ class Chat:
                 if isinstance(event, ev.AssistantReplied):
                     # The pieces belong to this answer, or to the next one, of which some may be
                     # missing.
-                    complete = (
-                        not pieces
-                        or progress.sent + "".join(piece.text for piece in pieces) == event.text
-                    )
+                    streamed = progress.sent + "".join(piece.text for piece in pieces)
+                    complete = not pieces or streamed == event.text
                     pieces.clear()
                 if text := progress.feed(event):
                     yield text
@@ -292,47 +267,33 @@ class Chat:
                 return
             if not frames and not notes:
                 yield ""
-        if self._answered:
-            await self._service.read(
-                chat_turns.remember, self._host, self._tenant, self.place, self._turn, progress
-            )
-
-    @property
-    def _answered(self) -> bool:
-        return self._progress.done and self._progress.status not in ("error", *_ENDS)
+        if progress.status not in ("error", *_ENDS):
+            await self._service.read(self._hosted.remember, self.place, progress)
 
     async def _failure(self) -> Response | None:
-        """Return the error of a turn without an answer, or None.
-
-        Its status is never one after which clients retry by themselves: the agent's own retries
-        are used up, or the conversation waits for a person.
-        """
+        """Return the error of a turn without an answer, or None. Clients do not retry its status by
+        themselves: the agent's own retries are used up, or the conversation waits for a person."""
         progress, id = self._progress, self.place.id
         if not progress.done:
             return _error(503, _INTERRUPTED, "server_error", retry=False)
         if progress.status in ("error", "stuck"):
-            await self._service.read(
-                chat_turns.forget, self._host, self._tenant, self.place, self._turn
-            )
-        if progress.status == "error" and progress.error is not None:
-            error = progress.error
-            return _error(422, error.message, "server_error", error.error, retry=False)
+            await self._service.read(self._hosted.forget, self.place)
         if progress.status == "error":
-            return _error(422, "LLMError", "server_error", "LLMError", retry=False)
+            error = progress.error
+            code, message = ("LLMError",) * 2 if error is None else (error.error, error.message)
+            return _error(422, message, "server_error", code, retry=False)
         if (found := _ENDS.get(progress.status)) is None:
             return None
         kind, message = found
         return _error(422, message.format(id=id), kind, progress.status, retry=False)
 
     async def _leave(self) -> None:
-        if (reader := getattr(self, "reader", None)) is not None:
-            reader.close()
+        if self.reader is not None:
+            self.reader.close()
         if self._service.closing:
             return
         try:
-            await self._service.change(
-                chat_turns.leave, self._host, self._tenant, self.place, self._progress.done
-            )
+            await self._service.change(self._hosted.leave, self.place, self._progress.done)
         except errors.HoldfastError as error:
             _log.warning(
                 "conversation %s: its chat client disconnected, but the conversation could not be"
@@ -342,27 +303,16 @@ class Chat:
             )
 
 
-def _piece(data: bytes) -> Delta:
-    return msgspec.json.decode(data, type=Delta)
-
-
 def _model(agent: Published) -> dict[str, Any]:
     return {"id": agent.name, "object": "model", "created": agent.created, "owned_by": "holdfast"}
 
 
 def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
-    available = (
-        f"It has: {', '.join(agents)}."
-        if agents
-        else "It has none: start it with --agent NAME=FILE."
-    )
-    return _error(
-        404,
-        f"There is no agent {name[:100]!r} on this server. {available}",
-        "invalid_request_error",
-        "model_not_found",
-        "model",
-    )
+    available = f"It has: {', '.join(agents)}."
+    if not agents:
+        available = "It has none: start it with --agent NAME=FILE."
+    message = f"There is no agent {name[:100]!r} on this server. {available}"
+    return _error(404, message, "invalid_request_error", "model_not_found", "model")
 
 
 def _failed(error: Exception) -> Response:
@@ -371,11 +321,8 @@ def _failed(error: Exception) -> Response:
     status = 400 if response.status_code == 422 else response.status_code
     if isinstance(error, errors.TooMany) and error.bound != "open":
         status = 422  # not 429, because waiting does not help
-    return _error(
-        status,
-        message,
-        _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error"),
-    )
+    other = "invalid_request_error" if status < 500 else "server_error"
+    return _error(status, message, _KINDS.get(status, other))
 
 
 def _error(
@@ -386,9 +333,5 @@ def _error(
     param: str | None = None,
     retry: bool = True,
 ) -> Response:
-    return Response(
-        openai.failure(message, kind, code, param),
-        status,
-        None if retry else _NO_RETRY,
-        media_type=_MEDIA,
-    )
+    body, headers = openai.failure(message, kind, code, param), None if retry else _NO_RETRY
+    return Response(body, status, headers, _MEDIA)

@@ -5,17 +5,8 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query
 
+from holdfast.server import webhook_records as wh
 from holdfast.server.routes import Key, Routes
-from holdfast.server.webhook_shapes import (
-    DeliveryList,
-    Redelivered,
-    RedeliverRequest,
-    SecretRequest,
-    Webhook,
-    WebhookChange,
-    WebhookList,
-    WebhookRequest,
-)
 
 _ID = "wh-5b0c91d2a6be"
 _Id = Annotated[
@@ -59,84 +50,55 @@ _DELIVERIES_EXAMPLE: dict[str, Any] = {
 def add(routes: Routes) -> None:
     """Add the routes of webhooks."""
     webhooks = routes.service.host.webhooks
-    one: dict[str, Any] = {"gives": Webhook, "gave": _WEBHOOK_EXAMPLE, "tag": "webhooks"}
+    routes = routes.under("/api/webhooks", "webhooks")
 
-    @routes.add(
-        "POST",
-        "/api/webhooks",
+    @routes.post(
+        "",
         "Create a webhook",
-        takes=WebhookRequest,
         example=_REQUEST_EXAMPLE,
-        gives=Webhook,
         gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET},
         status=201,
         also=(404, 409, 503),
-        tag="webhooks",
     )
-    def create_webhook(tenant: str, body: WebhookRequest, key: Key = None) -> Webhook:
+    def create_webhook(tenant: str, body: wh.WebhookRequest, key: Key = None) -> wh.Webhook:
         """Sends one POST for each event of one or all conversations, signed according to
         Standard Webhooks. Delivery is at least once, in the order of each journal. Only this
         answer shows the secret."""
         return webhooks.create(tenant, body, key or "")
 
-    @routes.add(
-        "GET",
-        "/api/webhooks",
-        "List webhooks",
-        gives=WebhookList,
-        gave={"webhooks": [_WEBHOOK_EXAMPLE]},
-        tag="webhooks",
-    )
-    def list_webhooks(tenant: str) -> WebhookList:
+    @routes.get("", "List webhooks", gave={"webhooks": [_WEBHOOK_EXAMPLE]})
+    def list_webhooks(tenant: str) -> wh.WebhookList:
         """Oldest first."""
         return webhooks.list(tenant)
 
-    @routes.add("GET", "/api/webhooks/{webhook}", "Get a webhook", **one)
-    def get_webhook(tenant: str, webhook: _Id) -> Webhook:
+    @routes.get("/{webhook}", "Get a webhook", gave=_WEBHOOK_EXAMPLE)
+    def get_webhook(tenant: str, webhook: _Id) -> wh.Webhook:
         """Without its secret."""
         return webhooks.get(tenant, webhook)
 
-    @routes.add(
-        "PUT",
-        "/api/webhooks/{webhook}",
-        "Change a webhook",
-        takes=WebhookChange,
-        example={"enabled": True},
-        **one,
-    )
-    def change_webhook(tenant: str, webhook: _Id, body: WebhookChange) -> Webhook:
+    @routes.put("/{webhook}", "Change a webhook", example={"enabled": True}, gave=_WEBHOOK_EXAMPLE)
+    def change_webhook(tenant: str, webhook: _Id, body: wh.WebhookChange) -> wh.Webhook:
         """Delivery continues where it was. If the webhook is enabled or gets a new URL, failed
         events are tried again at once."""
         return webhooks.change(tenant, webhook, body)
 
-    @routes.add("DELETE", "/api/webhooks/{webhook}", "Remove a webhook", status=204, tag="webhooks")
+    @routes.delete("/{webhook}", "Remove a webhook")
     def delete_webhook(tenant: str, webhook: _Id) -> None:
         """Events that are not sent yet are never sent."""
         webhooks.delete(tenant, webhook)
 
-    @routes.add(
-        "POST",
-        "/api/webhooks/{webhook}/secret",
+    @routes.post(
+        "/{webhook}/secret",
         "Rotate a webhook's secret",
-        takes=SecretRequest,
         example={"overlap": 3600},
-        gives=Webhook,
         gave={**_WEBHOOK_EXAMPLE, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
-        tag="webhooks",
     )
-    def rotate_webhook_secret(tenant: str, webhook: _Id, body: SecretRequest) -> Webhook:
+    def rotate_webhook_secret(tenant: str, webhook: _Id, body: wh.SecretRequest) -> wh.Webhook:
         """During the overlap messages carry two signatures, one with each secret. The answer
         shows the new secret."""
         return webhooks.rotate(tenant, webhook, body)
 
-    @routes.add(
-        "GET",
-        "/api/webhooks/{webhook}/deliveries",
-        "List failed deliveries",
-        gives=DeliveryList,
-        gave=_DELIVERIES_EXAMPLE,
-        tag="webhooks",
-    )
+    @routes.get("/{webhook}/deliveries", "List failed deliveries", gave=_DELIVERIES_EXAMPLE)
     def list_deliveries(
         tenant: str,
         webhook: _Id,
@@ -145,21 +107,17 @@ def add(routes: Routes) -> None:
             Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the previous page."),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> DeliveryList:
+    ) -> wh.DeliveryList:
         """Lists, in pages, the conversations in which the webhook fails or has given up events."""
         return webhooks.deliveries(tenant, webhook, cursor, limit)
 
-    @routes.add(
-        "POST",
-        "/api/webhooks/{webhook}/redeliver",
+    @routes.post(
+        "/{webhook}/redeliver",
         "Send events again",
-        takes=RedeliverRequest,
         example={"conversationId": "4f0c91d2a6be"},
-        gives=Redelivered,
         gave={"dead": 12},
-        tag="webhooks",
     )
-    def redeliver(tenant: str, webhook: _Id, body: RedeliverRequest) -> Redelivered:
+    def redeliver(tenant: str, webhook: _Id, body: wh.RedeliverRequest) -> wh.Redelivered:
         """Sends again the events that were given up, or all events after `afterSeq`. Later
         events follow in order, each under its original `webhook-id`."""
         return webhooks.redeliver(tenant, webhook, body)

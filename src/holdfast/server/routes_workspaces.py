@@ -12,18 +12,8 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import PathRefused
 from holdfast.runtime import LocalRuntime
 from holdfast.runtime.clone import is_remote
+from holdfast.server import bodies
 from holdfast.server.answers import answer
-from holdfast.server.bodies import (
-    CallRequest,
-    Cloned,
-    CloneRequest,
-    CommandRequest,
-    Microagents,
-    Tools,
-    Workspace,
-    WorkspaceRequest,
-    Written,
-)
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
 from holdfast.tools import Tool, ToolContext, ToolManager
@@ -37,6 +27,7 @@ _TEXT = {"type": "string"}
 
 def add(routes: Routes) -> None:
     """Add the routes of workspaces."""
+    routes = routes.under("/api/workspaces", "workspaces")
     service, host = routes.service, routes.service.host
 
     async def run_long(
@@ -55,40 +46,28 @@ def add(routes: Routes) -> None:
 
         return await service.long(request, key, data, run)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces",
+    @routes.post(
+        "",
         "Create a workspace",
-        takes=WorkspaceRequest,
         example={"id": "w-81d0"},
-        gives=Workspace,
         gave={"id": "w-81d0"},
         status=201,
         conflicts=True,
-        tag="workspaces",
     )
-    def create_workspace(tenant: str, body: WorkspaceRequest) -> Workspace:
+    def create_workspace(tenant: str, body: bodies.WorkspaceRequest) -> bodies.Workspace:
         """Creates an empty folder. If a workspace with this id exists, it is left unchanged and
         the answer is 409."""
-        return Workspace(host.workspace_create(tenant, body.id))
+        return bodies.Workspace(host.workspaces.create(tenant, body.id))
 
-    @routes.add(
-        "DELETE",
-        "/api/workspaces/{workspace}",
-        "Remove a workspace",
-        status=204,
-        conflicts=True,
-        tag="workspaces",
-    )
+    @routes.delete("/{workspace}", "Remove a workspace", conflicts=True)
     def delete_workspace(tenant: str, workspace: WorkspaceId) -> None:
         """Removes the workspace with all its files."""
-        host.workspace_delete(tenant, workspace)
+        host.workspaces.delete(tenant, workspace)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/commands",
+    @routes.post(
+        "/{workspace}/commands",
         "Run a command",
-        takes=CommandRequest,
+        takes=bodies.CommandRequest,
         example={"command": "ls -l", "timeout": 10},
         gives=ToolResult,
         gave={
@@ -97,13 +76,12 @@ def add(routes: Routes) -> None:
             "isError": False,
         },
         conflicts=True,
-        tag="workspaces",
     )
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
         """Answers when the command has ended. A broken connection cancels the command. With an
         `Idempotency-Key` it is cancelled only if the client does not repeat the request soon."""
         data = await service.body(request, SMALL_BODY_BYTES)
-        body = await service.decode(request, data, CommandRequest)
+        body = await service.decode(request, data, bodies.CommandRequest)
 
         def run(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
             return runtime.run_command(
@@ -115,40 +93,37 @@ def add(routes: Routes) -> None:
 
         return await run_long(request, workspace, key, data, run)
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/clone",
+    @routes.post(
+        "/{workspace}/clone",
         "Clone a repository",
-        takes=CloneRequest,
+        takes=bodies.CloneRequest,
         example={"repo": "psf/requests"},
-        gives=Cloned,
+        gives=bodies.Cloned,
         gave={"path": "/srv/workspaces/w-81d0/requests"},
         conflicts=True,
-        tag="workspaces",
     )
     async def clone_repository(
         request: Request, workspace: WorkspaceId, key: Key = None
     ) -> Response:
         """git cannot ask for credentials: put a token into the URL."""
         data = await service.body(request, SMALL_BODY_BYTES)
-        body = await service.decode(request, data, CloneRequest)
+        body = await service.decode(request, data, bodies.CloneRequest)
         if not is_remote(body.repo):
             raise PathRefused(
                 "The server clones no local path. Use 'owner/name' or a URL, or clone with a"
                 " command."
             )
 
-        def clone(runtime: LocalRuntime, _: Cancellation) -> Cloned:
+        def clone(runtime: LocalRuntime, _: Cancellation) -> bodies.Cloned:
             path = runtime.clone_repo(
                 body.repo, branch=body.branch, target=body.target, timeout=body.timeout
             )
-            return Cloned(str(path))
+            return bodies.Cloned(str(path))
 
         return await run_long(request, workspace, key, data, clone)
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/files/{path:path}",
+    @routes.get(
+        "/{workspace}/files/{path:path}",
         "Read a text file",
         given="text/plain",
         schema=_TEXT,
@@ -166,13 +141,12 @@ def add(routes: Routes) -> None:
 
         return Response(await service.read(read), media_type="text/plain")
 
-    @routes.add(
-        "PUT",
-        "/api/workspaces/{workspace}/files/{path:path}",
+    @routes.put(
+        "/{workspace}/files/{path:path}",
         "Write a text file",
         media_type="text/plain",
         example="print('hello')\n",
-        gives=Written,
+        gives=bodies.Written,
         gave={"bytes": 15},
         conflicts=True,
         tag="files",
@@ -188,49 +162,34 @@ def add(routes: Routes) -> None:
                 runtime.write_file(_inside(path), data.decode(errors="surrogateescape"))
 
         await service.change(write)
-        return answer(Written(len(data)))
+        return answer(bodies.Written(len(data)))
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/microagents",
-        "List the microagents of a folder",
-        gives=Microagents,
-        tag="workspaces",
-    )
+    @routes.get("/{workspace}/microagents", "List the microagents of a folder")
     def list_microagents(
         tenant: str,
         workspace: WorkspaceId,
         folder: Annotated[
             str | None, Query(max_length=4096, description="Default: the workspace's folder.")
         ] = None,
-    ) -> Microagents:
+    ) -> bodies.Microagents:
         """Lists the microagents and skills of a folder."""
         with host.workspace(tenant, workspace) as runtime:
             path = None if folder is None else runtime.paths.resolve(_inside(folder))
-            return Microagents(runtime.load_microagents(path))
+            return bodies.Microagents(runtime.load_microagents(path))
 
-    @routes.add(
-        "GET",
-        "/api/workspaces/{workspace}/tools",
-        "List the tools of a workspace",
-        gives=Tools,
-        slow=True,
-        tag="workspaces",
-    )
-    def list_tools(tenant: str, workspace: WorkspaceId) -> Tools:
+    @routes.get("/{workspace}/tools", "List the tools of a workspace", slow=True)
+    def list_tools(tenant: str, workspace: WorkspaceId) -> bodies.Tools:
         """Lists the tools that a workspace gives to an agent."""
         with host.workspace(tenant, workspace) as runtime:
-            return Tools([_form(tool) for tool in runtime.tools])
+            return bodies.Tools([_form(tool) for tool in runtime.tools])
 
-    @routes.add(
-        "POST",
-        "/api/workspaces/{workspace}/tools/{name}",
+    @routes.post(
+        "/{workspace}/tools/{name}",
         "Call a tool of a workspace",
-        takes=CallRequest,
+        takes=bodies.CallRequest,
         example={"arguments": {"pattern": "TODO"}},
         gives=ToolResult,
         conflicts=True,
-        tag="workspaces",
     )
     async def call_tool(
         request: Request,
@@ -240,7 +199,7 @@ def add(routes: Routes) -> None:
     ) -> Response:
         """A failed call is answered as a result with `isError`."""
         data = await service.body(request)
-        body = await service.decode(request, data, CallRequest)
+        body = await service.decode(request, data, bodies.CallRequest)
 
         def call(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
             manager = ToolManager(runtime.tools)

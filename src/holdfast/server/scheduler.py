@@ -8,49 +8,55 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
-from holdfast.errors import (
-    ConfigurationError,
-    Conflict,
-    ConversationClosed,
-    ConversationNotFound,
-    HoldfastError,
-    LeaseHeld,
-    StoreError,
-)
 from holdfast.server.claims import Claims
-from holdfast.server.local_conversation import OpenConversation
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.pool import RunPool
-from holdfast.server.records import IDLE, RUN, ConversationRecord, Records, store_id, tenant_of
+from holdfast.server.records import (
+    IDLE,
+    RUN,
+    ConversationRecord,
+    Records,
+    place_of,
+    store_id,
+    tenant_of,
+)
 from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.server.local_conversation import OpenConversation
 
 _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 RUNNING = ConversationStatus.RUNNING
 
+# The errors of settling a call that is already answered or whose conversation is deleted.
+_SETTLED = errors.ConfigurationError, errors.Conflict, errors.NotFound
 _TICK_SECONDS = 1.0  # the period of the timer
 # The delay before a failed conversation is retried doubles from the first value to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
 
-class _Fault:
+class _Fault(msgspec.Struct, eq=False):
     """The error that prevents a conversation from being driven. `again` is the time of the next
     attempt."""
 
-    __slots__ = ("again", "error", "message", "times")
+    error: Exception
+    times: int
+    again: float
 
-    def __init__(self, error: Exception, times: int, again: float) -> None:
-        self.error = error.with_traceback(None)
-        self.message = f"{type(error).__name__}: {error}"
-        self.times = times
-        self.again = again
+    @property
+    def message(self) -> str:
+        return f"{type(self.error).__name__}: {self.error}"
 
 
 class Scheduler:
@@ -94,17 +100,16 @@ class Scheduler:
                 self.tend_soon()
                 try:
                     return work(live)
-                except ConversationClosed:
+                except errors.ConversationClosed:
                     if not again:
                         raise
-                except StoreError:
+                except errors.StoreError:
                     if live.failure is None or not again:
                         raise
             self.conversations.park(record.store_id, force=True)
         raise AssertionError
 
     def wake(self, id: str) -> None:
-        """Drive a conversation as soon as a thread is free."""
         self.pool.submit(id)
 
     def cut_off(self, id: str) -> None:
@@ -114,13 +119,7 @@ class Scheduler:
         self.conversations.park(id, force=True)
         self.pool.detach(id)
 
-    def interrupted(self, id: str) -> None:
-        """Free the slot of a conversation that was interrupted."""
-        self.pool.release(id)
-
     def _hand_over(self, id: str) -> None:
-        """Make a run end at its next step boundary. The conversation then waits for its next
-        slot."""
         live = self.conversations.find(id)
         if live is not None:
             live.hand_over()
@@ -128,18 +127,17 @@ class Scheduler:
     def _open(self, id: str) -> OpenConversation:
         try:
             live = self._opened(id)
-        except (ConversationNotFound, WorkerDied):
+        except (errors.ConversationNotFound, WorkerDied):
             raise
         except Exception as error:
             self._fail(id, error)
             raise
         self._faults.pop(id, None)
-        self.update_offers(live.record, live)
+        self.update_offers(live)
         return live
 
     def _drive(self, id: str) -> bool:
-        """Do a conversation's pending work on a thread of the pool. Return True if there is more
-        work."""
+        """Do a conversation's work on a thread of the pool. Return True if there is more."""
         try:
             with self.conversations.use(id) as live:
                 self.tend_soon()
@@ -147,13 +145,13 @@ class Scheduler:
                 with live.run_lock:
                     if live.record.driven == RUN and not live.running:
                         live.record = self._records.set_driven(live.record, IDLE)
-                self.update_offers(live.record, live)
+                self.update_offers(live)
                 failure = live.failure
             if failure is not None:
                 raise failure.with_traceback(None)
             self._faults.pop(id, None)
             return more
-        except (ConversationNotFound, ConversationClosed):
+        except (errors.ConversationNotFound, errors.ConversationClosed):
             return False
         except WorkerDied as died:
             return not self._closed and self._died(id, died)
@@ -164,9 +162,8 @@ class Scheduler:
             return False
 
     def _died(self, id: str, died: WorkerDied) -> bool:
-        """Handle the death of a conversation's worker. Return True if another worker should
-        continue the conversation, which is the case until too many workers have died without
-        progress."""
+        """Handle the death of a worker. Return True if another one should continue the
+        conversation, until too many have died without progress."""
         try:
             live = self.conversations.find(id)
             if live is not None and live.failure is not None:
@@ -178,23 +175,22 @@ class Scheduler:
                 self._fail(id, died)  # no run was in progress: the pending command waits
                 return False
             self._deaths.reset(id)
-            record = self._records.find(tenant_of(id), id.rpartition("/")[2])
+            record = self._records.find(*place_of(id))
             if record.driven == RUN:
                 self._records.set_driven(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # a new run began meanwhile
                     self._records.set_driven(record, RUN)
-        except LeaseHeld:
+        except errors.LeaseHeld:
             return True  # another thread has opened the conversation meanwhile
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             pass
         except Exception as error:
             if not self._closed:
                 self._fail(id, error)
         return False
 
-    def update_offers(self, record: ConversationRecord, live: OpenConversation) -> None:
-        """Update the calls that the conversation offers to clients."""
-        self.claims.update(record.tenant, record.id, live.offers())
+    def update_offers(self, live: OpenConversation) -> None:
+        self.claims.update(live.record.tenant, live.record.id, live.offers())
 
     def _fail(self, id: str, error: Exception) -> None:
         with self._lock:
@@ -204,9 +200,9 @@ class Scheduler:
             times = 1 if known is None else known.times + 1
             delay = min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(times - 1, 10))
             again = self._clock() + delay
-            fault = self._faults[id] = _Fault(error, times, again)
+            fault = self._faults[id] = _Fault(error.with_traceback(None), times, again)
         if known is None or known.message != fault.message:
-            _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
+            _log.error("conversation %s cannot be driven: %s", id, fault.message)
 
     def fault(self, record: ConversationRecord) -> str:
         """Return the error that prevents a conversation from being driven, or ""."""
@@ -222,32 +218,26 @@ class Scheduler:
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
-        """Continue, in the background, the conversations that the last process was driving and
-        those with new commands. Return at once."""
+        """Continue, in the background, the last process's conversations and those with new
+        commands."""
         with self._lock:
             if self._recovering is None and not self._closed:
-                self._recovering = threading.Thread(
-                    target=self._recover, name="holdfast-host-recover", daemon=True
-                )
-                self._recovering.start()
+                self._recovering = _started(self._recover, "holdfast-host-recover")
 
     def _recover(self) -> None:
         try:
             began = time.monotonic()
-            driven = [store_id(tenant, id) for tenant, id in self._records.driven()]
-            active: set[str] = set()
+            driven, active = self._driven(), set[str]()
             if driven:
-                active |= {one.id for one in self._store.list(driven, status=RUNNING.value)}
-                active |= {one.id for one in self._store.list(driven, waiting=True)}
+                running = self._store.list(list(driven), status=RUNNING.value)
+                posted = self._store.list(list(driven), waiting=True)
+                active = {one.id for one in (*running, *posted)}
             found = [id for id in driven if id in active]
             for id in found:
                 self.wake(id)
             if found:
-                _log.info(
-                    "resuming %d conversations of the last server process (found in %.2f s)",
-                    len(found),
-                    time.monotonic() - began,
-                )
+                message = "resuming %d conversations of the last server process (found in %.2f s)"
+                _log.info(message, len(found), time.monotonic() - began)
             self.tend_soon()
         except Exception:
             if not self._closed:
@@ -260,18 +250,12 @@ class Scheduler:
         if self._timer is None:
             with self._tending:
                 if self._timer is None and not self._closed:
-                    self._timer = threading.Thread(
-                        target=self._tend_for_ever, name="holdfast-host-timer", daemon=True
-                    )
-                    self._timer.start()
+                    self._timer = _started(self._tend_for_ever, "holdfast-host-timer")
 
     def _tend_for_ever(self) -> None:
         while True:
             with self._tending:
-                if self._closed:
-                    return
-                self._tending.wait(_TICK_SECONDS)
-                if self._closed:
+                if self._tending.wait_for(lambda: self._closed, _TICK_SECONDS):
                     return
             try:
                 self.tend()
@@ -285,32 +269,26 @@ class Scheduler:
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (
-                ConfigurationError,
-                Conflict,
-                ConversationNotFound,
-            ):  # already answered, or deleted
-                with suppress(HoldfastError):
+            except _SETTLED:
+                with suppress(errors.HoldfastError):
                     self._relook(tenant, id)
-            except HoldfastError as error:
-                _log.warning(
-                    "conversation %s: call %s could not be settled yet: %s",
-                    id,
-                    settle.call_id,
-                    error,
-                )
+            except errors.HoldfastError as error:
+                message = "conversation %s: call %s could not be settled yet: %s"
+                _log.warning(message, id, settle.call_id, error)
         now = self._clock()
         with self._lock:
             again = [id for id, fault in self._faults.items() if fault.again <= now]
-        driven = self._driven() if again else set[str]()
+        # Commands for parked conversations that another process (`holdfast tell`) has posted.
+        posted = [summary.id for summary in self._store.list(waiting=True)]
+        driven = self._driven() if again or posted else {}
         for id in again:
             if id in driven:
                 self.wake(id)
-            else:
-                with self._lock:
-                    if (fault := self._faults.get(id)) is not None:
-                        fault.again = now + _MAX_RETRY_SECONDS
-        self._hear()
+            elif (fault := self._faults.get(id)) is not None:
+                fault.again = now + _MAX_RETRY_SECONDS
+        for id in posted:
+            if id in driven and id not in self._faults:
+                self.wake(id)
         self.pool.tend()
         self.conversations.tend(self.pool.busy)
         self._workspaces.tend()
@@ -318,31 +296,22 @@ class Scheduler:
     def _relook(self, tenant: str, id: str) -> None:
         try:
             record = self._records.find(tenant, id)
-        except ConversationNotFound:
+        except errors.ConversationNotFound:
             self.claims.update(tenant, id, ())
             raise
         with self.conversations.use(record.store_id) as live:
-            self.update_offers(record, live)
+            self.update_offers(live)
 
-    def _hear(self) -> None:
-        """Wake parked conversations to which another process (`holdfast tell`) has posted a
-        command."""
-        posted = [summary.id for summary in self._store.list(waiting=True)]
-        if posted:
-            driven = self._driven()
-            for id in posted:
-                if id in driven and self._faults.get(id) is None:
-                    self.wake(id)
-
-    def _driven(self) -> set[str]:
-        return {store_id(tenant, id) for tenant, id in self._records.driven()}
+    def _driven(self) -> dict[str, None]:
+        """Return the store ids of all driven conversations, oldest first."""
+        return dict.fromkeys(store_id(tenant, id) for tenant, id in self._records.driven())
 
     def _settle(self, tenant: str, id: str, settle: Settle) -> None:
         record = self._records.find(tenant, id)
 
         def work(live: OpenConversation) -> None:
             live.execute(settle)
-            self.update_offers(record, live)
+            self.update_offers(live)
             self.wake(record.store_id)
 
         self.use(record, work)
@@ -350,7 +319,6 @@ class Scheduler:
     # --- monitoring and shutdown ---
 
     def stats(self) -> dict[str, int]:
-        """Return the numbers for monitoring."""
         queued, running, threads = self.pool.counts()
         recovering = self._recovering
         return {
@@ -374,3 +342,9 @@ class Scheduler:
         for thread in (self._timer, self._recovering):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(1.0, until - time.monotonic()))
+
+
+def _started(target: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread

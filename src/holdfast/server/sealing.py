@@ -20,8 +20,6 @@ class Seal:
     """Encrypts bytes. Each ciphertext is bound to what it is `about`, so that a row's secret
     does not open in another row. The repr shows nothing."""
 
-    __slots__ = ("_key", "_source")
-
     def __init__(self, key: bytes, source: str = "the server key that was given") -> None:
         if not isinstance(key, bytes) or len(key) != _KEY_BYTES:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
@@ -40,9 +38,8 @@ class Seal:
         try:
             key = bytes.fromhex(path.read_text("ascii").strip())
         except OSError as error:
-            raise ConfigurationError(
-                f"The server key {str(path)!r} cannot be read: {error.strerror}."
-            ) from None
+            message = f"The server key {str(path)!r} cannot be read: {error.strerror}."
+            raise ConfigurationError(message) from None
         except ValueError:
             key = b""
         return cls(key, f"the server key {str(path)!r}")
@@ -55,17 +52,16 @@ class Seal:
         return _VERSION + nonce + AESGCM(self._key).encrypt(nonce, data, about.encode())
 
     def open(self, sealed: bytes, about: str) -> bytes:
-        """Decrypt the result of `seal`. Raises `ConfigurationError` if the key or `about`
-        differs or the data was changed."""
+        """Decrypt. Raises `ConfigurationError` if the key or `about` differs or the data was
+        changed."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:
             if sealed[:1] != _VERSION:
                 raise InvalidTag
-            return AESGCM(self._key).decrypt(
-                sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :], about.encode()
-            )
+            nonce, data = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+            return AESGCM(self._key).decrypt(nonce, data, about.encode())
         except (InvalidTag, ValueError):
             raise ConfigurationError(
                 f"The data sealed about {about!r} cannot be decrypted with {self._source}: it was"
@@ -74,8 +70,7 @@ class Seal:
             ) from None
 
     def digest(self, data: bytes) -> bytes:
-        """Return a keyed hash by which equal data is recognised. Without the key no one can test
-        guesses."""
+        """Return a keyed hash, so that without the key no one can test guesses."""
         import hmac
 
         return hmac.digest(self._key, data, "sha256")
@@ -109,8 +104,7 @@ def _make(path: Path) -> None:
         with suppress(FileExistsError):
             os.link(draft, path)  # unlike a rename, a link never replaces another process's key
     except OSError as error:
-        raise ConfigurationError(
-            f"The server key {str(path)!r} cannot be created: {error.strerror}."
-        ) from None
+        message = f"The server key {str(path)!r} cannot be created: {error.strerror}."
+        raise ConfigurationError(message) from None
     finally:
         draft.unlink(missing_ok=True)

@@ -72,9 +72,8 @@ class AgentServer:
         self._thread: threading.Thread | None = None
         place: tuple[str, int] = listening.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place[0], place[0])
-        self.url = (
-            f"http{'s' if tls else ''}://{f'[{shown}]' if ':' in shown else shown}:{place[1]}"
-        )
+        shown = f"[{shown}]" if ":" in shown else shown
+        self.url = f"http{'s' if tls else ''}://{shown}:{place[1]}"
 
     def run(self, on_ready: Callable[[], None] | None = None) -> int:
         """Serve until `stop`, or until SIGINT or SIGTERM if this is the main thread. Return the
@@ -99,9 +98,8 @@ class AgentServer:
         while not ready.wait(0.05):
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 self.close()
-                raise HoldfastError(
-                    f"The agent server at {self.url} did not start. See the server's log."
-                )
+                message = f"The agent server at {self.url} did not start. See the server's log."
+                raise HoldfastError(message)
 
     def close(self) -> None:
         """Shut down and wait for the end. Idempotent."""
@@ -191,8 +189,7 @@ def _web(
             self.late: asyncio.TimerHandle | None = None
 
         @property
-        def asked(self) -> bool:
-            """True if a request is being answered."""
+        def asked(self) -> bool:  # True if a request is being answered
             return self.cycle is not None and not self.cycle.response_complete
 
         def connection_made(self, transport: Any) -> None:
@@ -219,11 +216,10 @@ def _web(
         def watch(self) -> None:
             """Start or stop the timer for the next request head. After an answer the timer
             starts with the next request's first byte."""
-            if self.asked:
-                if self.late is not None:
-                    self.late.cancel()
-                    self.late = None
-            elif self.late is None:
+            if self.asked and self.late is not None:
+                self.late.cancel()
+                self.late = None
+            elif not self.asked and self.late is None:
                 self.late = asyncio.get_running_loop().call_later(head, self.too_late)
 
         def too_late(self) -> None:
@@ -265,8 +261,8 @@ def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
     """Return a TLS context for a certificate file with its chain, and its key. Raises
     `ConfigurationError` that names the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for path in (certificate, key):
-        if path is not None and not os.access(path, os.R_OK):
+    for path in (certificate, key or certificate):
+        if not os.access(path, os.R_OK):
             raise ConfigurationError(f"The TLS file {path!r} does not exist or cannot be read.")
     try:
         # The empty password prevents a prompt for a passphrase on the terminal.

@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Caller, Quota, QuotaUsage, RequestRefused
+from holdfast.server.guard import Caller, Quota, QuotaUsage, shutting_down
 from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.tools.context import Cancellation
@@ -75,12 +75,8 @@ class Service:
         body: bytes,
         function: Callable[[Cancellation], Response],
     ) -> Response:
-        """Return the answer of a function that may run for long.
-
-        A `key` makes the function run once per caller, even if the caller repeats the request
-        after a broken connection. The function is cancelled when no client waits for it any more
-        or the server shuts down.
-        """
+        """Return the answer of a function that may run for long, once per caller and `key`. The
+        function is cancelled when no client waits for it any more or the server shuts down."""
 
         tenant = request.scope["caller"].tenant
         share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_LONG_THREADS_PER_TENANT))
@@ -96,20 +92,18 @@ class Service:
         return await self._once.do(name, body, work, lambda: wait_for_disconnect(request.receive))
 
     async def seen(self, tenant: str, client: str) -> None:
-        """Record that a client is alive, so that it keeps its claimed calls. Recorded at most
-        once per second."""
+        """Record that a client is alive, at most once per second."""
         now = asyncio.get_running_loop().time()
         if now - self._seen.get((tenant, client), -10.0) < 1.0:
             return
         if len(self._seen) > 10_000:
             self._seen.clear()
         self._seen[tenant, client] = now
-        await self.read(self.host.seen, tenant, client)
+        await self.read(self.host.claims.seen, tenant, client)
 
     # --- requests ---
 
     def caller(self, request: Any) -> Caller:
-        """Return the caller of a request."""
         return request.scope["caller"]
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
@@ -126,7 +120,6 @@ class Service:
         return found
 
     async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
-        """Decode a body as a struct. Raises `RequestRefused`."""
         return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
     # --- shutdown ---
@@ -139,14 +132,8 @@ class Service:
             stream.end()
 
     def check_open(self) -> None:
-        """Raise `RequestRefused` if the server is shutting down."""
         if self.closing:
-            raise RequestRefused(
-                503,
-                "StoreError",
-                "The server is shutting down. Try again when it is back.",
-                retry_after="1",
-            )
+            raise shutting_down()
 
 
 async def wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:

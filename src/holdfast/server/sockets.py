@@ -9,8 +9,7 @@ from holdfast.errors import ConfigurationError
 
 
 def address(text: str) -> tuple[str, int]:
-    """Return the host and port of `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`. Raises
-    `ConfigurationError`."""
+    """Return host and port of `HOST:PORT`, `:PORT` or `PORT`. Raises `ConfigurationError`."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(

@@ -86,10 +86,8 @@ class Stream(Response):
                 checked = clock()
                 try:
                     await self._alive()
-                except (
-                    RequestRefused
-                ):  # the key was revoked; the reader learns this when it reconnects
-                    return
+                except RequestRefused:
+                    return  # the key was revoked; the reader learns this when it reconnects
             frames, notes, ended = await reader.next(self._after, ping)
             if frames or notes:
                 count, last = len(frames), frames[-1].seq if frames else self._after

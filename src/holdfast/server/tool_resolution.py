@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
+from holdfast.server.shapes import Executor, ToolStanding
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import copy_json
 from holdfast.tools.registry import ToolRegistry, declared_in
@@ -26,29 +28,37 @@ _log = logging.getLogger("holdfast.server")
 TOTAL_FACTOR = 1.5  # all modules of a request get this many times the timeout if some of them hang
 
 _MAX_MODULES = 100  # of one request
+_INSTEAD = {"client": " The client runs it.", "unavailable": " Calls of it will fail."}
 
 
-class ClientTool(Tool):
-    """A tool that runs in the client that declared it. The model sees the tool, and its calls
-    are offered to the client."""
+class _DeclaredTool(Tool):
+    """A tool that a client has declared and this process does not run."""
 
     tool_type = "custom"
-    executor = "client"
     untrusted = True
 
-    def __init__(self, form: ToolForm) -> None:
+    def __init__(self, form: ToolForm, **more: Any) -> None:
         super().__init__(
             form.name,
             form.description,
             None,
             form.input_schema,
-            form.output_schema,
-            form.annotations,
-            form.category,
-            form.timeout,
+            annotations=form.annotations,
+            category=form.category,
             parallel=form.parallel,
+            **more,
         )
         self.module_qualname = form.module
+
+
+class ClientTool(_DeclaredTool):
+    """A tool that runs in the client that declared it. The model sees the tool, and its calls
+    are offered to the client."""
+
+    executor = "client"
+
+    def __init__(self, form: ToolForm) -> None:
+        super().__init__(form, output_schema=form.output_schema, timeout=form.timeout)
         # Holdfast's own clients always send complete schemas.
         complete = "type" in form.input_schema and "properties" in form.input_schema
         self._declared_schema = form.input_schema if complete else super().input_schema
@@ -67,56 +77,30 @@ class ClientTool(Tool):
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Raise `ToolError`. A client claims each call of this tool, so the server never makes
         one."""
-        raise ToolError(
-            f"{self.name!r} runs in the client that declared it, not on the agent server.",
-            retryable=False,
-            max_retries=0,
-        )
+        message = f"{self.name!r} runs in the client that declared it, not on the agent server."
+        raise ToolError(message, retryable=False, max_retries=0)
 
 
-class UnavailableTool(Tool):
+class UnavailableTool(_DeclaredTool):
     """A tool that cannot run here. Each call of it fails with the reason; other tools are not
     affected."""
 
-    tool_type = "custom"
-    untrusted = True
-
     def __init__(self, form: ToolForm, reason: str) -> None:
-        super().__init__(
-            form.name,
-            form.description,
-            None,
-            form.input_schema,
-            None,
-            form.annotations,
-            form.category,
-            parallel=form.parallel,
-        )
-        self.module_qualname = form.module
+        super().__init__(form)
         self.reason = reason
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Raise `ToolError` with the reason."""
-        raise ToolError(
-            f"{self.name!r} cannot run on the agent server: {self.reason}.",
-            "not_found",
-            retryable=False,
-            max_retries=0,
-        )
+        message = f"{self.name!r} cannot run on the agent server: {self.reason}."
+        raise ToolError(message, "not_found", retryable=False, max_retries=0)
 
 
 class ResolvedTools(msgspec.Struct, frozen=True):
-    """The resolved tools of one conversation, by name.
-
-    `executors` says where each tool runs (`server`, `client`, `unavailable`). `modules` names
-    the module in which it was found. `reasons` explains a tool's place or a problem with it.
-    `warnings` has the same facts for people.
-    """
+    """The resolved tools of one conversation, the place where each runs, both by name, and the
+    warnings of these places for people."""
 
     tools: dict[str, Tool]
-    executors: dict[str, str]
-    modules: dict[str, str]
-    reasons: dict[str, str]
+    standings: dict[str, ToolStanding]
     warnings: list[str]
 
 
@@ -126,68 +110,59 @@ def resolve_tools(
     builtins: Mapping[str, Tool],
     policy: Policy,
     client_tools: bool = True,
-    *,
-    import_timeout: float | None = None,
 ) -> ResolvedTools:
     """Resolve the tools that a client declared.
 
     `tools` are the declarations. `modules` maps names of tools to modules; a name that `tools`
     lacks is resolved by its module alone. A preset tool is the one of that name among `builtins`.
-    Any other tool is taken from its module, if the policy allows the module and the import ends
-    within `import_timeout` seconds (None: the policy's). A tool that cannot be had this way runs in
-    the client, or is unavailable if `client_tools` is false.
+    Any other tool is taken from its module, if the policy allows the module and the import ends in
+    time. A tool that cannot be had this way runs in the client, or is unavailable if `client_tools`
+    is false.
 
     Blocks, so do not call it on an event loop's thread. Calls share nothing but Python's import
     system. Raises `ConfigurationError` for a declaration from which no tool can be made.
     """
     forms = _forms(tools, modules)
-    found: dict[str, Tool] = {}
-    executors: dict[str, str] = {}
-    reasons: dict[str, str] = {}
-    wanted = dict.fromkeys(
-        form.module
-        for form in forms
-        if form.module not in ("", RUNTIME) and policy.allows(form.module)
-    )
-    imported = _import(
-        list(wanted), policy.import_timeout if import_timeout is None else import_timeout
-    )
+    named = dict.fromkeys(form.module for form in forms if form.module not in ("", RUNTIME))
+    allowed = [module for module in named if policy.allows(module)]
+    imported = _import(allowed, policy.import_timeout)
     declared = {form.name for form in tools}
+    found: dict[str, Tool] = {}
+    standings: dict[str, ToolStanding] = {}
+    executor: Executor
     for form in forms:
         tool, reason = _resolve(form, builtins, policy, imported)
         if tool is not None:
+            executor = "server"
             if form.name in declared and (what := _unlike(form, tool)):
                 reason = (
                     "its schema differs from the one that the client declared, and the server's is"
                     f" used: {what}"
                 )
-            executors[form.name] = "server"
         elif client_tools and form.name in declared:
-            tool = ClientTool(form)
-            executors[form.name] = "client"
+            tool, executor = ClientTool(form), "client"
         else:
-            own = (
+            executor = "unavailable"
+            reason = reason or (
                 "it exists only in the client's process, and this conversation does not let clients"
                 " run tools"
             )
-            tool = UnavailableTool(form, reason or own)
-            reason = reason or own
-            executors[form.name] = "unavailable"
+            tool = UnavailableTool(form, reason)
         found[form.name] = tool
-        if reason:
-            reasons[form.name] = reason
-    warnings = [_warning(name, executors[name], reason) for name, reason in reasons.items()]
+        standings[form.name] = ToolStanding(form.name, executor, form.module, reason)
+    warnings = [
+        f"Tool {one.name!r}: {one.warning}.{_INSTEAD.get(one.executor, '')}"
+        for one in standings.values()
+        if one.warning
+    ]
     for warning in warnings:
         _log.warning("%s", warning)
-    return ResolvedTools(
-        found, executors, {form.name: form.module for form in forms}, reasons, warnings
-    )
+    return ResolvedTools(found, standings, warnings)
 
 
 def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
-    """Import the modules that an agent's serial form names (see `check_agent`), like `learn`, so
-    that `load_agent` finds them. Blocks. Raises `ConfigurationError` for modules that the policy
-    refuses or that cannot be imported."""
+    """Import the modules that an agent's serial form names (see `check_agent`). Blocks. Raises
+    `ConfigurationError` for modules that the policy refuses or that cannot be imported."""
     modules = check_agent(mapping, policy)
     for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
         if isinstance(outcome, str):
@@ -239,11 +214,6 @@ def _resolve(
     return (tool, "") if tool.executor != "client" else (None, "")
 
 
-def _warning(name: str, executor: str, reason: str) -> str:
-    instead = {"client": " The client runs it.", "unavailable": " Calls of it will fail."}
-    return f"Tool {name!r}: {reason}.{instead.get(executor, '')}"
-
-
 # --- importing ---
 
 Imported = dict[str, Tool] | str  # a module's tools by name, or the error of its import
@@ -262,18 +232,19 @@ class _Import(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.outcome = _tools_of(self.module) if self._tools else _imported(self.module)
+            if self._tools:
+                self.outcome = _tools_of(self.module)
+            else:
+                import_module(self.module)
+                self.outcome = {}
         except BaseException as error:  # a module's import may raise anything, even SystemExit
             self.outcome = _import_error(error)
 
 
 def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
-    """Import modules one after another, each in its own thread, within `timeout` seconds in all.
-
-    Once that time is used up, each further module gets a tenth of it, until `TOTAL_FACTOR` times
-    the timeout has passed. Modules are not imported in parallel, because modules that import
-    each other would see each other half initialised.
-    """
+    """Import modules one after another, each in its own thread, within `timeout` seconds. After
+    that each gets a tenth of it, until `TOTAL_FACTOR` times the timeout has passed. Not in
+    parallel, because modules that import each other would see each other half initialised."""
     until, end = time.monotonic() + timeout, time.monotonic() + TOTAL_FACTOR * timeout
     found: dict[str, Imported] = {}
     for module in modules:
@@ -308,9 +279,8 @@ def _loaded_tools(module: str) -> dict[str, Tool] | None:
     if found is None or spec is None or getattr(spec, "_initializing", False):
         return None
     made = declared_in(found)
-    tools: dict[str, Tool] = {
-        tool.name: tool for tool in made.values() if isinstance(tool, Tool) and type(tool) is Tool
-    }
+    plain = [tool for tool in made.values() if isinstance(tool, Tool) and type(tool) is Tool]
+    tools: dict[str, Tool] = {tool.name: tool for tool in plain}
     return tools if tools and len(tools) == len(made) else None
 
 
@@ -322,18 +292,9 @@ def _tools_of(module: str) -> dict[str, Tool]:
     return {tool.name: tool for tool in made}
 
 
-def _imported(module: str) -> Imported:
-    import importlib
-
-    importlib.import_module(module)
-    return {}
-
-
 def _import_error(error: BaseException) -> str:
-    text = (
-        str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
-    )
-    line = " ".join(text.split()).rstrip(".")
+    kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
+    line = " ".join(f"{kind}{error}".split()).rstrip(".")
     return f"cannot be used: {line if len(line) <= 300 else line[:300] + '...'}"
 
 
@@ -346,12 +307,11 @@ _UNORDERED = ("required", "enum", "type")
 
 
 def difference(declared: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> str:
-    """Return the differences between two JSON Schemas in one line, or "". Titles and descriptions
-    are ignored.
-
-    The order of keys, of definitions, and of required or allowed values does not matter.
-    """
-    places = _differences(_bare(_plain(declared)), _bare(_plain(found)), "")
+    """Return the differences between two JSON Schemas in one line, or "". Titles, descriptions, and
+    the order of keys and of required or allowed values do not matter."""
+    # After a round trip through JSON, so that both sides compare alike.
+    plain = [msgspec.json.decode(msgspec.json.encode(schema)) for schema in (declared, found)]
+    places = _differences(_bare(plain[0]), _bare(plain[1]), "")
     shown = "; ".join(places[:3]) + (f"; and {len(places) - 3} more" if len(places) > 3 else "")
     return shown if len(shown) <= 500 else f"{shown[:500]}..."
 
@@ -362,11 +322,6 @@ def _unlike(form: ToolForm, tool: Tool) -> str:
         what = difference(form.output_schema, tool.output_schema)
         what = what and f"of its output, {what}"
     return what
-
-
-def _plain(schema: Mapping[str, Any] | None) -> Any:
-    """Return a schema after a round trip through JSON, so that both sides compare alike."""
-    return msgspec.json.decode(msgspec.json.encode(schema))
 
 
 def _bare(schema: Any) -> Any:
@@ -384,10 +339,8 @@ def _bare(schema: Any) -> Any:
             found[key] = _bare(value)
     for key in _UNORDERED:
         if isinstance(found.get(key), list):
-            found[key] = sorted(
-                cast("list[Any]", found[key]),
-                key=lambda item: msgspec.json.encode(item, order="sorted"),
-            )
+            values = cast("list[Any]", found[key])
+            found[key] = sorted(values, key=lambda one: msgspec.json.encode(one, order="sorted"))
     return found
 
 
@@ -407,12 +360,10 @@ def _differences(declared: Any, found: Any, path: str) -> list[str]:
     if isinstance(declared, list) and isinstance(found, list):
         ours, theirs = cast("list[Any]", found), cast("list[Any]", declared)
         if len(ours) == len(theirs):
-            pairs = enumerate(zip(theirs, ours, strict=True))
-            return [
-                place
-                for index, (one, other) in pairs
-                for place in _differences(one, other, f"{path}[{index}]")
-            ]
+            places = []
+            for index, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+                places += _differences(one, other, f"{path}[{index}]")
+            return places
     if declared == found and isinstance(declared, bool) == isinstance(found, bool):  # True is not 1
         return []
     return [f"{path or 'the schema'} was declared as {_short(declared)} and is {_short(found)}"]

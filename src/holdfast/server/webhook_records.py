@@ -1,5 +1,5 @@
-"""The stored data of webhooks, in tables of their own in the records file: each webhook, and its
-position in each conversation.
+"""The data of webhooks: bodies of requests and answers, and tables of their own in the records file
+with each webhook and its position in each conversation.
 
 There is no queue: unsent events are those in the journal after the cursor. A conversation
 without a cursor starts at its first event, a fork at its first own event.
@@ -10,14 +10,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.errors import Conflict, NotFound, TooMany
-from holdfast.events import AnyEvent
 from holdfast.server.records import Records
-from holdfast.server.webhooks import wants
 
 # An older server ignores these tables.
 _TABLES = """
@@ -38,9 +36,9 @@ CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation 
 CREATE INDEX IF NOT EXISTS webhook_dead_by_conversation ON webhook_dead(conversation);
 """
 
-_COLUMNS = (
-    "number, tenant, id, conversation, state, sealed, digest, created, failures, since, again,"
-    " error"
+_SELECT = (
+    "SELECT number, tenant, id, conversation, state, sealed, digest, created, failures, since,"
+    " again, error FROM webhooks WHERE"
 )
 _CURSOR = (
     "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
@@ -50,7 +48,140 @@ _SAVE_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?,
 _RESET_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')"
 _CHUNK_ROWS = 2000  # rows of one transaction, because other threads wait for it
 
-Kind = Literal["making", "active", "disabled", "gone"]
+
+# --- requests and answers ---
+
+_Url = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
+_Events = Annotated[
+    list[Annotated[str, msgspec.Meta(min_length=1, max_length=100)]], msgspec.Meta(max_length=50)
+]
+_Conversation = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
+_Secret = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A new webhook.
+
+    `url` receives the messages. `events` is the filter (empty: all events). `conversation_id`
+    limits the webhook to one conversation; otherwise it covers all of the tenant's. `begin`
+    applies to existing conversations: `now` sends only later events, `start` sends all. Without
+    a `secret` the server generates one.
+    """
+
+    url: _Url
+    events: _Events = []
+    conversation_id: _Conversation | None = None
+    begin: Literal["now", "start"] = "now"
+    secret: _Secret | None = None
+
+    def __repr__(self) -> str:
+        return f"WebhookRequest(events={self.events!r})"  # the URL may hold a password
+
+
+class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Changes to a webhook. Omitted fields stay unchanged. `enabled` starts or stops sending;
+    starting tries failed events again at once."""
+
+    url: _Url | None = None
+    events: _Events | None = None
+    enabled: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"WebhookChange(events={self.events!r}, enabled={self.enabled!r})"
+
+
+class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A new secret; without `secret` the server generates one. For `overlap` seconds messages
+    are also signed with the old secret."""
+
+    secret: _Secret | None = None
+    overlap: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 86_400.0
+
+    def __repr__(self) -> str:
+        return f"SecretRequest(overlap={self.overlap!r})"
+
+
+class RedeliverRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """Events to send again: those that were given up, in one or all conversations, or with
+    `after_seq` all events after that one in one conversation."""
+
+    conversation_id: _Conversation | None = None
+    after_seq: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None = None
+
+
+class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A webhook.
+
+    `state` is `gone` if the receiver has refused further messages. In `failing` conversations an
+    event was not accepted and is tried again. `dead` events were given up. `error` is the last
+    error of the webhook as a whole. `secret` is set only in the answers that create or rotate
+    it.
+    """
+
+    id: str
+    url: str
+    events: list[str]
+    state: Literal["active", "disabled", "gone"]
+    created: datetime
+    conversation_id: str | None = None
+    failing: int = 0
+    dead: int = 0
+    error: str = ""
+    secret: str | None = None
+    old_secret_until: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"Webhook(id={self.id!r}, state={self.state!r})"
+
+
+class WebhookList(msgspec.Struct, frozen=True):
+    """The webhooks of a tenant, oldest first."""
+
+    webhooks: list[Webhook]
+
+
+class DeadEvents(msgspec.Struct, frozen=True, rename="camel"):
+    """Events that were given up: `count` of those from `first_seq` to `last_seq`. The last one
+    was given up at `at`, because of `error`."""
+
+    first_seq: int
+    last_seq: int
+    count: int
+    at: datetime
+    error: str
+
+
+class Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The state of a webhook in one conversation. Events up to `after_seq` are finished. The
+    next one has failed `attempts` times since `since`, with `error`, and is tried again at
+    `again`."""
+
+    conversation_id: str
+    after_seq: int
+    attempts: int = 0
+    since: datetime | None = None
+    again: datetime | None = None
+    error: str = ""
+    dead: list[DeadEvents] = []
+
+
+class DeliveryList(msgspec.Struct, frozen=True):
+    """Conversations in which a webhook fails or has given up events, ordered by id. `next` is
+    the cursor of the next page, None on the last one."""
+
+    deliveries: list[Delivery]
+    next: str | None = None
+
+
+class Redelivered(msgspec.Struct, frozen=True):
+    """The number of given-up events that are sent again."""
+
+    dead: int
+
+
+# --- records ---
 
 
 class WebhookTarget(msgspec.Struct, frozen=True):
@@ -62,14 +193,6 @@ class WebhookTarget(msgspec.Struct, frozen=True):
     events: tuple[str, ...] = ()
     old: str = ""
     until: float = 0.0
-
-    def secrets(self, now: float) -> tuple[str, ...]:
-        """Return the secrets to sign with, newest first."""
-        return (self.secret, self.old) if self.old and now < self.until else (self.secret,)
-
-    def wants(self, event: AnyEvent) -> bool:
-        """Return True if the filter accepts an event."""
-        return wants(self.events, event)
 
     def __repr__(self) -> str:
         return "Target(...)"
@@ -87,7 +210,7 @@ class WebhookRecord(msgspec.Struct, frozen=True):
     tenant: str
     id: str
     conversation: str
-    state: Kind
+    state: Literal["making", "active", "disabled", "gone"]
     target: WebhookTarget
     digest: bytes
     created: datetime
@@ -95,6 +218,12 @@ class WebhookRecord(msgspec.Struct, frozen=True):
     since: float = 0.0
     again: float = 0.0
     error: str = ""
+
+    def failed(self, failures: int, since: float, again: float, error: str) -> WebhookRecord:
+        """Return the record with this standing of the webhook as a whole."""
+        return msgspec.structs.replace(
+            self, failures=failures, since=since, again=again, error=error
+        )
 
 
 class WebhookCursor(msgspec.Struct, frozen=True):
@@ -108,14 +237,9 @@ class WebhookCursor(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class DeadRange(msgspec.Struct, frozen=True):
-    """Events that were given up: `count` of those from `first` to `last`."""
-
-    first: int
-    last: int
-    count: int
-    at: float
-    error: str
+def when(seconds: float) -> datetime | None:
+    """Return a stored time as a date, or None if it was never set."""
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 class WebhookRecords:
@@ -133,102 +257,71 @@ class WebhookRecords:
 
     # --- webhooks ---
 
-    def add(
-        self,
-        tenant: str,
-        id: str,
-        conversation: str,
-        target: WebhookTarget,
-        digest: bytes,
-        most: int,
-    ) -> tuple[WebhookRecord, bool]:
-        """Add a webhook in the state `making` and return it with True. If the same request has
-        already created it under this id, return it with False.
-
-        Raises `Conflict` if another request created it, and `TooMany` beyond `most` webhooks.
-        """
+    def add(self, new: WebhookRecord, most: int) -> tuple[WebhookRecord, bool]:
+        """Add a webhook in the state `making`. Return it with True, or with False if the same
+        request created it before. Raises `Conflict` if another request did, and `TooMany` beyond
+        `most` webhooks."""
         with self._records.writing() as db:
-            row = db.execute(
-                f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ?", (tenant, id)
-            ).fetchone()
+            row = db.execute(f"{_SELECT} tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
             if row is not None:
-                if bytes(row[6]) != digest:
+                known = self._record(row)
+                if known.digest != new.digest:
                     raise Conflict(
                         "The idempotency key was used for another webhook; use a new one for each."
                     )
-                return self._kept(row), False
-            count = db.execute(
-                "SELECT count(*) FROM webhooks WHERE tenant = ?", (tenant,)
-            ).fetchone()[0]
+                return known, False
+            query = "SELECT count(*) FROM webhooks WHERE tenant = ?"
+            count = db.execute(query, (new.tenant,)).fetchone()[0]
             if count >= most:
                 raise TooMany(
-                    f"Tenant {tenant!r} has {count} webhooks, which is this server's limit.",
+                    f"Tenant {new.tenant!r} has {count} webhooks, which is this server's limit.",
                     "webhooks",
                 )
-            created = datetime.now(UTC)
-            kept = WebhookRecord(0, tenant, id, conversation, "making", target, digest, created)
-            values = tenant, id, conversation, kept.state, self._sealed(kept), digest
+            values = new.tenant, new.id, new.conversation, new.state, self._sealed(new), new.digest
             number = db.execute(
                 "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*values, created.isoformat()),
+                (*values, new.created.isoformat()),
             ).lastrowid
-            assert number is not None
-            return msgspec.structs.replace(kept, number=number), True
+            return msgspec.structs.replace(new, number=number), True
 
     def find(self, tenant: str, id: str) -> WebhookRecord:
         """Return a webhook. Raises `NotFound` if it does not exist."""
-        where = "tenant = ? AND id = ? AND state <> 'making'"
-        row = self._records.row(f"SELECT {_COLUMNS} FROM webhooks WHERE {where}", tenant, id)
+        query = f"{_SELECT} tenant = ? AND id = ? AND state <> 'making'"
+        row = self._records.row(query, tenant, id)
         if row is None:
             raise NotFound(f"No webhook {id!r} on this server.", "webhook", id)
-        return self._kept(row)
+        return self._record(row)
 
     def all(self, tenant: str | None = None) -> list[WebhookRecord]:
         """Return the webhooks of one tenant or of all, oldest first."""
-        found = self._records.rows(
-            f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' ORDER BY number"
-        )
-        return [self._kept(row) for row in found if tenant in (None, row[1])]
+        found = self._records.rows(f"{_SELECT} state <> 'making' ORDER BY number")
+        return [self._record(row) for row in found if tenant in (None, row[1])]
 
-    def change(self, kept: WebhookRecord) -> None:
-        """Store a webhook's state, target and failures."""
+    def change(self, kept: WebhookRecord, forced: bool = True) -> None:
+        """Store a webhook's state, target and failures. See `Records.writing` for `forced`."""
+        values = kept.state, self._sealed(kept), kept.failures, kept.since, kept.again, kept.error
         self._records.run(
             "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
             " error = ? WHERE number = ?",
-            kept.state,
-            self._sealed(kept),
-            kept.failures,
-            kept.since,
-            kept.again,
-            kept.error,
+            *values,
             kept.number,
+            forced=forced,
         )
 
-    def save_failures(
-        self, number: int, failures: int, since: float, again: float, error: str
-    ) -> None:
-        """Store the failures of a webhook as a whole."""
-        statement = "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ?"
-        values = failures, since, again, error, number
-        self._records.run(f"{statement} WHERE number = ?", *values, forced=False)
-
     def remove(self, number: int) -> None:
-        """Delete a webhook and its cursors."""
         with self._records.writing() as db:
             _remove(db, number)
 
     # --- conversations ---
 
     def begin(self, number: int, cursors: Iterable[tuple[str, int]]) -> None:
-        """Set the start positions of a webhook in existing conversations."""
         rows = [(number, conversation, seq) for conversation, seq in cursors]
         for at in range(0, len(rows), _CHUNK_ROWS):
             with self._records.writing() as db:
                 db.executemany(_RESET_CURSOR, rows[at : at + _CHUNK_ROWS])
 
     def cursor(self, number: int, conversation: str) -> WebhookCursor | None:
-        """Return the position in one conversation, or None."""
         row = self._records.row(_CURSOR, number, conversation)
         return None if row is None else WebhookCursor(*row)
 
@@ -242,9 +335,7 @@ class WebhookRecords:
         values = number, conversation, *msgspec.structs.astuple(cursor)
         self._records.run(_SAVE_CURSOR, *values, forced=False)
 
-    def give_up(
-        self, number: int, conversation: str, cursor: WebhookCursor, at: float, error: str
-    ) -> None:
+    def give_up(self, number: int, conversation: str, cursor: WebhookCursor, at: float) -> None:
         """Give up event `cursor.seq`, and store the cursor after it. One row holds consecutive
         events that were given up."""
         place = number, conversation
@@ -259,18 +350,15 @@ class WebhookRecords:
                 db.execute(
                     "UPDATE webhook_dead SET last = ?, count = count + 1, at = ?, error = ? WHERE"
                     " webhook = ? AND conversation = ? AND first = ?",
-                    (cursor.seq, at, error, *place, row[0]),
+                    (cursor.seq, at, cursor.error, *place, row[0]),
                 )
             else:
                 query = "INSERT OR REPLACE INTO webhook_dead VALUES (?, ?, ?, ?, 1, ?, ?)"
-                db.execute(query, (*place, cursor.seq, cursor.seq, at, error))
+                db.execute(query, (*place, cursor.seq, cursor.seq, at, cursor.error))
             db.execute(_SAVE_CURSOR, (*place, *msgspec.structs.astuple(cursor)))
 
-    def failing(
-        self, number: int, after: str, limit: int
-    ) -> list[tuple[str, WebhookCursor | None, list[DeadRange]]]:
-        """Return the conversations in which the webhook fails or has given up events, ordered by
-        id."""
+    def failing(self, number: int, after: str, limit: int) -> list[Delivery]:
+        """Return the conversations that fail or have given-up events, ordered by id."""
         union = (
             "SELECT conversation FROM webhook_cursors WHERE webhook = :webhook AND attempts > 0 AND"
             " conversation > :after UNION SELECT conversation FROM webhook_dead WHERE webhook ="
@@ -280,37 +368,47 @@ class WebhookRecords:
             "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
             " conversation = ? ORDER BY first"
         )
-        found: list[tuple[str, WebhookCursor | None, list[DeadRange]]] = []
+        found: list[Delivery] = []
         with self._records.reading() as db:
             page = {"webhook": number, "after": after, "limit": limit}
             for (id,) in db.execute(union, page).fetchall():
-                row = db.execute(_CURSOR, (number, id)).fetchone()
-                dead = [DeadRange(*one) for one in db.execute(dead_of, (number, id)).fetchall()]
-                found.append((id, None if row is None else WebhookCursor(*row), dead))
+                row = db.execute(_CURSOR, (number, id)).fetchone() or (0, 0, 0.0, 0.0, "")
+                seq, attempts, since, again, error = row
+                dead = [
+                    DeadEvents(first, last, count, datetime.fromtimestamp(at, UTC), why)
+                    for first, last, count, at, why in db.execute(dead_of, (number, id))
+                ]
+                found.append(
+                    Delivery(
+                        conversation_id=id.rpartition("/")[2],
+                        after_seq=seq,
+                        attempts=attempts,
+                        since=when(since),
+                        again=when(again),
+                        error=error,
+                        dead=dead,
+                    )
+                )
         return found
 
     def counts(self, number: int) -> tuple[int, int]:
         """Return the number of failing conversations and the number of given-up events."""
-        cursors = "SELECT count(*) FROM webhook_cursors WHERE webhook = :webhook AND attempts > 0"
-        dead = "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = :webhook"
-        with self._records.reading() as db:
-            query = f"SELECT ({cursors}), ({dead})"
-            return db.execute(query, {"webhook": number}).fetchone()
+        cursors = "SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0"
+        dead = "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = ?"
+        ((failing, given_up),) = self._records.rows(f"SELECT ({cursors}), ({dead})", number, number)
+        return failing, given_up
 
     def rewind(self, number: int, conversation: str | None, after_seq: int | None) -> int:
         """Set the cursor before the first given-up event, in one conversation or all, or to
         `after_seq` in one. Return the number of given-up events that are sent again."""
+        query = "SELECT conversation, min(first), sum(count) FROM webhook_dead WHERE webhook = ?"
+        values: tuple[object, ...] = (number,)
+        if conversation is not None:
+            query, values = f"{query} AND conversation = ?", (number, conversation)
         with self._records.writing() as db:
-            where, values = (
-                ("webhook = ? AND conversation = ?", (number, conversation))
-                if conversation is not None
-                else ("webhook = ?", (number,))
-            )
-            query = (
-                f"SELECT conversation, min(first), sum(count) FROM webhook_dead WHERE {where} GROUP"
-                " BY conversation"
-            )
-            found: list[tuple[str, int, int]] = db.execute(query, values).fetchall()
+            found: list[tuple[str, int, int]] = db.execute(
+                f"{query} GROUP BY conversation", values
+            ).fetchall()
             if after_seq is not None and conversation is not None:
                 found = [(conversation, after_seq + 1, found[0][2] if found else 0)]
             for id, first, _ in found:
@@ -326,21 +424,19 @@ class WebhookRecords:
         statement = "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = ''"
         self._records.run(f"{statement} WHERE webhook = ? AND attempts > 0", number)
 
-    def forget(self, conversation: str) -> list[WebhookRecord]:
-        """Delete the data about a removed conversation. Return the webhooks that covered only
-        this conversation, which are deleted too."""
+    def forget(self, conversation: str) -> list[int]:
+        """Delete the data about a removed conversation. Return the numbers of the webhooks that
+        covered only this conversation, which are deleted too."""
         with self._records.writing() as db:
-            rows = db.execute(
-                f"SELECT {_COLUMNS} FROM webhooks WHERE conversation = ?", (conversation,)
-            ).fetchall()
-            for row in rows:
-                _remove(db, row[0])
+            query = "SELECT number FROM webhooks WHERE conversation = ?"
+            numbers = [number for (number,) in db.execute(query, (conversation,)).fetchall()]
+            for number in numbers:
+                _remove(db, number)
             db.execute("DELETE FROM webhook_cursors WHERE conversation = ?", (conversation,))
             db.execute("DELETE FROM webhook_dead WHERE conversation = ?", (conversation,))
-        return [self._kept(row) for row in rows]
+        return numbers
 
     def conversations(self) -> Sequence[str]:
-        """Return the store ids of all conversations with data."""
         query = (
             "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM webhook_dead"
         )
@@ -349,20 +445,15 @@ class WebhookRecords:
     # --- sealed ---
 
     def _sealed(self, kept: WebhookRecord) -> bytes:
-        return self._seal.seal(msgspec.json.encode(kept.target), _about(kept.tenant, kept.id))
+        data = msgspec.json.encode(kept.target)
+        return self._seal.seal(data, f"webhook {kept.tenant}/{kept.id}")
 
-    def _kept(self, row: tuple[Any, ...]) -> WebhookRecord:
+    def _record(self, row: tuple[Any, ...]) -> WebhookRecord:
         number, tenant, id, conversation, state, sealed, digest, created, *standing = row
-        data = self._seal.open(bytes(sealed), _about(tenant, id))
+        data = self._seal.open(bytes(sealed), f"webhook {tenant}/{id}")
         target = msgspec.json.decode(data, type=WebhookTarget)
-        when, digest = datetime.fromisoformat(created), bytes(digest)
-        return WebhookRecord(
-            number, tenant, id, conversation, state, target, digest, when, *standing
-        )
-
-
-def _about(tenant: str, id: str) -> str:
-    return f"webhook {tenant}/{id}"
+        rest = target, bytes(digest), datetime.fromisoformat(created), *standing
+        return WebhookRecord(number, tenant, id, conversation, state, *rest)
 
 
 def _remove(db: sqlite3.Connection, number: int) -> None:

@@ -37,7 +37,6 @@ class WorkerObservations:
                 self._open[id] = observed
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """Pass events that are in the store now to the observers."""
         observed = self._open.get(id) or self._child(id)
         if observed is not None:
             observed.add(events)

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.runtime import LocalRuntime
 from holdfast.server.limits import Bounds, checked_id
 
 
-class _Open:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while the runtime is created
-        self.runtime: LocalRuntime | None = None
-        self.users = 0
-        self.used = 0.0
+class _Open(msgspec.Struct, eq=False):
+    lock: threading.Lock  # held while the runtime is created
+    runtime: LocalRuntime | None = None
+    users: int = 0
+    used: float = 0.0
 
 
 class Workspaces:
@@ -37,16 +38,13 @@ class Workspaces:
         self._closed = False
 
     def create(self, tenant: str, id: str | None = None) -> str:
-        """Create a folder and return its id. Raises `Conflict` if the id is taken, and
-        `TooMany`."""
+        """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._bounds.check(
-            "workspaces",
-            sum(1 for entry in os.scandir(folder) if not entry.name.startswith("~")) + 1,
-            f"Tenant {tenant!r} would have too many workspaces",
-        )
+        count = sum(not entry.name.startswith("~") for entry in os.scandir(folder))
+        message = f"Tenant {tenant!r} would have too many workspaces"
+        self._bounds.check("workspaces", count + 1, message)
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
@@ -54,8 +52,7 @@ class Workspaces:
         return id
 
     def check(self, tenant: str, id: str) -> Path:
-        """Return the folder of a workspace. Raises `ConversationNotFound` if it does not exist
-        or belongs to another tenant."""
+        """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -65,8 +62,7 @@ class Workspaces:
         return folder
 
     def enter(self, tenant: str, id: str) -> LocalRuntime:
-        """Return the workspace's runtime, which stays open until `leave`. Raises
-        `ConversationNotFound`."""
+        """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
@@ -78,8 +74,8 @@ class Workspaces:
             raise
 
     def hold(self, tenant: str, id: str) -> Path:
-        """Return the workspace's folder for a runtime in another process. It is not deleted
-        until `leave`. Raises `ConversationNotFound`."""
+        """Return the folder, kept until `leave`, for a runtime elsewhere. Raises
+        `ConversationNotFound`."""
         return self._entered(tenant, id)[0]
 
     def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
@@ -87,12 +83,11 @@ class Workspaces:
         with self._lock:
             if self._closed:
                 raise ConfigurationError("This server is closing.")
-            found = self._open.setdefault((tenant, id), _Open())
+            found = self._open.setdefault((tenant, id), _Open(threading.Lock()))
             found.users += 1
             return folder, found
 
     def leave(self, tenant: str, id: str) -> None:
-        """End the use begun by `enter` or `hold`."""
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None:
@@ -100,8 +95,7 @@ class Workspaces:
                 found.used = self._clock()
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a folder with all its files. Raises `Conflict` while it is in use, and
-        `ConversationNotFound`."""
+        """Remove the files. Raises `Conflict` while they are in use, and `ConversationNotFound`."""
         folder = self.check(tenant, id)
         with self._lock:
             found = self._open.get((tenant, id))
@@ -118,20 +112,16 @@ class Workspaces:
 
     def tend(self) -> None:
         """Close runtimes that have been unused for long."""
-        now = self._clock()
+        now, closing = self._clock(), list[_Open]()
         with self._lock:
-            idle = [
-                key
-                for key, one in self._open.items()
-                if not one.users and now - one.used >= self._idle
-            ]
-            closing = [self._open.pop(key) for key in idle]
+            for key, one in list(self._open.items()):
+                if not one.users and now - one.used >= self._idle:
+                    closing.append(self._open.pop(key))
         for one in closing:
             if one.runtime is not None:
                 one.runtime.close()
 
     def count(self) -> int:
-        """Return the number of open workspaces."""
         with self._lock:
             return len(self._open)
 

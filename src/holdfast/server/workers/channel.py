@@ -1,5 +1,10 @@
 """The connection between the server and one worker: frames over a stream socket, with calls in
-both directions."""
+both directions.
+
+Each side calls methods of the other side: the server those of `worker.Worker`, the worker those of
+`store_proxy.WorkerStoreProxy`. The messages are in MessagePack. Objects with a JSON form of their
+own (events, commands, an agent's form) are sent in that form.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +17,121 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast import errors
+from holdfast.content import Data
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.server.workers.messages import (
-    CallDone,
-    CallFailed,
-    Message,
-    MethodCall,
-    MethodSignal,
-    WorkerState,
-    error_of,
-    fault_of,
-)
+from holdfast.server.shapes import ToolStanding
 
 T = TypeVar("T")
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024  # an append with all its blobs is one frame
 _CHUNK_BYTES = 1 << 18
 
+
+# --- messages ---
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """An error: the name of its class in `holdfast.errors`, and the class's arguments."""
+
+    kind: str
+    arguments: list[str | int | float | bool | None]
+
+
+class WorkerState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a conversation in its worker; `at` numbers the states. `left` is the number
+    of abandoned calls that still run. `children` is True if a conversation that its calls
+    spawned is working."""
+
+    at: int
+    running: bool
+    has_work: bool
+    left: int
+    offers: list[tuple[str, str, float | None]]
+    failure: Fault | None = None
+    children: bool = False
+
+
+class _Call(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A call of a method. `arguments` is a MessagePack array. A call without a number is a signal,
+    which has no answer; one with the number 0 is made for the state in its answer."""
+
+    number: int | None
+    method: str
+    arguments: msgspec.Raw
+
+
+class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The result of a call in MessagePack, or its error."""
+
+    number: int
+    value: bytes
+    fault: Fault | None = None
+    state: WorkerState | None = None
+
+
+class Order(Data, frozen=True, kw_only=True):
+    """The parts of an agent and the worker's settings.
+
+    `form`, `tools` and `options` are JSON. `patterns` is the policy; `refused` maps further
+    refused modules to the reason. `folder` is the worker's own folder, `path` its module search
+    path.
+    """
+
+    id: str
+    form: bytes
+    secrets: dict[str, str]
+    variables: dict[str, str]
+    tools: bytes
+    options: bytes
+    patterns: list[str]
+    refused: dict[str, str]
+    import_timeout: float
+    workdir: str
+    folder: str
+    path: list[str]
+
+    def __repr__(self) -> str:
+        return f"Order({self.id!r})"  # no secrets
+
+
+class AgentReport(msgspec.Struct, frozen=True, array_like=True):
+    """The result of an order. `stuck` are modules whose import did not end. `status` is the
+    journal's."""
+
+    standings: list[ToolStanding]
+    warnings: list[str]
+    stuck: list[str] = []
+    status: str = ""
+
+
+def fault_of(error: BaseException) -> Fault:
+    if isinstance(error, HoldfastError):
+        kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        reduced: Any = error.__reduce__()  # a class and its arguments
+        arguments: tuple[Any, ...] = reduced[1]
+        plain = all(isinstance(one, str | int | float | None) for one in arguments)
+        if kind is not HoldfastError and plain:
+            return Fault(kind.__name__, list(arguments))
+        return Fault(kind.__name__, [str(error)])
+    return Fault("StoreError", [f"{type(error).__name__}: {error}"])
+
+
+def error_of(fault: Fault) -> HoldfastError:
+    kind = getattr(errors, fault.kind, None)
+    if isinstance(kind, type) and issubclass(kind, HoldfastError):
+        try:
+            return kind(*fault.arguments)
+        except TypeError:
+            pass
+    return StoreError(" ".join(map(str, fault.arguments)))
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder = msgspec.msgpack.Decoder(_Call | _Answer)
+
+
+# --- the connection ---
 
 
 class InvalidMessage(Exception):
@@ -44,10 +145,11 @@ class Method(NamedTuple):
     decoder: msgspec.msgpack.Decoder[Any]
 
 
-def callable_methods(owner: type, *names: str) -> dict[str, Method]:
-    """Return methods of a class by name. Their annotations say what arguments they take."""
+def callable_methods(owner: type, names: str) -> dict[str, Method]:
+    """Return methods of a class by name; `names` are separated by spaces. Their annotations say
+    what arguments they take."""
     found: dict[str, Method] = {}
-    for name in names:
+    for name in names.split():
         function = getattr(owner, name)
         _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
         types: Any = tuple[tuple(one.annotation for one in parameters)]
@@ -57,8 +159,6 @@ def callable_methods(owner: type, *names: str) -> dict[str, Method]:
 
 class _Slot:
     """A call that waits for its answer."""
-
-    __slots__ = ("_answered", "answer", "error")
 
     def __init__(self) -> None:
         self._answered = threading.Lock()
@@ -117,7 +217,7 @@ class WorkerChannel:
             self._slots[number] = slot
         try:
             try:
-                self._send(MethodCall(number, method, _packed(arguments)))
+                self._send(_call(number, method, arguments))
             except OSError as error:
                 # The listening thread is about to set the error.
                 if not slot.wait(30.0):
@@ -133,32 +233,20 @@ class WorkerChannel:
         return msgspec.msgpack.decode(slot.answer, type=type)
 
     def waiting(self) -> bool:
-        """Return True if a call waits for its answer."""
         return bool(self._slots)
 
     def signal(self, method: str, *arguments: Any) -> None:
         """Call a method without an answer; blocks while the other side does not read. Raises
         `OSError` if it is gone."""
-        self._send(MethodSignal(method, _packed(arguments)))
+        self._send(_call(None, method, arguments))
 
-    def nudge(self, method: str, *arguments: Any) -> bool:
-        """Send a signal of a few bytes unless that would block. Return True if it was sent."""
-        return self._send_now(MethodSignal(method, _packed(arguments)))
-
-    def nudge_call(self, method: str) -> bool:
-        """Call a method, but only for the state that its answer brings. Return True if sent."""
-        return self._send_now(MethodCall(0, method, _packed(())))
-
-    def _send(self, message: Message) -> None:
-        data = _framed(message)
-        with self._sending:
-            self._connection.sendall(data)
-
-    def _send_now(self, message: Message) -> bool:
+    def nudge(self, method: str, *arguments: Any, number: int | None = None) -> bool:
+        """Send a signal of a few bytes unless that would block. Return True if it was sent. With
+        the number 0 its answer brings only the other side's state."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
-            data = _framed(message)
+            data = _framed(_call(number, method, arguments))
             # The kernel accepts a message this small completely or not at all.
             return self._connection.send(data, socket.MSG_DONTWAIT) == len(data)
         except OSError:
@@ -174,21 +262,23 @@ class WorkerChannel:
     ) -> None:
         """Send the result or the error of `work` as the answer to a call."""
         try:
-            value = _encoder.encode(work())
+            value, fault = _encoder.encode(work()), None
         except Exception as error:
-            message: Message = CallFailed(number, fault_of(error), state())
-        else:
-            message = CallDone(number, value, state())
+            value, fault = b"", fault_of(error)
         try:
-            self._send(message)
+            self._send(_Answer(number, value, fault, state()))
         except StoreError as error:  # the answer is too large
-            self._send(CallFailed(number, fault_of(error)))
+            self._send(_Answer(number, b"", fault_of(error)))
+
+    def _send(self, message: _Call | _Answer) -> None:
+        data = _framed(message)
+        with self._sending:
+            self._connection.sendall(data)
 
     # --- listening ---
 
     def listen(self) -> None:
-        """Receive messages until the other side is gone. Raises `InvalidMessage` for an invalid
-        message."""
+        """Receive messages until the other side is gone. Raises `InvalidMessage`."""
         received = bytearray()
         while True:
             try:
@@ -213,29 +303,24 @@ class WorkerChannel:
         arguments: tuple[Any, ...] = ()
         try:
             message = _decoder.decode(data)
-            if isinstance(message, MethodCall | MethodSignal):
+            if isinstance(message, _Call):
                 arguments = self._methods[message.method].decoder.decode(message.arguments)
         except (ValueError, LookupError, RecursionError, HoldfastError) as error:
             raise InvalidMessage(str(error)) from error
-        if isinstance(message, MethodCall | MethodSignal):
-            number = message.number if isinstance(message, MethodCall) else None
-            self._handle(number, message.method, arguments)
+        if isinstance(message, _Call):
+            self._handle(message.number, message.method, arguments)
             return
         if message.state is not None and self._stated is not None:
             self._stated(message.state)
         with self._lock:
             slot = self._slots.get(message.number)
-        if slot is None:
-            return
-        if isinstance(message, CallDone):
+        if slot is not None:
             slot.answer = message.value
-        else:
-            slot.error = error_of(message.fault)
-        slot.settle()
+            slot.error = None if message.fault is None else error_of(message.fault)
+            slot.settle()
 
     def end(self, why: Callable[[], Exception]) -> None:
-        """Make all present and future calls raise `why()`, because no answers can arrive any
-        more."""
+        """Make all present and future calls raise `why()`, as no answers can arrive any more."""
         with self._lock:
             self._broken = why
             slots = list(self._slots.values())
@@ -244,11 +329,11 @@ class WorkerChannel:
             slot.settle()
 
 
-def _packed(arguments: tuple[Any, ...]) -> msgspec.Raw:
-    return msgspec.Raw(_encoder.encode(arguments))
+def _call(number: int | None, method: str, arguments: tuple[Any, ...]) -> _Call:
+    return _Call(number, method, msgspec.Raw(_encoder.encode(arguments)))
 
 
-def _framed(message: Message) -> bytes:
+def _framed(message: _Call | _Answer) -> bytes:
     data = _encoder.encode(message)
     if len(data) > MAX_FRAME_BYTES:
         raise StoreError(

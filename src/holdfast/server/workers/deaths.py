@@ -75,25 +75,16 @@ def write_end(store: Store, id: str, how: str, times: int) -> bool:
                 return False
             for item in list(fold.open.values()):
                 if item.attempt and not item.runner:
-                    result = ToolResult.failure(
-                        f"The process that ran this call {how}. {UNKNOWN}",
-                        "unknown",
-                        meta={"outcome": "unknown"},
-                    )
+                    text = f"The process that ran this call {how}. {UNKNOWN}"
+                    result = ToolResult.failure(text, "unknown", meta={"outcome": "unknown"})
                     journal.add(ev.ToolCallFinished, call_id=item.call.id, result=result)
             message = (
                 f"The worker process of this conversation {how}, as did {times - 1} before it,"
                 " without getting any further."
             )
-            journal.add(
-                ev.ErrorRecorded,
-                error=WorkerDied.__name__,
-                message=message,
-                details={"how": how, "times": times},
-            )
-            journal.add(
-                ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__
-            )
+            name, details = WorkerDied.__name__, {"how": how, "times": times}
+            journal.add(ev.ErrorRecorded, error=name, message=message, details=details)
+            journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=name)
             return True
     finally:
         journal.close()

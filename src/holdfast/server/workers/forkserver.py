@@ -29,8 +29,7 @@ BORN, ENDED = 1, 2
 
 
 def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> None:
-    """Fork and watch workers until the server is gone. `workers` maps their pids to the server's
-    numbers."""
+    """Fork and watch workers until the server is gone. `workers` maps pids to its numbers."""
     signals, wake = os.pipe()
     os.set_blocking(signals, False)
     os.set_blocking(wake, False)
@@ -48,10 +47,8 @@ def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> Non
         if control.fileno() not in ready:
             continue
         data, channels, _, _ = socket.recv_fds(control, ORDER.size, 1)
-        if (
-            len(data) < ORDER.size
-        ):  # a short message arrives whole, so this is the end of the stream
-            break
+        if len(data) < ORDER.size:
+            break  # a short message arrives whole, so this is the end of the stream
         order, number, value = ORDER.unpack(data)
         if order == KILL:
             for pid in [pid for pid, known in workers.items() if known == number]:

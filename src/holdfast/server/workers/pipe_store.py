@@ -7,23 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast import store
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.workers.channel import WorkerChannel
-from holdfast.store import (
-    Batch,
-    Budget,
-    Lease,
-    Posted,
-    Reservation,
-    Settlement,
-    Shortage,
-    Store,
-    Summary,
-)
 
 
-class PipeStore(Store):
+class PipeStore(store.Store):
     """A `Store` for the conversation `id` and those that its calls spawn. The server holds the
     leases and releases them if this process ends. What only the server does raises `StoreError`."""
 
@@ -41,26 +31,28 @@ class PipeStore(Store):
         """Return the id as the server expects it: "" for the worker's own conversation."""
         return "" if id == self._id else id
 
-    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+    def acquire(
+        self, conversation_id: str, notify: Callable[[], None] | None = None
+    ) -> store.Lease:
         if notify is not None:
             self._notifies[conversation_id] = notify
         try:
-            return self._call("acquire", self._which(conversation_id), type=Lease)
+            return self._call("acquire", self._which(conversation_id), type=store.Lease)
         except BaseException:
             self._notifies.pop(conversation_id, None)
             raise
 
-    def renew(self, lease: Lease) -> None:
+    def renew(self, lease: store.Lease) -> None:
         self._call("renew", self._which(lease.conversation_id))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: store.Lease) -> None:
         self._notifies.pop(lease.conversation_id, None)
         self._call("release", self._which(lease.conversation_id))
 
-    def note(self, lease: Lease, notes: Sequence[str]) -> None:
+    def note(self, lease: store.Lease, notes: Sequence[str]) -> None:
         self._call("note", self._which(lease.conversation_id), list(notes))
 
-    def append(self, lease: Lease, batch: Batch) -> bool:
+    def append(self, lease: store.Lease, batch: store.Batch) -> bool:
         encoded = [
             ev.encode(event) if type(event) is ev.DamagedEvent else data
             for event, data in zip(batch.events, ev.records(batch.events), strict=True)
@@ -79,14 +71,14 @@ class PipeStore(Store):
         found = self._call("tail", self._which(conversation_id), type=list[bytes])
         return [ev.decode(data) for data in found]
 
-    def bound(self, lease: Lease, budget: Budget | None) -> None:
+    def bound(self, lease: store.Lease, budget: store.Budget | None) -> None:
         self._call("bound", self._which(lease.conversation_id), budget)
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: store.Lease, wanted: store.Reservation) -> store.Shortage | None:
         id = self._which(lease.conversation_id)
-        return self._call("reserve", id, wanted, type=Shortage | None)
+        return self._call("reserve", id, wanted, type=store.Shortage | None)
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settled: Sequence[store.Settlement]) -> None:
         self._call("settle", list(settled))
 
     def blob(self, id: str) -> bytes:
@@ -95,11 +87,11 @@ class PipeStore(Store):
     def post(self, conversation_id: str, command: cmd.Command, key: str | None = None) -> bool:
         return self._call("post", self._which(conversation_id), cmd.encode(command), key, type=bool)
 
-    def commands(self, lease: Lease) -> list[Posted]:
+    def commands(self, lease: store.Lease) -> list[store.Posted]:
         id = self._which(lease.conversation_id)
         found = self._call("commands", id, type=list[tuple[int, str, bytes]])
         return [
-            Posted(number, key, command)
+            store.Posted(number, key, command)
             for number, key, data in found
             if (command := cmd.posted(data)) is not None
         ]
@@ -111,16 +103,16 @@ class PipeStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
-    ) -> list[Summary]:
+    ) -> list[store.Summary]:
         """Return the summaries of the conversations that this worker may see."""
-        found: list[Summary] = []
+        found: list[store.Summary] = []
         if waiting:
             return found
         if spawned_by is not None:
-            found = self._call("list", self._which(spawned_by), True, type=list[Summary])
+            found = self._call("list", self._which(spawned_by), True, type=list[store.Summary])
         else:
             for id in dict.fromkeys([self._id] if ids is None else ids):
-                found += self._call("list", self._which(id), False, type=list[Summary])
+                found += self._call("list", self._which(id), False, type=list[store.Summary])
         return [
             one for one in found if (ids is None or one.id in ids) and status in (None, one.status)
         ]
@@ -130,7 +122,9 @@ class PipeStore(Store):
     ) -> Iterator[AnyEvent]:
         raise StoreError("A worker's store cannot be followed. Use the server's feed.")
 
-    def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
+    def fork(
+        self, conversation_id: str, summary: store.Summary, events: Sequence[AnyEvent] = ()
+    ) -> None:
         raise StoreError("A worker cannot fork its conversation; only the server can.")
 
     def delete(self, conversation_id: str) -> None:

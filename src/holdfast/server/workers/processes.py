@@ -32,26 +32,21 @@ class WorkerProcess:
     worker and is removed with it. `status` is the exit status (see `Popen.returncode`)."""
 
     def __init__(
-        self,
-        owner: WorkerProcesses,
-        home: _ForkServer,
-        number: int,
-        channel: socket.socket,
-        folder: Path,
+        self, owner: WorkerProcesses, home: _ForkServer, number: int, channel: socket.socket
     ) -> None:
         self.channel = channel
-        self.folder = folder
+        self.folder = Path(tempfile.mkdtemp(prefix="worker-", dir=home.folder))
         self.number = number
         self.pid = 0
         self.status: int | None = None
         self.ended = threading.Event()
         self._owner = owner
-        self._home = home
+        self.home = home
 
     def kill(self) -> None:
         """Send SIGKILL to the worker and its process group, if it is alive."""
         if not self.ended.is_set():
-            self._home.kill(self.number)
+            self.home.kill(self.number)
 
     def end(self, seconds: float = 0.5) -> int | None:
         """Wait `seconds` for the worker's end, then kill it. Return its status, or None if
@@ -83,7 +78,7 @@ class WorkerProcesses:
         self._number = 0
         self._living: dict[int, WorkerProcess] = {}
         self._closed = False
-        self._home = _ForkServer()
+        self.home = _ForkServer()
 
     def start(self) -> WorkerProcess:
         """Start a worker, which waits for its first request. Raises `StoreError` if that fails."""
@@ -91,17 +86,16 @@ class WorkerProcesses:
             with self._lock:
                 if self._closed:
                     raise StoreError("This server is closing.")
-                if self._home.gone.is_set():
+                if self.home.gone.is_set():
                     _log.error("the workers' fork server has died and is restarted")
-                    self._home.close()
-                    self._home = _ForkServer()
-                home = self._home
+                    self.home.close()
+                    self.home = _ForkServer()
+                home = self.home
                 self._number += 1
                 number = self._number
-            folder = Path(tempfile.mkdtemp(prefix="worker-", dir=home.folder))
             ours, theirs = socket.socketpair()
-            process = WorkerProcess(self, home, number, ours, folder)
             with theirs:
+                process = WorkerProcess(self, home, number, ours)
                 try:
                     home.fork(process, theirs.fileno(), self._memory)
                 except OSError:
@@ -121,23 +115,9 @@ class WorkerProcesses:
             self._living.pop(process.number, None)
 
     def pids(self) -> list[int]:
-        """Return the pids of the live workers."""
         with self._lock:
-            return [
-                process.pid
-                for process in self._living.values()
-                if process.pid and not process.ended.is_set()
-            ]
-
-    @property
-    def folder(self) -> str:
-        """The folder that contains the workers' folders."""
-        return self._home.folder
-
-    @property
-    def pid(self) -> int:
-        """The fork server's pid."""
-        return self._home.pid
+            living = [one for one in self._living.values() if not one.ended.is_set()]
+        return [process.pid for process in living if process.pid]
 
     def close(self) -> None:
         """End the fork server and all workers. Idempotent; does nothing in a forked child."""
@@ -145,7 +125,7 @@ class WorkerProcesses:
             return
         with self._lock:
             self._closed = True
-            home = self._home
+            home = self.home
         home.close()
 
 
@@ -162,16 +142,9 @@ class _ForkServer:
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         with theirs:
             # -P keeps the folder of the script off sys.path.
+            script = [sys.executable, "-P", forkserver.__file__]
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    forkserver.__file__,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    self.folder,
-                    *path,
-                ],
+                [*script, str(theirs.fileno()), str(os.getpid()), self.folder, *path],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -184,7 +157,6 @@ class _ForkServer:
         self._thread.start()
 
     def fork(self, process: WorkerProcess, channel: int, memory: int) -> None:
-        """Request a new worker with this socket."""
         with self._lock:
             self._workers[process.number] = process
             if self.gone.is_set():
@@ -192,7 +164,6 @@ class _ForkServer:
             socket.send_fds(self._control, [ORDER.pack(FORK, process.number, memory)], [channel])
 
     def kill(self, number: int) -> None:
-        """Request that a worker is killed, if it is alive."""
         try:
             with self._lock:
                 self._control.sendall(ORDER.pack(KILL, number, 0))
@@ -220,9 +191,9 @@ class _ForkServer:
 
     def _reported(self, event: int, number: int, value: int) -> None:
         with self._lock:
-            process = (
-                self._workers.pop(number, None) if event == ENDED else self._workers.get(number)
-            )
+            process = self._workers.get(number)
+            if event == ENDED:
+                self._workers.pop(number, None)
         if process is not None and event == BORN:
             process.pid = value
         elif process is not None:
@@ -242,9 +213,8 @@ class _ForkServer:
             self._process.kill()
             _, errors = self._process.communicate()
         if errors:
-            _log.error(
-                "the workers' fork server failed: %s", errors[-2000:].decode(errors="replace")
-            )
+            text = errors[-2000:].decode(errors="replace")
+            _log.error("the workers' fork server failed: %s", text)
         self._thread.join()
         self._control.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -6,25 +6,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast import store
 from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
 from holdfast.runtime import processes
 from holdfast.server.workers.channel import callable_methods
-from holdfast.store import (
-    Batch,
-    Blob,
-    Budget,
-    Lease,
-    Reservation,
-    Settlement,
-    Shortage,
-    Store,
-    Summary,
-)
+
+if TYPE_CHECKING:
+    from holdfast.server.notifying_store import NotifyingStore
 
 _log = logging.getLogger("holdfast")
 
@@ -35,36 +29,29 @@ class WorkerStoreProxy:
     events and commands as JSON; an empty id stands for its own conversation.
 
     The store calls `notify` on new commands; it must not block. `moved` is called when the
-    journal has grown by more than starts of calls. `recorded(id)` returns True for an id that a
-    client has taken.
+    journal has grown by more than starts of calls.
     """
 
     def __init__(
-        self,
-        store: Store,
-        id: str,
-        notify: Callable[[], None],
-        moved: Callable[[], None],
-        recorded: Callable[[str], bool],
+        self, store: NotifyingStore, id: str, notify: Callable[[], None], moved: Callable[[], None]
     ) -> None:
         self.id = id
         self.status = ""
         self._store = store
         self._notify = notify
         self._moved = moved
-        self._recorded = recorded
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, store.Lease] = {}
         self._family = {id}
         self._marks: set[str] = set()
 
     def append(
         self,
         events: list[bytes],
-        summary: Summary,
+        summary: store.Summary,
         done_commands: list[int],
-        blobs: list[Blob],
-        settlements: list[Settlement],
-        reservation: Reservation | None,
+        blobs: list[store.Blob],
+        settlements: list[store.Settlement],
+        reservation: store.Reservation | None,
     ) -> bool:
         id, decoded = summary.id, [ev.decode(data) for data in events]
         if id not in self._leases or (id != self.id and summary.spawner not in self._family):
@@ -74,7 +61,7 @@ class WorkerStoreProxy:
         self._check_settled(settlements)
         if reservation is not None:
             self._check_spending([reservation.key], reservation.roots)
-        batch = Batch(decoded, summary, done_commands, blobs, settlements, reservation)
+        batch = store.Batch(decoded, summary, done_commands, blobs, settlements, reservation)
         held = self._store.append(self._held(id), batch)
         if decoded and id == self.id:
             self.status = summary.status
@@ -92,14 +79,12 @@ class WorkerStoreProxy:
         return self._store.blob(name)
 
     def commands(self, id: str) -> list[tuple[int, str, bytes]]:
-        return [
-            (
-                one.number,
-                one.key,
-                b"" if isinstance(one.command, cmd.UnreadableCommand) else cmd.encode(one.command),
-            )
-            for one in self._store.commands(self._held(id))
-        ]
+        found: list[tuple[int, str, bytes]] = []
+        for one in self._store.commands(self._held(id)):
+            command = one.command
+            data = b"" if isinstance(command, cmd.UnreadableCommand) else cmd.encode(command)
+            found.append((one.number, one.key, data))
+        return found
 
     def post(self, id: str, command: bytes, key: str | None) -> bool:
         return self._store.post(self._ours(id), cmd.decode(command), key)
@@ -108,7 +93,7 @@ class WorkerStoreProxy:
         self._marks.update(notes)
         self._store.note(self._held(id), notes)
 
-    def acquire(self, id: str) -> Lease:
+    def acquire(self, id: str) -> store.Lease:
         id = self._ours(id)
         if id not in self._leases:
             self._leases[id] = self._store.acquire(id, self._notify)
@@ -121,22 +106,22 @@ class WorkerStoreProxy:
         if (lease := self._leases.pop(id or self.id, None)) is not None:
             self._store.release(lease)
 
-    def list(self, id: str, spawned: bool) -> list[Summary]:
+    def list(self, id: str, spawned: bool) -> list[store.Summary]:
         id = self._ours(id)
         return self._store.list(spawned_by=id) if spawned else self._store.list([id])
 
-    def bound(self, id: str, budget: Budget | None) -> None:
+    def bound(self, id: str, budget: store.Budget | None) -> None:
         lease = self._held(id)
         if budget is not None:
             budget = msgspec.structs.replace(budget, root=lease.conversation_id)
         self._store.bound(lease, budget)
 
-    def reserve(self, id: str, wanted: Reservation) -> Shortage | None:
+    def reserve(self, id: str, wanted: store.Reservation) -> store.Shortage | None:
         lease = self._held(id)
         self._check_spending([wanted.key], wanted.roots)
         return self._store.reserve(lease, wanted)
 
-    def settle(self, settled: Sequence[Settlement]) -> None:
+    def settle(self, settled: Sequence[store.Settlement]) -> None:
         self._check_settled(settled)
         self._store.settle(settled)
 
@@ -148,19 +133,18 @@ class WorkerStoreProxy:
         id = id or self.id
         if id not in self._family:
             there = self._store.list([id])
-            spawner = (
-                there[0].spawner
-                if there
-                else next((known for known in self._family if id.startswith(f"{known}.")), "")
-            )
+            if there:
+                spawner = there[0].spawner
+            else:
+                spawner = next((one for one in self._family if id.startswith(f"{one}.")), "")
             if not spawner or self._ours(spawner) not in self._family:
                 raise ConversationNotFound(f"No conversation {id!r} in the store of this worker.")
-            if not there and self._recorded(id):
+            if not there and self._store.recorded(id):
                 raise Conflict(f"Conversation {id!r} already exists and was not spawned by a call.")
             self._family.add(id)
         return id
 
-    def _held(self, id: str) -> Lease:
+    def _held(self, id: str) -> store.Lease:
         lease = self._leases.get(id or self.id)
         if lease is None:
             raise Fenced(
@@ -168,19 +152,17 @@ class WorkerStoreProxy:
             )
         return lease
 
-    def _check_settled(self, settled: Sequence[Settlement]) -> None:
-        self._check_spending(
-            [one.key for one in settled if one.key], [root for one in settled for root in one.roots]
-        )
+    def _check_settled(self, settled: Sequence[store.Settlement]) -> None:
+        keys = [one.key for one in settled if one.key]
+        self._check_spending(keys, [root for one in settled for root in one.roots])
 
     def _check_spending(self, keys: Sequence[str], roots: Sequence[str]) -> None:
         """Raise `StoreError` for reservations or budgets of other conversations."""
         ours = self._family.union(
             *([budget.root for budget in lease.budgets] for lease in self._leases.values())
         )
-        if not ours.issuperset(roots) or not all(
-            key.rpartition("#")[0] in self._family for key in keys
-        ):
+        own_keys = all(key.rpartition("#")[0] in self._family for key in keys)
+        if not own_keys or not ours.issuperset(roots):
             raise StoreError(
                 f"The worker of conversation {self.id!r} may not use another conversation's budget."
             )
@@ -199,19 +181,6 @@ class WorkerStoreProxy:
 
 METHODS = callable_methods(
     WorkerStoreProxy,
-    "append",
-    "read",
-    "tail",
-    "blob",
-    "commands",
-    "post",
-    "note",
-    "acquire",
-    "renew",
-    "release",
-    "list",
-    "bound",
-    "reserve",
-    "settle",
+    "append read tail blob commands post note acquire renew release list bound reserve settle",
 )
 """The methods that a worker may call."""

@@ -27,8 +27,8 @@ from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.errors import Conflict
 from holdfast.runtime import LocalRuntime
-from holdfast.server import building
-from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server import agents
+from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy
 from holdfast.server.records import (
@@ -39,8 +39,15 @@ from holdfast.server.records import (
     ConversationOptions,
     ConversationRecord,
 )
-from holdfast.server.workers.channel import InvalidMessage, WorkerChannel, callable_methods
-from holdfast.server.workers.messages import AgentReport, Order, WorkerState, fault_of
+from holdfast.server.workers.channel import (
+    AgentReport,
+    InvalidMessage,
+    Order,
+    WorkerChannel,
+    WorkerState,
+    callable_methods,
+    fault_of,
+)
 from holdfast.server.workers.pipe_store import PipeStore
 
 FAULTS = "faults"  # the file in a worker's folder for Python's fault handler
@@ -71,7 +78,6 @@ class _Narrowed(Policy):
         self._refused = refused
 
     def refusal(self, module: str) -> str:
-        """Return the reason why a module may not be imported, or "" if it may."""
         return self._refused.get(module) or super().refusal(module)
 
 
@@ -150,9 +156,8 @@ class Worker:
         elif method == "drive":
             self._drives.put(number)
         elif method == "close":
-            threading.Thread(
-                target=self._end, args=(number, work), name="holdfast-close", daemon=True
-            ).start()
+            target = partial(self._end, number, work)
+            threading.Thread(target=target, name="holdfast-close", daemon=True).start()
         else:
             self._requests.submit(self._answer, number, work)
 
@@ -183,21 +188,18 @@ class Worker:
             self._live.hand_over()
 
     def drive(self) -> bool:
-        """See `OpenConversation.drive`, as for the methods without a docstring."""
+        """See `LocalConversation.drive`, as for the methods without a docstring."""
         return self._conversation().drive()
 
     def check(self, order: Order) -> AgentReport:
-        """Build an agent and return the result."""
-        built, stuck = self._build(order)
-        return AgentReport(built.standings, built.warnings, stuck)
+        return self._build(order)[1]
 
     def open(self, order: Order, hosted: bool) -> AgentReport:
-        """Build an agent and open its conversation."""
         if self._live is not None:
             raise Conflict("This worker already has a conversation.")
         # The server reads crash reports from this file.
         faulthandler.enable(open(Path(order.folder) / FAULTS, "w"))  # noqa: SIM115
-        built, stuck = self._build(order)
+        built, report = self._build(order)
         self._store = PipeStore(self._channel, order.id)
         options = msgspec.json.decode(order.options, type=ConversationOptions)
         record = ConversationRecord(
@@ -206,7 +208,7 @@ class Worker:
         live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)
         live.resume(HOSTED if hosted else IDLE)
         self._live = live
-        return AgentReport(built.standings, built.warnings, stuck, live.status.value)
+        return msgspec.structs.replace(report, status=live.status.value)
 
     def execute(self, command: bytes, key: str | None) -> None:
         self._conversation().execute(cmd.decode(command), key)
@@ -215,7 +217,6 @@ class Worker:
         self._conversation().begin(hosted)
 
     def go_on(self) -> None:
-        """Continue a run that was cut off."""
         self._conversation().resume(RUN)
 
     def report_state(self) -> None:
@@ -225,10 +226,10 @@ class Worker:
         return self._conversation().pending_confirmations()
 
     def set_tools(self, order: Order) -> AgentReport:
-        built, stuck = self._build(order)
+        built, report = self._build(order)
         live = self._conversation()
         live.set_tools(live.record, built)
-        return AgentReport(built.standings, built.warnings, stuck)
+        return report
 
     def close(self, timeout: float) -> None:
         """Close the conversation. The process exits after the answer."""
@@ -237,8 +238,7 @@ class Worker:
 
     # --- the conversation ---
 
-    def _build(self, order: Order) -> tuple[BuiltAgent, list[str]]:
-        """Return the agent, and the modules whose import did not end."""
+    def _build(self, order: Order) -> tuple[BuiltAgent, AgentReport]:
         sys.path[:] = order.path
         if self._runtime is None and order.workdir:
             # The runtime's own files are in this worker's folder, which the server removes if this
@@ -253,31 +253,19 @@ class Worker:
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
         # All modules that the client names, in its tools or in the agent's form.
-        names = {
-            module
-            for module in (
-                *options.modules.values(),
-                *(tool.module for tool in tools),
-                *_named(wanted.form),
-            )
-            if module
-        }
+        names = {*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)}
+        names.discard("")
         announcer = _Announcer(names, lambda module: self._channel.signal("importing", module))
         sys.meta_path.insert(0, announcer)
         try:
-            built = building.build(
-                wanted,
-                [] if self._runtime is None else self._runtime.tools,
-                policy,
-                order.variables,
-            )
+            runtime_tools = [] if self._runtime is None else self._runtime.tools
+            built = agents.build_agent(wanted, runtime_tools, policy, order.variables)
         finally:
             sys.meta_path.remove(announcer)
             self._channel.signal("importing", "")
-        prefix = "holdfast-import "
-        return built, [
-            one.name[len(prefix) :] for one in threading.enumerate() if one.name.startswith(prefix)
-        ]
+        prefix, threads = "holdfast-import ", [one.name for one in threading.enumerate()]
+        stuck = [name.removeprefix(prefix) for name in threads if name.startswith(prefix)]
+        return built, AgentReport(built.standings, built.warnings, stuck)
 
     def _conversation(self) -> LocalConversation:
         if self._live is None:
@@ -297,39 +285,23 @@ class Worker:
             return None
         with self._lock:  # numbers the states in the order in which they are taken
             self._states += 1
-            left = (
-                0
-                if live.busy
-                else sum(one.name.startswith("holdfast-call-") for one in threading.enumerate())
-            )
+            threads = [] if live.busy else threading.enumerate()
             failure = live.failure
-            offers = [(one.call_id, one.runner, one.timeout) for one in live.offers()]
             return WorkerState(
-                self._states,
-                live.running,
-                live.has_work,
-                left,
-                offers,
-                None if failure is None else fault_of(failure),
-                live.children_busy,
+                at=self._states,
+                running=live.running,
+                has_work=live.has_work,
+                left=sum(one.name.startswith("holdfast-call-") for one in threads),
+                offers=[(one.call_id, one.runner, one.timeout) for one in live.offers()],
+                failure=None if failure is None else fault_of(failure),
+                children=live.children_busy,
             )
 
 
 METHODS = callable_methods(
     Worker,
-    "ping",
-    "drain",
-    "hand_over",
-    "drive",
-    "check",
-    "open",
-    "execute",
-    "begin",
-    "go_on",
-    "report_state",
-    "pending_confirmations",
-    "set_tools",
-    "close",
+    "ping drain hand_over drive check open execute begin go_on report_state pending_confirmations"
+    " set_tools close",
 )
 """The methods that the server may call."""
 

@@ -14,18 +14,16 @@ from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConversationClosed, StoreError
 from holdfast.server.claims import OfferedCall
-from holdfast.server.local_conversation import OpenConversation
+from holdfast.server.records import HOSTED
+from holdfast.server.workers import channel as ch
 from holdfast.server.workers import store_proxy
-from holdfast.server.workers.channel import InvalidMessage, WorkerChannel, callable_methods
 from holdfast.server.workers.deaths import WorkerDied, how_it_ended
-from holdfast.server.workers.messages import AgentReport, Order, WorkerState, error_of
 from holdfast.server.workers.store_proxy import WorkerStoreProxy
 
 if TYPE_CHECKING:
-    from holdfast.server.building import BuiltAgent
+    from holdfast.server.agents import BuiltAgent
     from holdfast.server.notifying_store import NotifyingStore
     from holdfast.server.records import ConversationRecord
-    from holdfast.server.shapes import ToolStanding
     from holdfast.server.workers.processes import WorkerProcess
     from holdfast.tools.sources import SourceHealth
 
@@ -56,7 +54,7 @@ class WorkerConnection:
         self.id = id
         self.process = process
         self.patience = patience
-        self.channel = WorkerChannel(process.channel, METHODS, self._handle, self._stated)
+        self.channel = ch.WorkerChannel(process.channel, METHODS, self._handle, self._stated)
         self.imported = ""  # the module that the worker imported last
         self.gone = threading.Event()
         self.died: WorkerDied | None = None
@@ -67,10 +65,7 @@ class WorkerConnection:
         self._thread = threading.Thread(
             target=self._listen, name=f"holdfast-worker-{id}", daemon=True
         )
-
-    def start(self) -> None:
-        """Start to listen."""
-        self._thread.start()
+        self.start = self._thread.start
 
     def kill(self, why: str) -> None:
         """Kill the worker. `why` completes a sentence about it, such as "did not stop"."""
@@ -78,9 +73,8 @@ class WorkerConnection:
         self.process.kill()
 
     def tend(self, now: float, late: bool) -> None:
-        """Check that the worker is alive. Called about twice a second; does not wait. `late`
-        means that this process was suspended or slow itself, so that missing signs of life prove
-        nothing."""
+        """Check about twice a second that the worker is alive, without waiting. If `late`, this
+        process was suspended or slow itself, so missing signs of life prove nothing."""
         heartbeat, heard = self.patience.heartbeat, self.channel.heard
         if late or self._handling or self.gone.is_set() or not self.channel.waiting():
             self._pinged = None
@@ -108,7 +102,6 @@ class WorkerConnection:
         self.imported = module
 
     def log(self, level: int, text: str) -> None:
-        """Write a line of the worker to the server's log."""
         _log.log(level, "conversation %s: in its worker: %s", self.id, text)
 
     def pong(self) -> None:
@@ -120,13 +113,13 @@ class WorkerConnection:
     def _handle(self, number: int | None, method: str, arguments: tuple[Any, ...]) -> None:
         getattr(self, method)(*arguments)  # not `METHODS[method].function`: subclasses override
 
-    def _stated(self, state: WorkerState) -> None:
+    def _stated(self, state: ch.WorkerState) -> None:
         pass
 
     def _listen(self) -> None:
         try:
             self.channel.listen()
-        except InvalidMessage as error:
+        except ch.InvalidMessage as error:
             self._why = self._why or f"sent an invalid message ({error}) and was killed"
         except Exception as error:
             _log.exception("conversation %s: reading from its worker failed", self.id)
@@ -164,13 +157,13 @@ class WorkerConnection:
         return f". Its crash report:\n{report[-_MAX_CRASH_CHARACTERS:]}" if report else ""
 
 
-_OWN_METHODS = callable_methods(WorkerConnection, "importing", "log", "pong", "transient")
+_OWN_METHODS = ch.callable_methods(WorkerConnection, "importing log pong transient")
 assert not _OWN_METHODS.keys() & store_proxy.METHODS.keys(), "two methods have one name"
 METHODS = _OWN_METHODS | store_proxy.METHODS
 
 
-class WorkerConversation(WorkerConnection, OpenConversation):
-    """An `OpenConversation` in a worker process. `order` returns the worker's instructions for a
+class WorkerConversation(WorkerConnection):
+    """An open conversation in a worker process. `order` returns the worker's instructions for a
     record, `note` receives its notifications, and `moved` is called when it makes progress."""
 
     def __init__(
@@ -179,7 +172,7 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         process: WorkerProcess,
         store: NotifyingStore,
         patience: Patience,
-        order: Callable[[ConversationRecord], Order],
+        order: Callable[[ConversationRecord], ch.Order],
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
         moved: Callable[[], None],
@@ -191,25 +184,22 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         self._note = note
         self._leave = leave
         self._left = False
-        self._store_proxy = WorkerStoreProxy(
-            store, record.store_id, self._tell_news, moved, store.recorded
-        )
+        self._store_proxy = WorkerStoreProxy(store, record.store_id, self._tell_news, moved)
         self._lock = threading.Lock()
-        self._state = WorkerState(0, False, False, 0, [])
+        self._state = ch.WorkerState(0, False, False, 0, [])
         self._hosted = False
         self._driving = 0
         self._news = False  # True if the worker must still be told about new commands
         self._interrupted: float | None = None  # the deadline for a stop after an interrupt
         self._lingers: float | None = None  # the deadline for the end of abandoned calls
-        self._report = AgentReport([], [])
+        self.report = ch.AgentReport([], [])
 
-    def open(self, order: Order, hosted: bool) -> AgentReport:
-        """Open the conversation in the worker. Raises the errors of building its agent, and
-        `WorkerDied`."""
-        self._report = self.channel.call("open", order, hosted, type=AgentReport)
+    def open(self, order: ch.Order) -> ch.AgentReport:
+        hosted = self.record.driven == HOSTED
+        self.report = self.channel.call("open", order, hosted, type=ch.AgentReport)
         self._hosted = hosted
-        self._store_proxy.status = self._store_proxy.status or self._report.status
-        return self._report
+        self._store_proxy.status = self._store_proxy.status or self.report.status
+        return self.report
 
     # --- requests ---
 
@@ -224,10 +214,6 @@ class WorkerConversation(WorkerConnection, OpenConversation):
     def begin(self, hosted: bool) -> None:
         self.channel.call("begin", hosted)
         self._hosted = self._hosted or hosted
-
-    def go_on(self) -> None:
-        """Set `running`, so that a run that was cut off continues."""
-        self.channel.call("go_on")
 
     def execute(self, command: cmd.Command, key: str | None = None) -> None:
         if isinstance(command, cmd.Interrupt) and self._driving:
@@ -280,7 +266,7 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         if self.died is not None:
             return self.died
         fault = self._state.failure
-        return None if fault is None else error_of(fault)
+        return None if fault is None else ch.error_of(fault)
 
     def offers(self) -> list[OfferedCall]:
         return [OfferedCall(*offer) for offer in self._state.offers]
@@ -290,16 +276,12 @@ class WorkerConversation(WorkerConnection, OpenConversation):
 
     # --- tools ---
 
-    @property
-    def standings(self) -> tuple[list[ToolStanding], list[str]]:
-        return self._report.standings, self._report.warnings
-
     def services(self) -> list[SourceHealth] | None:
         """Return None, because the connections are in the worker."""
         return None
 
     def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        self._report = self.channel.call("set_tools", self._order(record), type=AgentReport)
+        self.report = self.channel.call("set_tools", self._order(record), type=ch.AgentReport)
 
     def close(self, timeout: float) -> None:
         self.closing = self.died is None
@@ -318,27 +300,25 @@ class WorkerConversation(WorkerConnection, OpenConversation):
     # --- timer and listening thread ---
 
     def tend(self, now: float, late: bool) -> None:
-        """Do the checks of `WorkerConnection.tend`. Also check that the worker stops after an
-        interrupt, and that no abandoned call keeps running while the conversation rests."""
+        """Also check that the worker stops after an interrupt, and that no abandoned call keeps
+        running while the conversation rests."""
         super().tend(now, late)
         if self._news:
             self._tell_news()
-        interrupted = self._interrupted
+        interrupted, grace = self._interrupted, self.patience.grace
         if interrupted is not None and self._driving and now >= interrupted:
             if self.status is RUNNING:  # the conversation was resumed meanwhile
                 self._interrupted = None
             else:
-                self.kill(
-                    f"did not stop within {self.patience.grace:g} s of an interrupt and was killed"
-                )
+                self.kill(f"did not stop within {grace:g} s of an interrupt and was killed")
         if not self._state.left or self._driving or self.closing:
             self._lingers = None
         elif self._lingers is None:
-            self._lingers = now + self.patience.grace
+            self._lingers = now + grace
         elif now >= self._lingers:
             self.kill("had abandoned calls that did not end, and was killed")
         else:
-            self.channel.nudge_call("report_state")
+            self.channel.nudge("report_state", number=0)
 
     def transient(self, kind: str, data: bytes) -> None:
         self._note(kind, lambda: data)
@@ -363,7 +343,7 @@ class WorkerConversation(WorkerConnection, OpenConversation):
         if self.channel.nudge("drain"):
             self._news = False
 
-    def _stated(self, state: WorkerState) -> None:
+    def _stated(self, state: ch.WorkerState) -> None:
         with self._lock:
             if state.at > self._state.at:
                 self._state = state

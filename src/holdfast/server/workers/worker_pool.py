@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -17,12 +18,12 @@ from holdfast.agent.agent import Agent
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.llm.scripted import ScriptedLLM
-from holdfast.server.building import AgentParts, BuiltAgent
+from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
-from holdfast.server.records import DEFAULT, HOSTED, RUN, ConversationRecord
+from holdfast.server.records import DEFAULT, RUN, ConversationRecord
+from holdfast.server.workers.channel import AgentReport, Order
 from holdfast.server.workers.deaths import Deaths, WorkerDied
-from holdfast.server.workers.messages import AgentReport, Order
 from holdfast.server.workers.processes import WorkerProcesses
 from holdfast.server.workers.worker_conversation import (
     Patience,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-T = TypeVar("T")
+W = TypeVar("W", bound=WorkerConnection)
 
 _TICK_SECONDS = 0.5  # the period in which workers are checked
 # A check after this time is late: the machine is busy, or this process was suspended.
@@ -83,9 +84,9 @@ class WorkerPool:
         self.processes = WorkerProcesses(memory * 1024 * 1024)
 
     def check(self, wanted: AgentParts, workdir: str) -> BuiltAgent:
-        """Build an agent in a temporary worker, so that no client code is imported here or where
-        a conversation runs. The agent in the returned value is a stand-in. Raises the errors of
-        building the agent."""
+        """Build an agent in a temporary worker, so that its code is imported neither here nor in a
+        conversation's worker. The returned agent is a stand-in. Raises the errors of building
+        it."""
         tried = time.monotonic()
         refused = {
             module: how
@@ -93,26 +94,19 @@ class WorkerPool:
             if tried - at < _HARMFUL_SECONDS
         }
 
-        def make(order: Order) -> tuple[None, AgentReport]:
-            talk = self._talk(WorkerConnection("(to be)", self.processes.start(), self._patience))
+        def make(order: Order) -> AgentReport:
+            talk = self._start(WorkerConnection("(to be)", self.processes.start(), self._patience))
             try:
-                order = msgspec.structs.replace(order, folder=str(talk.process.folder))
-                report: AgentReport = self._blaming(
-                    talk, lambda: talk.channel.call("check", order, type=AgentReport)
+                return self._blaming(
+                    talk, order, lambda order: talk.channel.call("check", order, type=AgentReport)
                 )
-                return None, report
             finally:
                 self._end(talk)
 
-        order = self._order("(to be)", wanted, workdir, refused)
-        _, made = self._tried(order, make, lambda _: None)
+        made = self._tried(self._order("(to be)", wanted, workdir, refused), make)
         with self._lock:
-            for module in {one.module for one in made.standings}:
-                if (
-                    module in self._harms
-                    and self._harms[module][1] < tried
-                    and module not in refused
-                ):
+            for module in {one.module for one in made.standings} - refused.keys():
+                if module in self._harms and self._harms[module][1] < tried:
                     del self._harms[module]
         return BuiltAgent(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
 
@@ -124,48 +118,40 @@ class WorkerPool:
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
     ) -> WorkerConversation:
-        """Open the conversation of a record in a worker of its own.
-
-        `leave` is called when the conversation is closed, but not if this method raises. Raises
-        the errors of building the agent, and `WorkerDied`.
-        """
+        """Open a conversation in a worker of its own. `leave` is called when the conversation is
+        closed, not if this method raises. Raises the errors of building the agent, and
+        `WorkerDied`."""
         id = record.store_id
 
         def ordered(record: ConversationRecord) -> Order:
-            return self._order(
-                id,
-                wanted(record),
-                workdir,
-                {module: how for module, (how, _) in self._harms.items()},
-            )
+            refused = {module: how for module, (how, _) in self._harms.items()}
+            return self._order(id, wanted(record), workdir, refused)
 
-        def make(order: Order) -> tuple[WorkerConversation, AgentReport]:
-            process = self.processes.start()
-            live = WorkerConversation(
-                record,
-                process,
-                self._store,
-                self._patience,
-                ordered,
-                note,
-                leave,
-                lambda: self._deaths.reset(id),
+        def make(order: Order) -> AgentReport:
+            nonlocal live
+            process, moved = self.processes.start(), partial(self._deaths.reset, id)
+            live = self._start(
+                WorkerConversation(
+                    record, process, self._store, self._patience, ordered, note, leave, moved
+                )
             )
-            self._talk(live)
             try:
-                order = msgspec.structs.replace(order, folder=str(process.folder))
-                opened = self._blaming(live, lambda: live.open(order, record.driven == HOSTED))
-                return live, opened
+                made = self._blaming(live, order, live.open)
             except BaseException:
                 self._end(live)
                 raise
+            if made.stuck:
+                self._end(live)  # otherwise that import would continue beside the conversation
+            return made
 
-        live, made = self._tried(ordered(record), make, self._end)
+        live: WorkerConversation | None = None
+        made = self._tried(ordered(record), make)
+        assert live is not None
         for warning in made.warnings:
             _log.warning("conversation %s: %s", id, warning)
         if record.driven == RUN and live.status is ConversationStatus.RUNNING:
             try:
-                live.go_on()
+                live.channel.call("go_on")
             except BaseException:
                 self._end(live)
                 raise
@@ -173,33 +159,22 @@ class WorkerPool:
 
     # --- workers ---
 
-    def _tried(
-        self,
-        order: Order,
-        make: Callable[[Order], tuple[T, AgentReport]],
-        end: Callable[[T], None],
-    ) -> tuple[T, AgentReport]:
+    def _tried(self, order: Order, make: Callable[[Order], AgentReport]) -> AgentReport:
         """Return the result of `make` for an order, without the modules that turn out to kill or
         hang their importer."""
         for _ in range(_MAX_TRIES):
             try:
-                found, made = make(order)
+                made = make(order)
             except _Harmed as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
-                harms = {
-                    harmed.module: (
-                        f"the process that imported the module {harmed.module!r} {harmed.died.how}"
-                    )
-                }
+                how = f"the process that imported the module {harmed.module!r} {harmed.died.how}"
+                harms = {harmed.module: how}
             else:
-                harms = {
-                    module: f"the import of the module {module!r} did not end in time"
-                    for module in made.stuck
-                }
-                if not harms:
-                    return found, made
-                end(found)  # otherwise that import would continue beside the conversation
+                if not made.stuck:
+                    return made
+                late = "the import of the module {!r} did not end in time"
+                harms = {module: late.format(module) for module in made.stuck}
             now = time.monotonic()
             with self._lock:
                 if len(self._harms) >= _MAX_HARMFUL:
@@ -211,16 +186,19 @@ class WorkerPool:
             " imported them."
         )
 
-    def _blaming(self, talk: WorkerConnection, ask: Callable[[], T]) -> T:
-        """Return the result of `ask`. If the worker dies during an import, blame the module."""
+    def _blaming(
+        self, talk: WorkerConnection, order: Order, ask: Callable[[Order], AgentReport]
+    ) -> AgentReport:
+        """Return the result of `ask` for an order in the worker's folder. If the worker dies
+        during an import, blame the module."""
         try:
-            return ask()
+            return ask(msgspec.structs.replace(order, folder=str(talk.process.folder)))
         except WorkerDied as died:
             if talk.imported:
                 raise _Harmed(talk.imported, died) from None
             raise
 
-    def _talk(self, talk: Any) -> Any:
+    def _start(self, talk: W) -> W:
         with self._lock:
             self._talks.add(talk)
             if self._timer is None and not self._stop.is_set():
@@ -253,14 +231,16 @@ class WorkerPool:
     # --- orders ---
 
     def _order(self, id: str, wanted: AgentParts, workdir: str, refused: dict[str, str]) -> Order:
-        """Return the order for a worker. Of the server's variables it contains only those that
-        the agent uses and may have."""
+        """Return the order for a worker. It has only those variables that the agent uses and may
+        have."""
         form = wanted.form
         if wanted.tenant == DEFAULT:
             named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
             known = {name: value for name, value in self._variables.items() if name in named}
         else:
             form, known = own_variables(form, self._variables)
+        policy = self._policy
+        below = [f"{package}.*" for package in policy.packages]
         return Order(
             id=id,
             form=msgspec.json.encode(form),
@@ -268,16 +248,9 @@ class WorkerPool:
             variables=known,
             tools=msgspec.json.encode(wanted.tools),
             options=msgspec.json.encode(wanted.options),
-            patterns=[
-                *self._policy.patterns,
-                *(
-                    pattern
-                    for package in self._policy.packages
-                    for pattern in (package, f"{package}.*")
-                ),
-            ],
+            patterns=[*policy.patterns, *policy.packages, *below],
             refused=refused,
-            import_timeout=self._policy.import_timeout,
+            import_timeout=policy.import_timeout,
             workdir=workdir,
             folder="",
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
@@ -286,7 +259,6 @@ class WorkerPool:
     # --- monitoring and shutdown ---
 
     def count(self) -> int:
-        """Return the number of live workers."""
         return len(self.processes.pids())
 
     def close(self) -> None:
