@@ -62,11 +62,6 @@ class Catalogue:
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
-    @property
-    def pinned(self) -> bool:
-        """True if remote definitions are compared with approved ones."""
-        return self._pins is not None
-
     def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
         """Replace the registered tools `old` by `new` in one step.
 

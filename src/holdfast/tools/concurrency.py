@@ -66,7 +66,6 @@ class ConcurrencyLimits:
                 raise ConfigurationError(
                     f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
                 )
-        self.calls = dict(concurrency)
         self._caps = [
             (pattern, ConcurrencyLimit(calls)) for pattern, calls in sorted(concurrency.items())
         ]

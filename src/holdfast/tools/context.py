@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
@@ -90,22 +91,13 @@ class Cancellation:
 
 
 class CompletionModel(Protocol):
-    """The calling agent's model, as tools see it. `LLM` and every `Model` satisfy it."""
+    """The calling agent's model, as tools see it: see `LLM`. Every `Model` satisfies it."""
 
     @property
-    def model(self) -> str:
-        """The model's name."""
-        ...
-
+    def model(self) -> str: ...
     def completion(
-        self,
-        messages: Any,
-        *,
-        system: str | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> CompletionAnswer:
-        """Return one answer; see `LLM.completion`."""
-        ...
+        self, messages: Any, *, system: str | None = None, cancelled: Cancellation | None = None
+    ) -> CompletionAnswer: ...
 
 
 class CompletionAnswer(Protocol):
@@ -135,27 +127,13 @@ class ChildConversation(Protocol):
 
     @property
     def id(self) -> str: ...
-
-    def send_message(self, message: str | Message | ContentLike, *, sender: str = "user") -> object:
-        """See `Conversation.send_message`."""
-        ...
-
-    def run(self) -> ChildState:
-        """See `Conversation.run`."""
-        ...
-
-    def start_thread(self) -> None:
-        """See `Conversation.start_thread`."""
-        ...
-
-    def interrupt(self) -> None:
-        """See `Conversation.interrupt`."""
-        ...
-
-    def close(self, timeout: float = 5.0) -> None:
-        """See `Conversation.close`."""
-        ...
-
+    def send_message(
+        self, message: str | Message | ContentLike, *, sender: str = "user"
+    ) -> object: ...
+    def run(self) -> ChildState: ...
+    def start_thread(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def close(self, timeout: float = 5.0) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *failure: object) -> None: ...
 
@@ -270,23 +248,9 @@ class ToolContext:
 
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
         """Return a copy of the context with another cancellation flag."""
-        copy = ToolContext(
-            self.conversation_id,
-            self.call_id,
-            self.attempt,
-            cancelled,
-            self.runtime,
-            self._progress,
-            self._on_close,
-            self._mark,
-            self.asks,
-            self.llm,
-            self.outputs,
-            self.spawns,
-            self.team,
-        )
-        copy.loop = self.loop
-        return copy
+        inner = copy(self)
+        inner.cancelled, inner._waits = cancelled, ()
+        return inner
 
     def output(self, call_id: str) -> ToolResult:
         """Return the whole result of an earlier call of the conversation, even if the model saw
@@ -363,9 +327,8 @@ class ToolContext:
     def asked_for(self) -> tuple[float, bool]:
         """Return the seconds spent on questions to the user, and whether one is open now."""
         now, waits = time.monotonic(), self._waits
-        return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(
-            len(wait) < 2 for wait in waits
-        )
+        spent = sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits])
+        return spent, any(len(wait) < 2 for wait in waits)
 
     def spawn(
         self,
@@ -398,14 +361,12 @@ class ToolContext:
         conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
         """
         if self.spawns is None:
-            if self.conversation_id and not self.call_id:
-                raise ConfigurationError(
-                    "spawn: a hook that is not around a tool call has no children, because a"
-                    " child's id derives from its call's. Use Conversation(agent, store) here, or"
-                    " spawn in a tool or in a hook on tool."
-                )
             raise ConfigurationError(
-                "spawn: this call is not of a conversation, so it has no children. Use"
+                "spawn: a hook that is not around a tool call has no children, because a child's id"
+                " derives from its call's. Use Conversation(agent, store) here, or spawn in a tool"
+                " or in a hook on tool."
+                if self.conversation_id and not self.call_id
+                else "spawn: this call is not of a conversation, so it has no children. Use"
                 " Conversation(agent)."
             )
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime)

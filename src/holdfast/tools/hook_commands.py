@@ -75,11 +75,7 @@ def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
         found = msgspec.json.decode(out)
     except ValueError as error:
         raise HookFailed(f"failed: the command's output is not JSON: {error}") from error
-    permitted = (
-        *(("deny",) if place.denies else ()),
-        *(("context",) if place.adds else ()),
-        *place.keys,
-    )
+    permitted = [*(["deny"] * place.denies), *(["context"] * place.adds), *place.keys]
     if not isinstance(found, dict):
         raise HookFailed(
             f"failed: the command printed a JSON {type(found).__name__}; it must print an object"

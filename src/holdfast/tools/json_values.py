@@ -39,7 +39,8 @@ class _Frozen:
 
     def copy(self: Any) -> Any:
         """Return a plain container with the same values."""
-        return dict(self) if isinstance(self, dict) else list(self)
+        plain: Any = dict if isinstance(self, dict) else list
+        return plain(self)
 
     __copy__ = copy
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -107,14 +109,13 @@ class ToolManager:
         self._tools = ToolSet(self._catalogue)
         self._shared: ToolManager | None = None  # the manager that this one extends
         self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
-        self._hooks = Hooks(tuple(hooks)) if hooks else None
-        self._concurrency = (
-            ConcurrencyLimits(_patterns("concurrency", concurrency)) if concurrency else None
-        )
-        self._overflow = (
-            Overflow(_patterns("result_limit", result_limit), result_dir) if result_limit else None
-        )
-        self._is_limited = bool(concurrency or result_limit)
+        calls = _patterns("concurrency", concurrency or {})
+        lengths = _patterns("result_limit", result_limit or {})
+        self._rules = CallRules(tuple(hooks), calls, lengths, pins is not None)
+        self._hooks = Hooks(self._rules.hooks) if hooks else None
+        self._concurrency = ConcurrencyLimits(calls) if calls else None
+        self._overflow = Overflow(lengths, result_dir) if lengths else None
+        self._is_limited = bool(calls or lengths)
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
                 f"tools takes a list of Tool objects or functions, not {tools!r}."
@@ -237,12 +238,7 @@ class ToolManager:
     @property
     def rules(self) -> CallRules:
         """The rules of calls as they were configured."""
-        return CallRules(
-            () if self._hooks is None else self._hooks.hooks,
-            {} if self._concurrency is None else dict(self._concurrency.calls),
-            {} if self._overflow is None else dict(self._overflow.limits),
-            self._catalogue.pinned,
-        )
+        return self._rules
 
     # --- services ---
 
@@ -274,18 +270,17 @@ class ToolManager:
             )
         if discovery is None:
             return []
-        wanted = self._catalogue.wanted_services
-        ids = (
-            [one for one, source in sources.items() if not source.lazy or one in wanted]
-            if id is None
-            else [id]
-        )
-        if id is not None:
-            self._catalogue.want([id])
+        if id is None:
+            wanted = self._catalogue.wanted_services
+            ids = [one for one, source in sources.items() if not source.lazy or one in wanted]
+            discovery.ask(ids, force)
+        else:
+            ids = [id]
+            self._catalogue.want(ids)
             if force:
                 self._catalogue.restore(id)
-        discovery.ask(ids, force)
-        if id is not None:  # an earlier discovery may have left out tools that are wanted now
+            discovery.ask(ids, force)
+            # An earlier discovery may have left out tools that are wanted now.
             self._offer_again(discovery, ids)
         origins = self._catalogue.origins
         return [tool for name, tool in self._tools.tools.items() if origins.get(name) in ids]
@@ -323,10 +318,9 @@ class ToolManager:
         lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
         out = {**self._catalogue.removed, **self._catalogue.held}
-        lists = [offer[0] for id in lazy if (offer := discovery.offered(id)) is not None]
-        matches = best_matches(
-            words, [tool for tools in lists for tool in tools if tool.name not in out], limit
-        )
+        offers = [offer for id in lazy if (offer := discovery.offered(id)) is not None]
+        candidates = [tool for tools, _ in offers for tool in tools if tool.name not in out]
+        matches = best_matches(words, candidates, limit)
         self._catalogue.want(tools=[tool.name for tool in matches])
         self._offer_again(discovery, lazy)
         return [tool for tool in matches if tool.name in self._catalogue.tools]
@@ -386,14 +380,12 @@ class ToolManager:
                 if tool is not None:
                     return tool
         for id in ids:
-            if id in self.errors:
-                raise self._tools.not_found(
-                    name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}."
-                )
-            if discovery.offered(id) is None:
-                raise self._tools.not_found(
-                    name, f"Its service {id!r} was not asked for its tools yet."
-                )
+            error = self.errors.get(id)
+            if error is not None or discovery.offered(id) is None:
+                why = "was not asked for its tools yet"
+                if error is not None:
+                    why = f"could not be asked: {error.rstrip('.')}"
+                raise self._tools.not_found(name, f"Its service {id!r} {why}.")
         return None
 
     def _refuse_held(self, name: str) -> None:
@@ -453,19 +445,15 @@ class ToolManager:
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
-        if names is None:
-            self.discover()
         if names is not None:
-            return copy_json(
-                [styles.definition(definition(self.get(name)), style) for name in names]
-            )
+            chosen = [definition(self.get(name)) for name in names]
+            return copy_json([styles.definition(tool, style) for tool in chosen])
+        self.discover()
         definitions = self.definitions()
         cached = self._styled_definitions.get(style)
         if cached is None or cached[0] is not definitions:
-            cached = self._styled_definitions[style] = (
-                definitions,
-                [styles.definition(tool, style) for tool in definitions],
-            )
+            styled = [styles.definition(tool, style) for tool in definitions]
+            cached = self._styled_definitions[style] = (definitions, styled)
         return copy_json(cached[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
@@ -488,22 +476,17 @@ class ToolManager:
 
     def summary(self) -> dict[str, Any]:
         """Return the number of tools by type and category, and the state of each service."""
-        types: dict[str, int] = {}
-        categories: dict[str, int] = {}
-        for tool in self._tools.tools.values():
-            types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
-            categories[tool.category] = categories.get(tool.category, 0) + 1
+        tools = self._tools.tools.values()
         discovery = self._services.discovery
         offered = {} if discovery is None else discovery.summary()
-        services = {
-            id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
-            for id, offer in offered.items()
-        }
         return {
-            "tools": len(self._tools.tools),
-            "types": types,
-            "categories": categories,
-            "services": services,
+            "tools": len(tools),
+            "types": dict(Counter(tool.tool_type for tool in tools)),
+            "categories": dict(Counter(tool.category for tool in tools)),
+            "services": {
+                id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
+                for id, offer in offered.items()
+            },
             "held": self.held,
         }
 
@@ -530,31 +513,19 @@ class ToolManager:
         import asyncio
 
         context = context or ToolContext()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[ToolResult] = loop.create_future()
+        future: Future[ToolResult] = Future()
+        future.set_running_or_notify_cancel()  # a cancel reaches the call through its context
 
-        def settle(result: ToolResult | None, error: BaseException | None) -> None:
-            if not done.done():
-                if error is not None:
-                    done.set_exception(error)
-                elif result is not None:
-                    done.set_result(result)
+        def work() -> None:
+            try:
+                future.set_result(self.call(name, arguments, context))
+            except BaseException as error:
+                future.set_exception(error)
 
         # Not asyncio.to_thread: nested calls would use up its few threads.
-        def work() -> None:
-            result, failure = None, None
-            try:
-                result = self.call(name, arguments, context)
-            except BaseException as error:
-                failure = error
-            try:
-                loop.call_soon_threadsafe(settle, result, failure)
-            except RuntimeError:
-                pass  # the host's loop is gone
-
         start_thread(work, f"holdfast-call-{name}")
         try:
-            return await done
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             context.cancelled.cancel()
             raise
@@ -624,8 +595,7 @@ class ToolManager:
             if changed is not call:
                 result = hooks.with_arguments(result, changed)
             result = hooks.after(changed, result, context)
-        if self._overflow is not None:
-            result = self._overflow.shown(call.name, call.id, result)
+        result = self._shown(call, result)
         return hooks.with_context(result, added) if hooks is not None and added else result
 
     def refused(
@@ -664,14 +634,17 @@ class ToolManager:
         """Apply hooks and limits to a result that did not come from a call here, such as that of
         a tool's `reconcile`. `hooks` as in `run`."""
         hooks = hooks or self._hooks
-        try:
-            if hooks is not None:
+        if hooks is not None:
+            try:
                 result = hooks.after(call, result, context)
-        except ToolError as error:
-            return _failed(error, hooks)
-        if self._overflow is not None:
-            result = self._overflow.shown(call.name, call.id, result)
-        return result
+            except ToolError as error:
+                return _failed(error, hooks)
+        return self._shown(call, result)
+
+    def _shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        return (
+            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        )
 
     def __enter__(self) -> ToolManager:
         return self
@@ -692,9 +665,9 @@ class ToolManager:
         self._services.close()
 
 
-def _patterns(argument: str, limit: Any) -> Mapping[str, int]:
+def _patterns(argument: str, limit: Any) -> dict[str, int]:
     if isinstance(limit, Mapping):
-        return cast("Mapping[str, int]", limit)
+        return dict(cast("Mapping[str, int]", limit))
     if isinstance(limit, int) and not isinstance(limit, bool):
         return {"*": limit}
     raise ConfigurationError(

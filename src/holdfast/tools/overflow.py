@@ -38,7 +38,7 @@ class Overflow:
             raise ConfigurationError(
                 "result_limit needs result_dir, a folder for the texts over the limit."
             )
-        self.limits = dict(limits)
+        self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
@@ -49,7 +49,7 @@ class Overflow:
         is not.
         """
         limit = min(
-            (limit for pattern, limit in self.limits.items() if fnmatchcase(name, pattern)),
+            (limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)),
             default=None,
         )
         if limit is None or result.meta.get(OUTPUT) is True:
