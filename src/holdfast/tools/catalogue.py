@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
@@ -17,6 +17,8 @@ from holdfast.tools.tool import Tool
 if TYPE_CHECKING:
     from holdfast.tools.pins import Pins
     from holdfast.tools.sources import Source
+
+T = TypeVar("T")
 
 _log = logging.getLogger("holdfast.tools")
 
@@ -47,14 +49,8 @@ class Catalogue:
         self.held: dict[str, HeldTool] = {}
         self._pins = pins
         self._approvals = 0
-        # The version of each service's latest offer.
-        self._versions: dict[str, int] = {}
-        # The position of each service in the configuration.
-        self._places: dict[str, int] = {}
-        # The names of all tools that a service offers; a name keeps its position while offered.
-        self._order: dict[str, tuple[str, ...]] = {}
-        # The offered tools of each service that are wanted and not held back.
-        self._offered: dict[str, dict[str, Tool]] = {}
+        # The latest offer of each service, in the order of the configuration.
+        self._offers: dict[str, _Offer] = {}
         # Offered tools that another tool's name keeps out: service id by tool name.
         self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -69,13 +65,9 @@ class Catalogue:
         its definition is approved. Raises `ConfigurationError` if a name is taken; then nothing
         has changed.
         """
-        changes: dict[str, str] = {}
-        if self._pins is not None:
-            changes = {
-                tool.name: change
-                for tool in new
-                if tool.tool_type in _REMOTE_TYPES and (change := self._pins.check(tool))
-            }
+        remote = [tool for tool in new if tool.tool_type in _REMOTE_TYPES]
+        changes = self._pins.check_all(remote) if self._pins is not None and remote else {}
+        names = {tool.name for tool in new}
         with self._lock:
             out = {name for name in old if name not in self.origins}
             held = {
@@ -83,11 +75,7 @@ class Catalogue:
                 for name, entry in self.held.items()
                 if name not in out or entry.origin is not None
             }
-            canonical = (
-                {wire: name for wire, name in self._canonical.items() if name not in out}
-                if out
-                else dict(self._canonical)
-            )
+            canonical = {wire: name for wire, name in self._canonical.items() if name not in out}
             added: dict[str, Tool] = {}
             for tool in new:
                 name, wire = tool.name, wire_name(tool.name)
@@ -104,20 +92,15 @@ class Catalogue:
                     held[name] = HeldTool(tool, changes[name], None)
                 else:
                     canonical[wire], added[name] = name, tool
-            self.removed = {
-                name: origin
-                for name, origin in self.removed.items()
-                if name not in added and name not in changes
-            }
             self.held = held
-            kept = {
+            self.removed = _without(self.removed, names)
+            tools = {
                 name: added.get(name, tool)
                 for name, tool in self.tools.items()
                 if name not in out or name in added
-            }
-            tools = {**kept, **added}
+            } | added
             local = {name: tool for name, tool in tools.items() if name not in self.origins}
-            self._replace({**local, **tools})
+            self._replace(local | tools)
         for name, change in changes.items():
             _warn_held_back(name, change)
 
@@ -132,11 +115,11 @@ class Catalogue:
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
                 self.removed[name] = origin
-                self._offered[origin] = {
-                    key: tool for key, tool in self._offered.get(origin, {}).items() if key != name
-                }
-            self.held = {key: entry for key, entry in self.held.items() if key != name}
-            self._replace({key: tool for key, tool in self.tools.items() if key != name})
+                if offer := self._offers.get(origin):
+                    tools = _without(offer.tools, [name])
+                    self._offers[origin] = offer._replace(tools=tools)
+            self.held = _without(self.held, [name])
+            self._replace(_without(self.tools, [name]))
         return removed
 
     def restore(self, id: str) -> None:
@@ -173,10 +156,8 @@ class Catalogue:
     def place(self, ids: Iterable[str]) -> None:
         """Append services to the order of services. A service that has a place keeps its place."""
         with self._lock:
-            self._places = {
-                **self._places,
-                **{id: len(self._places) + n for n, id in enumerate(ids)},
-            }
+            for id in ids:
+                self._offers.setdefault(id, _Offer())
 
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
         """Request these tools, and all tools of these lazy services, once they are offered."""
@@ -198,68 +179,57 @@ class Catalogue:
             with self._lock:
                 if approvals != self._approvals:
                     continue
-                if version < self._versions.get(source.id, 0):
+                earlier = self._offers.get(source.id, _Offer())
+                if version < earlier.version:
                     return
-                self._versions[source.id] = version
                 before = self.held
                 held = {name: entry for name, entry in before.items() if entry.origin != source.id}
-                for tool in offered:
-                    if (
-                        tool.name in changes
-                        and tool.name not in held
-                        and tool.name not in self.removed
-                    ):
-                        held[tool.name] = HeldTool(tool, changes[tool.name], source.id)
+                free = [tool for tool in offered if tool.name not in self.removed]
+                for tool in free:
+                    if tool.name in changes:
+                        entry = HeldTool(tool, changes[tool.name], source.id)
+                        held.setdefault(tool.name, entry)
                 self.held = held
                 everything = not source.lazy or source.id in self.wanted_services
-                new = {
-                    tool.name: tool
-                    for tool in offered
-                    if (everything or tool.name in self.wanted_tools)
-                    and tool.name not in held
-                    and tool.name not in self.removed
-                }
-                self._arrange(source.id, offered, new)
+                names = [tool.name for tool in offered]
+                stay = [name for name in earlier.order if name in names]
+                self._offers[source.id] = _Offer(
+                    version,
+                    tuple(dict.fromkeys([*stay, *names])),
+                    {
+                        tool.name: tool
+                        for tool in free
+                        if (everything or tool.name in self.wanted_tools) and tool.name not in held
+                    },
+                )
+                self._arrange()
             break
         for name, entry in held.items():
             if name not in before or before[name].change != entry.change:
                 _warn_held_back(name, entry.change)
 
-    def _arrange(self, id: str, offered: Sequence[Tool], wanted: dict[str, Tool]) -> None:
-        names = [tool.name for tool in offered]
-        stay = [name for name in self._order.get(id, ()) if name in names]
-        self._order[id] = tuple(dict.fromkeys([*stay, *names]))
-        self._offered[id] = wanted
+    def _arrange(self) -> None:
+        """Put the local tools and those of each offer in order."""
         tools = {name: tool for name, tool in self.tools.items() if name not in self.origins}
         taken = {wire_name(name) for name in tools}
         origins: dict[str, str] = {}
         refused: dict[str, str] = {}
-        reasons: dict[str, str] = {}
-        for service in sorted(
-            self._offered, key=lambda one: self._places.get(one, len(self._places))
-        ):
-            for name in self._order[service]:
-                tool = self._offered[service].get(name)
-                if tool is None:
-                    continue
-                if name in tools:
-                    refused[name], reasons[name] = service, "another tool has that name"
-                elif wire_name(name) in taken:
-                    refused[name], reasons[name] = (
-                        service,
-                        "model APIs would see it under another tool's name",
-                    )
-                else:
-                    tools[name], origins[name] = tool, service
+        for id, offer in self._offers.items():
+            for name in [name for name in offer.order if name in offer.tools]:
+                if wire_name(name) not in taken:
+                    tools[name], origins[name] = offer.tools[name], id
                     taken.add(wire_name(name))
-        for name in refused.keys() - self._refused:
-            _log.warning(
-                "%r of the service %r is left out: %s.", name, refused[name], reasons[name]
-            )
-        self._refused = refused
-        changed = list(tools.items()) != list(self.tools.items())
-        self.origins = origins
-        if changed:
+                    continue
+                refused[name] = id
+                if name not in self._refused:
+                    reason = (
+                        "another tool has that name"
+                        if name in tools
+                        else "model APIs would see it under another tool's name"
+                    )
+                    _log.warning("%r of the service %r is left out: %s.", name, id, reason)
+        self._refused, self.origins = refused, origins
+        if list(tools.items()) != list(self.tools.items()):
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> HeldTool:
@@ -283,7 +253,7 @@ class Catalogue:
         with self._lock:
             self._approvals += 1
             if self.held.get(name) is held:
-                self.held = {key: entry for key, entry in self.held.items() if key != name}
+                self.held = _without(self.held, [name])
         if held.origin is None:
             self.swap((), (held.tool,))
         return held
@@ -299,11 +269,9 @@ def unknown_tool_error(tools: Iterable[str], name: str, why: str = "") -> ToolNo
     """Return the error for a name that is not among `tools`."""
     names = list(tools)
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
-    hint = (
-        f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"
-        if near
-        else ""
-    )
+    hint = ""
+    if near:
+        hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"
     more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     reason = f" {why}" if why else ""
     return ToolNotFound(
@@ -319,6 +287,20 @@ class HeldTool(NamedTuple):
     tool: Tool
     change: str
     origin: str | None
+
+
+class _Offer(NamedTuple):
+    """The latest offer of a service."""
+
+    version: int = 0
+    # The names of all tools that the service offers; a name keeps its position while offered.
+    order: tuple[str, ...] = ()
+    # The offered tools that are wanted and not held back.
+    tools: dict[str, Tool] = {}
+
+
+def _without(members: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    return {name: member for name, member in members.items() if name not in names}
 
 
 def _warn_held_back(name: str, change: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
-from holdfast.tools import styles
+from holdfast.tools import running, styles
 from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
@@ -24,14 +24,7 @@ from holdfast.tools.json_values import copy_json
 from holdfast.tools.names import wire_name
 from holdfast.tools.overflow import Overflow
 from holdfast.tools.pins import Pins
-from holdfast.tools.running import (
-    StartThread,
-    checked_arguments,
-    error_result,
-    run_attempts,
-    run_once,
-    start_thread,
-)
+from holdfast.tools.running import StartThread, error_result, run_attempts, start_thread
 from holdfast.tools.services import ServiceSet
 from holdfast.tools.sources import Rooted, SourceHealth
 from holdfast.tools.tool import Callback, Tool
@@ -504,7 +497,9 @@ class ToolManager:
         tool = self.get(name)
         call = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
         with self._services.direct_call():
-            return self._apply_rules(tool, call, context or ToolContext(), run_once, self._hooks)
+            return self._apply_rules(
+                tool, call, context or ToolContext(), running.run_once, self._hooks
+            )
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
@@ -623,7 +618,7 @@ class ToolManager:
                     )
             tool = self._tools.find(call.name)
             if tool is not None:
-                checked_arguments(tool, call.arguments)
+                running.checked_arguments(tool, call.arguments)
         except ToolError as error:
             return _failed(error, hooks)
         return None

@@ -18,6 +18,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
 
@@ -57,13 +59,11 @@ class Parameters:
         self.required: set[str] = set()
         self.takes_any = False
         for name, parameter in signature.parameters.items():
-            annotation = hints.get(
-                name,
-                Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation,
-            )
             if name in bound:
                 continue
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given: Any = parameter.annotation
+            annotation = hints.get(name, Any if given is parameter.empty else given)
+            if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_any = True
             elif _is_context(annotation):
                 if self.context is not None:
@@ -72,19 +72,17 @@ class Parameters:
                         f" {self.context!r} and {name!r}."
                     )
                 self.context = name
-            elif parameter.kind in (
-                inspect.Parameter.VAR_POSITIONAL,
-                inspect.Parameter.POSITIONAL_ONLY,
-            ):
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
                     f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of"
                     " tools are named. Give it a plain parameter."
                 )
             else:
-                empty = parameter.default is inspect.Parameter.empty
-                self.fields[name] = (annotation, ... if empty else parameter.default)
-                if empty:
+                if parameter.default is parameter.empty:
+                    self.fields[name] = (annotation, ...)
                     self.required.add(name)
+                else:
+                    self.fields[name] = (annotation, parameter.default)
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations that can be resolved now. They are resolved one by one if a name
@@ -164,11 +162,8 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 safe += "_"
             renamed[safe] = name
             annotation = typing.Annotated[annotation, Field(alias=name)]
-        if (
-            name in docs
-            and not _described(annotation)
-            and not getattr(default, "description", None)
-        ):
+        extras: tuple[Any, ...] = (*getattr(annotation, "__metadata__", ()), default)
+        if name in docs and not any(getattr(extra, "description", None) for extra in extras):
             annotation = typing.Annotated[annotation, Field(description=docs[name])]
         fields[safe] = (annotation, default)
     config = ConfigDict(
@@ -189,7 +184,7 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
     schema.setdefault("properties", {})
     validate_python = model.__pydantic_validator__.validate_python
     failure = pydantic.ValidationError
-    extras = parameters.takes_any
+    takes_any = parameters.takes_any
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -199,17 +194,17 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         values: dict[str, Any] = instance.__dict__
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
-        return {**values, **(instance.__pydantic_extra__ or {})} if extras else values
+        return {**values, **(instance.__pydantic_extra__ or {})} if takes_any else values
 
     def validate_converted(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
         # pydantic converts "3" to 3, but not "[1, 2]" to a list.
         problems = error.errors(include_url=False)
-        mismatches = [
-            (item["loc"], item["input"], _CONTAINERS[item["type"]])
+        mismatches: list[Mismatch] = [
+            (item["loc"], item["input"], ["array" if item["type"] in _ARRAY_ERRORS else "object"])
             for item in problems
-            if item["type"] in _CONTAINERS
+            if item["type"] in _ARRAY_ERRORS or item["type"] in _OBJECT_ERRORS
         ]
-        changed = _convert_strings(arguments, mismatches) if mismatches else None
+        changed = _convert_strings(arguments, mismatches)
         if changed is not None:
             try:
                 return validate_python(changed)
@@ -222,24 +217,12 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
     return schema, validate
 
 
-_CONTAINERS = {
-    "list_type": ("array",),
-    "tuple_type": ("array",),
-    "set_type": ("array",),
-    "frozen_set_type": ("array",),
-    "iterable_type": ("array",),
-    "dict_type": ("object",),
-    "mapping_type": ("object",),
-    "model_type": ("object",),
-    "model_attributes_type": ("object",),
-    "dataclass_type": ("object",),
-}
-
-
-def _described(annotation: Any) -> bool:
-    return any(
-        getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ())
-    )
+# pydantic's errors for a value that is not a container.
+_ARRAY_ERRORS = ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type")
+_OBJECT_ERRORS = (
+    *("dict_type", "mapping_type"),
+    *("model_type", "model_attributes_type", "dataclass_type"),
+)
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -281,33 +264,25 @@ def check_schema(
                 f"Tool {tool!r}: {argument} has type {kind!r}, which is not one of"
                 f" {', '.join(sorted(_TYPES))}."
             )
-    for key in ("properties", "$defs"):
-        if not isinstance(copy.get(key, {}), dict):
-            raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has {key} {_short(copy[key])}; it takes a dict of"
-                " schemas by name."
-            )
-    required: Any = copy.get("required", [])
-    if not isinstance(required, list) or not all(
-        isinstance(name, str) for name in cast("list[Any]", required)
+    for key, form, takes in (
+        ("properties", dict[str, Any], "a dict of schemas by name"),
+        ("$defs", dict[str, Any], "a dict of schemas by name"),
+        ("required", list[str], "a list of property names"),
     ):
-        raise ConfigurationError(
-            f"Tool {tool!r}: {argument} has required {_short(required)}; it takes a list of"
-            " property names."
-        )
+        try:
+            msgspec.convert(copy.get(key, form()), form)
+        except msgspec.ValidationError:
+            raise ConfigurationError(
+                f"Tool {tool!r}: {argument} has {key} {_short(copy[key])}; it takes {takes}."
+            ) from None
     if untrusted:
         _checker(tool, argument, copy)
     return copy
 
 
-_OBJECT_KEYWORDS = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "patternProperties",
-    "$ref",
-}
+_OBJECT_KEYWORDS = frozenset(
+    "type properties required additionalProperties patternProperties $ref".split()
+)
 _COMPOSITION_KEYWORDS = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 
@@ -354,26 +329,24 @@ def from_json_schema(
         untrusted: True if the schema comes from outside. Then its size and its work are bounded
             (see `holdfast.tools.untrusted`).
     """
-    compiled: list[Callable[[Any], list[Any]]] = []
+
+    @functools.cache
+    def check() -> Callable[[Any], list[Any]]:
+        if untrusted:
+            return _checker(tool, "input_schema", schema).problems
+        return _compile(tool, schema)
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
-        if not compiled:
-            compiled.append(
-                _checker(tool, "input_schema", schema).problems
-                if untrusted
-                else _compile(tool, schema)
-            )
+        apply = check()
         try:
-            return compiled[0](arguments)
-        except Exception as error:  # a missing reference, or a schema that contains itself
-            what = (
-                "contains itself without end"
-                if isinstance(error, RecursionError)
-                else _first_line(error)
-            )
-            raise ConfigurationError(
-                f"Tool {tool!r}: input_schema cannot be applied: {what}"
-            ) from error
+            return apply(arguments)
+        except RecursionError as error:
+            problem, cause = "contains itself without end", error
+        except Exception as error:  # such as a missing reference
+            problem, cause = _first_line(error), error
+        raise ConfigurationError(
+            f"Tool {tool!r}: input_schema cannot be applied: {problem}"
+        ) from cause
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
@@ -403,18 +376,18 @@ def result_checker(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     cannot be checked is accepted with a warning in the log, because the schema is the server's
     own promise.
     """
-    compiled: list[Checker] = []
+
+    @functools.cache
+    def checker() -> Checker:
+        return _checker(tool, "output_schema", schema)
 
     def problem(content: Any) -> str:
         try:
-            if not compiled:
-                compiled.append(_checker(tool, "output_schema", schema))
-            errors = compiled[0].problems(content)
+            errors = checker().problems(content)
         except Exception as error:
+            line = _first_line(error)
             _log.warning(
-                "Tool %r: its result is not checked against its output_schema: %s",
-                tool,
-                _first_line(error),
+                "Tool %r: its result is not checked against its output_schema: %s", tool, line
             )
             return ""
         more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
@@ -448,25 +421,20 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
             f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
             f" {error.json_path}."
         ) from None
-    kind = cast("Any", validators).extend(
-        kind, {"pattern": _lenient_pattern(kind.VALIDATORS["pattern"])}
-    )
-    # An empty registry: the default one would fetch a remote $ref over the network.
-    validator = kind(schema, registry=cast("Any", Registry)())
-    return lambda value: list(validator.iter_errors(value))
-
-
-def _lenient_pattern(check: Callable[..., Any]) -> Callable[..., Any]:
-    r"""Wrap `pattern` to skip patterns that Python cannot compile, such as `\p{L}`."""
+    check_pattern = kind.VALIDATORS["pattern"]
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
+        """Skip patterns that Python cannot compile, such as Unicode classes."""
         try:
             re.compile(wanted)
         except re.error:
             return ()
-        return check(validator, wanted, instance, schema) or ()
+        return check_pattern(validator, wanted, instance, schema) or ()
 
-    return pattern
+    kind = cast("Any", validators).extend(kind, {"pattern": pattern})
+    # An empty registry: the default one would fetch a remote $ref over the network.
+    validator = kind(schema, registry=cast("Any", Registry)())
+    return lambda value: list(validator.iter_errors(value))
 
 
 # --- strings in place of other types ---
@@ -499,9 +467,7 @@ def _convert_strings(
     for path, text, wanted in mismatches:
         value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
-            converted = _replaced(
-                arguments if converted is None else converted, path, text, value[0]
-            )
+            converted = _replaced(converted or arguments, path, text, value[0])
     return converted
 
 
@@ -518,16 +484,12 @@ def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
     return value if place == text else cast(Any, place)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": _number,
-    "boolean": lambda value: isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
+    "integer": lambda value: type(value) is int,
+    "number": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "boolean": lambda value: type(value) is bool,
+    "object": lambda value: type(value) is dict,
+    "array": lambda value: type(value) is list,
 }
 
 
@@ -537,11 +499,8 @@ def _parse_as(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
         value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except (ValueError, RecursionError):
         return None
-    return (
-        (value,)
-        if any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
-        else None
-    )
+    fits = any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
+    return (value,) if fits else None
 
 
 def _jsonschema_problem(problem: Any) -> str:
@@ -562,13 +521,9 @@ def validation_error(
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
     names = list(cast("dict[str, Any]", schema.get("properties", {})))
-    takes = (
-        f" It takes: {', '.join(names)}."
-        if names
-        else ""
-        if is_composed(schema)
-        else " It takes no arguments."
-    )
+    takes = "" if is_composed(schema) else " It takes no arguments."
+    if names:
+        takes = f" It takes: {', '.join(names)}."
     listed = "; ".join(unique[:5]).rstrip(".")
     return ToolValidationError(
         f"{tool!r} was not run: {listed}{more}.{takes} Send the call again with all of it right."

@@ -64,12 +64,7 @@ class ToolSet:
         if cached is not None and cached[0] is shared and cached[1] is own:
             return cached[2]
         first = {name: tool for name, tool in shared.items() if name in self._local_names}
-        merged = {
-            **first,
-            **own,
-            **shared,
-            **own,
-        }  # the position of the first, the value of the last
+        merged = first | own | shared | own  # the position of the first, the value of the last
         self._tools = (shared, own, merged)
         return merged
 
