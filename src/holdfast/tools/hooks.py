@@ -332,9 +332,9 @@ def _matching(hooks: Iterable[BoundHook], name: str) -> Iterator[BoundHook]:
     return (bound for bound in hooks if bound.tools == "*" or fnmatchcase(name, bound.tools))
 
 
-def _describe_call(call: ToolCall, *results: ToolResult) -> dict[str, Any]:
+def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
     told = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
-    return {**told, **{"result": result for result in results}}
+    return told if result is None else {**told, "result": result}
 
 
 class Refused(ToolError):

@@ -9,6 +9,11 @@ _ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text, which are separated by spaces."""
+    return frozenset(text.split())
+
+
 def wire_name(name: str) -> str:
     """Return the name of a tool in model APIs, a pure function of the canonical name.
 

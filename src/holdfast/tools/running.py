@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.names import word_set
 from holdfast.tools.policy import RetryPolicy
 from holdfast.tools.results import as_result, clean
 
@@ -181,12 +182,10 @@ def _retry_after(error: Exception) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-# By name, to import nothing: subprocess, multiprocessing, psutil, gRPC and HTTP libraries have their
-# own timeout errors, and HTTP libraries their own connection errors.
-_TIMEOUTS = frozenset(
-    "Timeout TimeoutError TimeoutException TimeoutExpired DeadlineExceeded".split()
-)
-_CONNECTION_ERRORS = frozenset("ConnectionError TransportError gaierror URLError".split())
+# By name, to import nothing: subprocess, multiprocessing, psutil, gRPC and HTTP libraries have
+# their own timeout errors, and HTTP libraries their own connection errors.
+_TIMEOUTS = word_set("Timeout TimeoutError TimeoutException TimeoutExpired DeadlineExceeded")
+_CONNECTION_ERRORS = word_set("ConnectionError TransportError gaierror URLError")
 
 
 def _by_type(error: Exception) -> str:

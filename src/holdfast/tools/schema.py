@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
+from holdfast.tools.names import word_set
 
 if TYPE_CHECKING:
     from holdfast.tools.untrusted import Checker
@@ -280,9 +281,7 @@ def check_schema(
     return copy
 
 
-_OBJECT_KEYWORDS = frozenset(
-    "type properties required additionalProperties patternProperties $ref".split()
-)
+_OBJECT_KEYWORDS = word_set("type properties required additionalProperties patternProperties $ref")
 _COMPOSITION_KEYWORDS = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 

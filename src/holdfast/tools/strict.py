@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_STRICT = frozenset(
-    "type properties required additionalProperties items anyOf enum const title description $ref"
-    " $defs".split()
+from holdfast.tools.names import word_set
+
+_STRICT = word_set(
+    "type properties required additionalProperties items anyOf enum const title description "
+    "$ref $defs"
 )
 
 

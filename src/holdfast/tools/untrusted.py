@@ -21,6 +21,7 @@ from urllib.parse import unquote, urljoin
 
 import msgspec
 
+from holdfast.tools.names import word_set
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
 
 MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
@@ -67,17 +68,15 @@ class Inspected(NamedTuple):
     has_pattern_properties: bool
 
 
-_SCHEMA_KEYS = frozenset(
-    "additionalItems additionalProperties contains contentSchema else if items not propertyNames"
-    " then unevaluatedItems unevaluatedProperties".split()
+_SCHEMA_KEYS = word_set(
+    "additionalItems additionalProperties contains contentSchema else if items not "
+    "propertyNames then unevaluatedItems unevaluatedProperties"
 )
 _LIST_KEYS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAP_KEYS = frozenset(
-    "$defs definitions dependencies dependentSchemas patternProperties properties".split()
-)
+_MAP_KEYS = word_set("$defs definitions dependencies dependentSchemas patternProperties properties")
 _REFERENCE_KEYS = ("$ref", "$dynamicRef", "$recursiveRef")
 # Their subschemas apply to the value itself.
-_SAME_VALUE = frozenset("allOf anyOf oneOf not if then else dependentSchemas dependencies".split())
+_SAME_VALUE = word_set("allOf anyOf oneOf not if then else dependentSchemas dependencies")
 
 _Schema = dict[str, Any] | bool
 _Type = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
@@ -301,9 +300,10 @@ def short(value: Any, limit: int = 200) -> str:
 
 
 class _Shorten(Repr):
-    repr__Text = Repr.repr_str
-    repr__List = Repr.repr_list
-    repr__Dict = Repr.repr_dict
+    # reprlib looks methods up by the type's name.
+    repr__Text = Repr.repr_str  # noqa: N815
+    repr__List = Repr.repr_list  # noqa: N815
+    repr__Dict = Repr.repr_dict  # noqa: N815
 
     def __init__(self) -> None:
         super().__init__()
