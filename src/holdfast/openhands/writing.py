@@ -262,7 +262,9 @@ class _Writer:
         heads = [event for event in state.events if isinstance(event, ev.AgentConfigured)]
         models = [event.model for event in reversed(answers) if event.model]
         model = next(iter(models), heads[-1].model if heads else "")
-        tools = [{"name": tool.name, "params": {}} for head in heads[-1:] for tool in head.tools]
+        tools: list[Fields] = [
+            {"name": tool.name, "params": {}} for head in heads[-1:] for tool in head.tools
+        ]
         costs: list[Fields] = []
         usages: list[Fields] = []
         for event in answers:
