@@ -211,11 +211,9 @@ class _Reader:
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
-        """Assign unique ids to the events and group the actions of one answer.
-
-        Actions belong together if they have the same response id, with no message and no action
-        of another response between them.
-        """
+        """Assign unique ids to the events and group the actions of one answer. Actions belong
+        together if they have the same response id, with no message and no action of another
+        response between them."""
         response, current, taken = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")

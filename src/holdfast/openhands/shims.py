@@ -81,11 +81,9 @@ def mapping(value: Any) -> Fields:
 
 
 class ActionCall(ToolCall, frozen=True):
-    """A call made from an action that its name and arguments alone do not restore.
-
-    `action` is that action. `made` holds the name and arguments that were derived from it, which
-    reveals a call that was edited since.
-    """
+    """A call made from an action that its name and arguments alone do not restore. `action` is that
+    action. `made` holds the name and arguments that were derived from it, which reveals a call that
+    was edited since."""
 
     action: Fields = {}
     made: tuple[str, Fields] = ("", {})
@@ -284,12 +282,9 @@ def _action_v0(name: str, arguments: Fields) -> Fields:
 
 def to_tool_result(observation: Any) -> ToolResult:
     """Return an observation as a result, for a single observation, an `ObservationEvent`, an
-    `AgentErrorEvent`, a rejection, or an event of version 0.
-
-    Fields without a place in a result are in its `meta`: `observationType`, `exitCode` if
-    present, and the rest in `observation`. Raises `ConfigurationError` if this is not an
-    observation.
-    """
+    `AgentErrorEvent`, a rejection, or an event of version 0. Fields without a place in a result are
+    in its `meta`: `observationType`, `exitCode` if present, and the rest in `observation`. Raises
+    `ConfigurationError` if this is not an observation."""
     fields = fields_of(observation, "to_tool_result")
     version: Literal[0, 1] = 1
     if isinstance(fields.get("observation"), str):

@@ -31,11 +31,8 @@ def write_conversation(
     state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
 ) -> tuple[str, ...]:
     """Write a conversation into a new folder in OpenHands' format, and return notes on omitted
-    parts.
-
-    The folder is created atomically. Large outputs are written as they are in the journal.
-    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written.
-    """
+    parts. The folder is created atomically. Large outputs are written as they are in the journal.
+    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written."""
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigurationError(f"{str(folder)!r} exists; give a new folder.")
@@ -311,10 +308,8 @@ def _action(call: ToolCall, kind: Any) -> Fields:
 
 
 def _originals(events: Any) -> dict[str, str]:
-    """Return the OpenHands action ids by call id, as far as notes contain them.
-
-    The note that follows an answer lists the ids in the order of the answer's calls.
-    """
+    """Return the OpenHands action ids by call id, as far as notes contain them. The note that
+    follows an answer lists the ids in the order of the answer's calls."""
     ids: dict[str, str] = {}
     answer: ev.AssistantReplied | None = None
     for event in events:

@@ -81,11 +81,8 @@ def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str
 
 
 class Outputs:
-    """A checker of results against their tools' output schemas. Thread-safe.
-
-    The protocol requires conformance, and clients refuse other results. Each schema is compiled
-    once.
-    """
+    """A checker of results against their tools' output schemas. Thread-safe. The protocol requires
+    conformance, and clients refuse other results. Each schema is compiled once."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}

@@ -33,12 +33,9 @@ class StdioStreams(NamedTuple):
 
 @contextlib.contextmanager
 def claimed() -> Generator[StdioStreams]:
-    """Reserve the standard streams as a wire for the duration of the block.
-
-    Within the block standard output is stderr and standard input is empty, also for child
-    processes. Their bytes thus never mix with messages. Raises `HoldfastError` if the streams
-    are closed.
-    """
+    """Reserve the standard streams as a wire for the duration of the block. Within the block
+    standard output is stderr and standard input is empty, also for child processes. Their bytes
+    thus never mix with messages. Raises `HoldfastError` if the streams are closed."""
     _flush()
     try:
         wire = StdioStreams(
@@ -117,11 +114,9 @@ async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Channel:
-    """Messages as lines on descriptors that other processes may share.
-
-    The descriptors stay in blocking mode, so each read and write waits until it will not block.
-    Runs on the loop's thread.
-    """
+    """Messages as lines on descriptors that other processes may share. The descriptors stay in
+    blocking mode, so each read and write waits until it will not block. Runs on the loop's
+    thread."""
 
     def __init__(self, wire: StdioStreams) -> None:
         self._wire = wire

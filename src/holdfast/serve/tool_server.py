@@ -48,10 +48,8 @@ class _UnknownTool(Exception):
 
 class ToolServer:
     """A manager behind an MCP `Server`. To the tools all clients together are one conversation:
-    they share its shell and its context.
-
-    Call `begin` before the server runs and `end` after. The server itself uses `lifespan`.
-    """
+    they share its shell and its context. Call `begin` before the server runs and `end` after. The
+    server itself uses `lifespan`."""
 
     def __init__(
         self,

@@ -59,12 +59,9 @@ class Catalogue:
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
     def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
-        """Replace the registered tools `old` by `new` in one step.
-
-        A tool whose name is in both keeps its place. With pins, a remote tool is held back unless
-        its definition is approved. Raises `ConfigurationError` if a name is taken; then nothing
-        has changed.
-        """
+        """Replace the registered tools `old` by `new` in one step. A tool whose name is in both
+        keeps its place. With pins, a remote tool is held back unless its definition is approved.
+        Raises `ConfigurationError` if a name is taken; then nothing has changed."""
         remote = [tool for tool in new if tool.tool_type in _REMOTE_TYPES]
         changes = self._pins.check_all(remote) if self._pins is not None and remote else {}
         names = {tool.name for tool in new}
@@ -166,11 +163,9 @@ class Catalogue:
             self.wanted_tools = self.wanted_tools | set(tools)
 
     def offer(self, source: Source, offered: Sequence[Tool], version: int) -> None:
-        """Add the wanted tools that a service offers, in place of its earlier offer.
-
-        An offer with a lower `version` than the earlier one is ignored. A tool that is still
-        offered keeps its place. Raises what the pins raise.
-        """
+        """Add the wanted tools that a service offers, in place of its earlier offer. An offer with
+        a lower `version` than the earlier one is ignored. A tool that is still offered keeps its
+        place. Raises what the pins raise."""
         while True:
             approvals = self._approvals
             # Outside the lock, because the pins may read a file. An approval in the meantime makes
@@ -233,12 +228,9 @@ class Catalogue:
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> HeldTool:
-        """Pin the current definition of a tool that is held back.
-
-        `change` is the change that the approver saw; None skips the comparison. Raises
-        `ConfigurationError` if the tool has changed since, `ToolNotFound` if it is not held
-        back, and what the pins raise.
-        """
+        """Pin the current definition of a tool that is held back. `change` is the change that the
+        approver saw; None skips the comparison. Raises `ConfigurationError` if the tool has changed
+        since, `ToolNotFound` if it is not held back, and what the pins raise."""
         held = self.held.get(name)
         if held is None or self._pins is None:
             raise ToolNotFound(

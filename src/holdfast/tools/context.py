@@ -26,11 +26,9 @@ def _ignore_progress(message: str) -> None:
 
 
 class Cancellation:
-    """A flag that is set once and never cleared; true once it is set. Thread-safe.
-
-    Code that blocks registers a wake-up function with `add_callback`. A cancel thus ends a
-    socket read or a process at once.
-    """
+    """A flag that is set once and never cleared; true once it is set. Thread-safe. Code that blocks
+    registers a wake-up function with `add_callback`. A cancel thus ends a socket read or a process
+    at once."""
 
     # No lock: `cancel` may run in a signal handler that interrupted `add_callback`. Removing a
     # callback from the dict is atomic, so exactly one thread gets it: the canceller or its owner.
@@ -179,12 +177,9 @@ class Spawns(Protocol):
 
 class ToolContext:
     """The call that a callback serves. A parameter annotated `ToolContext` receives it and is
-    hidden from the model.
-
-    `idempotency_key` is the same for every attempt of one call, also after a crash. Pass it to
-    any operation that must not happen twice. `llm` is the model of the calling agent, None
-    outside of an agent.
-    """
+    hidden from the model. `idempotency_key` is the same for every attempt of one call, also after a
+    crash. Pass it to any operation that must not happen twice. `llm` is the model of the calling
+    agent, None outside of an agent."""
 
     __slots__ = (
         "_mark",
@@ -379,21 +374,15 @@ class ToolContext:
 
     def process_environment(self) -> dict[str, str]:
         """Return environment variables for a process that the call starts: `Popen(..., env={**env,
-        **context.process_environment()})`.
-
-        If this process is killed, the process that takes over the conversation ends every
-        process with these variables, and their children, before it runs any call again. Empty
-        without a conversation.
-        """
+        **context.process_environment()})`. If this process is killed, the process that takes over
+        the conversation ends every process with these variables, and their children, before it runs
+        any call again. Empty without a conversation."""
         return self._mark() if self._mark is not None else {}
 
     def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end on the agent's loop thread and return its result.
-
-        A cancel cancels the coroutine and raises `ToolCancelled`. Equivalent to
-        `asyncio.run(work)`, except that several coroutines share one loop. Must not be called
-        from a coroutine.
-        """
+        """Run a coroutine to its end on the agent's loop thread and return its result. A cancel
+        cancels the coroutine and raises `ToolCancelled`. Equivalent to `asyncio.run(work)`, except
+        that several coroutines share one loop. Must not be called from a coroutine."""
         self.cancelled.raise_if_set()
         own_loop = None if self.loop is not None else LoopThread("holdfast-async")
         future: Future[T] = own_loop.submit(work) if own_loop is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is set

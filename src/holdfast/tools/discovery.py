@@ -48,12 +48,10 @@ class _State:
 
 
 class Discovery:
-    """The services of one agent. Thread-safe; no lock is held while a service is asked.
-
-    After each discovery `on_offer(source, tools, version)` is called with the offered tools, on the
-    thread that asked. Versions rise: a list never replaces one with a higher version. A refresh
-    (after the service announced a change) that finds the same tools is skipped.
-    """
+    """The services of one agent. Thread-safe; no lock is held while a service is asked. After each
+    discovery `on_offer(source, tools, version)` is called with the offered tools, on the thread
+    that asked. Versions rise: a list never replaces one with a higher version. A refresh (after the
+    service announced a change) that finds the same tools is skipped."""
 
     def __init__(self, on_offer: OnOffer) -> None:
         self._lock = threading.Lock()

@@ -111,10 +111,8 @@ def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
 
 
 def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
-    """Return the document of a mapping or of a file (its path), and the folder of the file.
-
-    Raises `ConfigurationError`.
-    """
+    """Return the document of a mapping or of a file (its path), and the folder of the file. Raises
+    `ConfigurationError`."""
     if isinstance(source, Mapping):
         return _Copy().copied(source, SourceLocation(what), 0), None
     if not isinstance(source, str | os.PathLike):

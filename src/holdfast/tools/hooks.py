@@ -261,10 +261,8 @@ class Hooks:
         self, call: ToolCall, context: ToolContext, added: list[str]
     ) -> ToolCall | ToolResult:
         """Run the hooks before a call. Returns the call with its final arguments, or the result
-        that stands in for running the call.
-
-        Texts to append to the result go to `added`. Raises `ToolError` for a denied call.
-        """
+        that stands in for running the call. Texts to append to the result go to `added`. Raises
+        `ToolError` for a denied call."""
         for bound in _matching(self._before, call.name):
             answer = self._ask(bound, "was not run", context, _copy(call))
             if answer.add:

@@ -157,11 +157,9 @@ class ToolManager:
 
     def with_own_tools(self, tools: Iterable[Tool]) -> ToolManager:
         """Return a manager of these tools and more, which come with the parts of one agent.
-
         Everything else is shared: registrations, services, connections, hooks and limits. Returns
-        the manager itself if there is nothing to add. Raises `ConfigurationError` if another
-        tool has the same name.
-        """
+        the manager itself if there is nothing to add. Raises `ConfigurationError` if another tool
+        has the same name."""
         tool_set = ToolSet(self._catalogue, tools)
         if not tool_set:
             return self
@@ -175,29 +173,21 @@ class ToolManager:
         return self._shared or self
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool.
-
-        With `pins`, a tool of an MCP server or A2A agent is held back until it is approved, like
-        those of services. Raises `ConfigurationError` if its name is taken (`unregister` the
-        other first to replace it) or if it cannot be described to a model.
-        """
+        """Add a tool. With `pins`, a tool of an MCP server or A2A agent is held back until it is
+        approved, like those of services. Raises `ConfigurationError` if its name is taken
+        (`unregister` the other first to replace it) or if it cannot be described to a model."""
         return self.replace((), (tool,))[0]
 
     def unregister(self, name: str) -> Tool:
-        """Remove a tool and return it. Raises `ToolNotFound`.
-
-        A tool that a service offers stays out until `discover(id, force=True)` names its
-        service, or until a tool with its name is registered.
-        """
+        """Remove a tool and return it. Raises `ToolNotFound`. A tool that a service offers stays
+        out until `discover(id, force=True)` names its service, or until a tool with its name is
+        registered."""
         return self._tools.remove(name)
 
     def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
-        """Replace the registered tools `old` by `new` in one step.
-
-        Names in `old` that are not registered are ignored. No call sees a state in between. A
-        tool whose name is in both keeps its place. Raises `ConfigurationError` as `register`
-        does; then nothing has changed.
-        """
+        """Replace the registered tools `old` by `new` in one step. Names in `old` that are not
+        registered are ignored. No call sees a state in between. A tool whose name is in both keeps
+        its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
         tools = [_as_tool(tool) for tool in new]
         for tool in tools:
             _ = tool.input_schema  # made now: a signature without a schema fails here, not in a run
@@ -214,11 +204,8 @@ class ToolManager:
 
     def get(self, name: str) -> Tool:
         """Return the tool with this canonical or wire name. Asks the lazy service that the name
-        belongs to.
-
-        Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool that is
-        held back.
-        """
+        belongs to. Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool
+        that is held back."""
         tool = self._tools.find(name) or self._fetch(name)
         if tool is None:
             raise self._tools.not_found(name)
@@ -279,11 +266,9 @@ class ToolManager:
         return [tool for name, tool in self._tools.tools.items() if origins.get(name) in ids]
 
     def want(self, names: Iterable[str]) -> None:
-        """Run `discover()`, and add these tools of lazy services as `search` would.
-
-        A resumed conversation thus keeps the tools that it had. All services are asked in
-        parallel. A failing service or an unknown name raises nothing.
-        """
+        """Run `discover()`, and add these tools of lazy services as `search` would. A resumed
+        conversation thus keeps the tools that it had. All services are asked in parallel. A failing
+        service or an unknown name raises nothing."""
         missing = [name for name in names if not self.exists(name)]
         discovery = self._services.discovery
         if discovery is None or not missing:
@@ -300,11 +285,8 @@ class ToolManager:
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
         """Return the tools of lazy services that match `words`, the best first, and add them to
-        this manager.
-
-        Services that were not asked yet are asked. The builtin `find_tools` does the same for a
-        model.
-        """
+        this manager. Services that were not asked yet are asked. The builtin `find_tools` does the
+        same for a model."""
         discovery = self._services.discovery
         if discovery is None:
             return []
@@ -337,12 +319,10 @@ class ToolManager:
         return {name: held.change for name, held in self._catalogue.held.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
-        """Approve a tool that is held back, in its current version, and add it.
-
-        `change` is the text that `held` showed when the tool was reviewed. If the service has
-        changed the tool since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError`
-        for another `change`, `StoreError` for a file that cannot be written.
-        """
+        """Approve a tool that is held back, in its current version, and add it. `change` is the
+        text that `held` showed when the tool was reviewed. If the service has changed the tool
+        since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError` for another
+        `change`, `StoreError` for a file that cannot be written."""
         held = self._catalogue.approve(name, change)
         if (discovery := self._services.discovery) is not None and held.origin is not None:
             self._offer_again(discovery, [held.origin])
@@ -350,11 +330,8 @@ class ToolManager:
 
     def _fetch(self, name: str) -> Tool | None:
         """Return a tool of a lazy service that was not asked yet, or of which only other tools were
-        wanted; None if there is none.
-
-        Raises `ToolError` for a tool that is held back, and `ToolNotFound` if its service failed
-        or was not asked.
-        """
+        wanted; None if there is none. Raises `ToolError` for a tool that is held back, and
+        `ToolNotFound` if its service failed or was not asked."""
         self._refuse_held(name)
         discovery = self._services.discovery
         if discovery is None:
@@ -597,11 +574,8 @@ class ToolManager:
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult | None:
         """Return the immediate answer to a call that another process would run, None if the call
-        may run.
-
-        The answer is a validation error of the arguments or a hook's answer. The tool need not
-        exist here. `hooks` as in `run`.
-        """
+        may run. The answer is a validation error of the arguments or a hook's answer. The tool need
+        not exist here. `hooks` as in `run`."""
         hooks = hooks or self._hooks
         try:
             if call.invalid:

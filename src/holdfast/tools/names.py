@@ -15,11 +15,9 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def wire_name(name: str) -> str:
-    """Return the name of a tool in model APIs, a pure function of the canonical name.
-
-    `server.tool` becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has
-    characters replaced or is cut. A hash keeps such names distinct.
-    """
+    """Return the name of a tool in model APIs, a pure function of the canonical name. `server.tool`
+    becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has characters
+    replaced or is cut. A hash keeps such names distinct."""
     if _ALLOWED.fullmatch(name):
         return name
     plain = name.replace(".", "__")

@@ -35,12 +35,10 @@ class UnsupportedPattern(ValueError):
 
 
 class Pattern:
-    """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason.
-
-    `states` estimates the size of its automaton. A match takes at most 15 ns for each state and
-    character of the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and
-    holds the interpreter lock meanwhile.
-    """
+    """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason. `states`
+    estimates the size of its automaton. A match takes at most 15 ns for each state and character of
+    the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and holds the
+    interpreter lock meanwhile."""
 
     __slots__ = ("_matches", "states")
 

@@ -46,11 +46,9 @@ class Pins:
         self._read()
 
     def check(self, tool: Tool) -> str:
-        """Return "" if the tool's definition is approved, else a description of the change.
-
-        Two definitions never get the same description. Raises `StoreError` if the file cannot be
-        written, `ConfigurationError` if it is no longer a file of pins.
-        """
+        """Return "" if the tool's definition is approved, else a description of the change. Two
+        definitions never get the same description. Raises `StoreError` if the file cannot be
+        written, `ConfigurationError` if it is no longer a file of pins."""
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:

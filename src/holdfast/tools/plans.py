@@ -56,11 +56,8 @@ def misfit(steps: Sequence[PlanStep]) -> str:
 
 def plan_of(result: ToolResult, arguments: Mapping[str, Any]) -> tuple[PlanStep, ...]:
     """Return the plan that a call of the tool made; empty if the call failed, or if another tool of
-    that name answered.
-
-    The journal keeps only the beginning and end of a large result; then the plan is read from
-    the `arguments`.
-    """
+    that name answered. The journal keeps only the beginning and end of a large result; then the
+    plan is read from the `arguments`."""
     if result.is_error or result.meta.get(META) is not True:
         return ()
     return read_steps(result.structured_content) or read_steps(arguments)

@@ -11,11 +11,9 @@ from holdfast.tools.callables import require
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
-    repeated after a crash.
-
-    A `read_only` tool changes nothing. A `destructive` tool may overwrite or delete. Repeating
-    an `idempotent` tool has no further effect. An `open_world` tool reaches beyond the machine.
-    """
+    repeated after a crash. A `read_only` tool changes nothing. A `destructive` tool may overwrite
+    or delete. Repeating an `idempotent` tool has no further effect. An `open_world` tool reaches
+    beyond the machine."""
 
     read_only: bool = False
     destructive: bool = True

@@ -72,12 +72,9 @@ def complete_answer(
     what: str, schema: Mapping[str, Any] | None, values: Any
 ) -> dict[str, Any] | None:
     """Return an answer completed by the form's defaults; None for a declined one (None, False).
-    True is an answer of defaults alone.
-
-    A string that holds a number or a boolean is converted where the form requires one. Raises
-    `ConfigurationError` beginning with `what` for an answer that does not fit. The error never
-    shows a secret value.
-    """
+    True is an answer of defaults alone. A string that holds a number or a boolean is converted
+    where the form requires one. Raises `ConfigurationError` beginning with `what` for an answer
+    that does not fit. The error never shows a secret value."""
     if values is None or values is False:
         return None
     answer: Any = {} if values is True else values

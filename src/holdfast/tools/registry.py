@@ -21,12 +21,10 @@ _DECLARATIONS = "__holdfast_tools__"  # the module attribute that holds the decl
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
-    """Declare, at a module's import, that the module provides the tool `name`.
-
-    `factory()` returns a `Tool`; a class will do. The tool gets the name `name`, whatever its
-    own is. The declaration is stored in the calling module; nothing global changes.
-    `ToolRegistry.import_module` reads it.
-    """
+    """Declare, at a module's import, that the module provides the tool `name`. `factory()`
+    returns a `Tool`; a class will do. The tool gets the name `name`, whatever its own is. The
+    declaration is stored in the calling module; nothing global changes.
+    `ToolRegistry.import_module` reads it."""
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
     declarations = cast("dict[str, Factory | Tool]", names.setdefault(_DECLARATIONS, {}))
     declarations[name] = _check_factory(name, factory)
@@ -57,11 +55,8 @@ class ToolRegistry:
 
     def import_module(self, qualname: str) -> list[Tool]:
         """Import a module, add the tools that it declares and return them. Works also if the module
-        was imported before.
-
-        Raises `ConfigurationError` if the module cannot be imported, declares no tools, or one
-        of them cannot be made; then none is added.
-        """
+        was imported before. Raises `ConfigurationError` if the module cannot be imported, declares
+        no tools, or one of them cannot be made; then none is added."""
         try:
             module = importlib.import_module(qualname)
         except (Exception, SystemExit) as error:

@@ -84,10 +84,8 @@ def run_attempts(
     before_attempt: Callable[[int], None] | None = None,
 ) -> ToolResult:
     """Validate the arguments and call the tool until an attempt succeeds or none is permitted.
-
-    `before_attempt(n)` is called before the second and every further attempt. Raises
-    `ToolError`, and what `before_attempt` raises.
-    """
+    `before_attempt(n)` is called before the second and every further attempt. Raises `ToolError`,
+    and what `before_attempt` raises."""
     while True:
         try:
             context.cancelled.raise_if_set()  # a hook or a wait may have taken long

@@ -37,11 +37,8 @@ _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 class Parameters:
     """The parameters of a callback: their names and types, the required ones, and the one that
-    receives the `ToolContext`.
-
-    Parameters bound by a `functools.partial` are neither shown nor accepted: their value is
-    fixed and may be a secret.
-    """
+    receives the `ToolContext`. Parameters bound by a `functools.partial` are neither shown nor
+    accepted: their value is fixed and may be a secret."""
 
     __slots__ = ("callback", "context", "fields", "required", "takes_any")
 
@@ -243,11 +240,8 @@ def check_schema(
     tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False
 ) -> dict[str, Any]:
     """Return a copy of `schema`. Raises `ConfigurationError` naming the argument if it cannot be a
-    JSON Schema.
-
-    A trusted schema is checked superficially here and fully at the first call. An `untrusted`
-    schema is checked fully now, and its work is bounded.
-    """
+    JSON Schema. A trusted schema is checked superficially here and fully at the first call. An
+    `untrusted` schema is checked fully now, and its work is bounded."""
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
@@ -369,12 +363,9 @@ def from_json_schema(
 
 def result_checker(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     """Return a function that checks a tool's structured content against its untrusted output
-    schema.
-
-    The function returns a description of the violations, "" if there are none. Content that
-    cannot be checked is accepted with a warning in the log, because the schema is the server's
-    own promise.
-    """
+    schema. The function returns a description of the violations, "" if there are none. Content that
+    cannot be checked is accepted with a warning in the log, because the schema is the server's own
+    promise."""
 
     @functools.cache
     def checker() -> Checker:

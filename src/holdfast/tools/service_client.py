@@ -60,11 +60,8 @@ class ServiceClient(ABC, Generic[SourceT]):
 
     def sources(self) -> list[SourceT]:
         """Return each service as a `Source` for a `ToolManager`, in the order of the config. Does
-        not connect.
-
-        The sources share this client's connections. Closing a source, or the client, closes its
-        connection.
-        """
+        not connect. The sources share this client's connections. Closing a source, or the client,
+        closes its connection."""
         return list(self._sources.values())
 
     def tools(self) -> list[Tool]:
@@ -112,11 +109,9 @@ class ServiceClient(ABC, Generic[SourceT]):
     def _disconnect(self) -> None: ...
 
     def close(self) -> None:
-        """Close all connections and server processes at the same time, within some seconds.
-
-        A connection of a pool stays open while another client holds it. Idempotent; the next use
-        connects again.
-        """
+        """Close all connections and server processes at the same time, within some seconds. A
+        connection of a pool stays open while another client holds it. Idempotent; the next use
+        connects again."""
         with self._lock:
             self._tools = None
             self._closes += 1

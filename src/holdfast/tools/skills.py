@@ -39,12 +39,9 @@ _EACH_CHARS, _TOTAL_CHARS = 20_000, 60_000  # some 5,000 and 15,000 tokens
 
 class Skills:
     """The skills of an agent by name, in the order of discovery. `unreadable` holds the reasons for
-    files and folders that were left out.
-
-    At most `each` characters of one skill are shown without a request. `total` limits all skills
-    in the prompt, and separately all that are added to a conversation. Immutable; the files are
-    read again at each request of the model.
-    """
+    files and folders that were left out. At most `each` characters of one skill are shown without a
+    request. `total` limits all skills in the prompt, and separately all that are added to a
+    conversation. Immutable; the files are read again at each request of the model."""
 
     def __init__(
         self,
@@ -83,10 +80,8 @@ class Skills:
 
     def prompt(self) -> str:
         """Return the system prompt's section on the other skills: their names and descriptions, and
-        how to read one.
-
-        "" if there are none. Skills whose description does not fit are listed by name.
-        """
+        how to read one. "" if there are none. Skills whose description does not fit are listed by
+        name."""
         shown = {skill.name: text for skill, text in self.always()}
         listed = [skill for skill in self._skills.values() if skill.name not in shown]
         if not listed:
@@ -116,12 +111,10 @@ class Skills:
         return self._reader
 
     def tool(self, listed: bool = True) -> Tool:
-        """Return the tool by which a model reads skills.
-
-        If `listed`, the tool's description lists the skills, at most 100 with 200 characters
-        each. If that is too long for model APIs, the list is in the parameter's description. An
-        agent whose system prompt contains `prompt()` needs no second list.
-        """
+        """Return the tool by which a model reads skills. If `listed`, the tool's description lists
+        the skills, at most 100 with 200 characters each. If that is too long for model APIs, the
+        list is in the parameter's description. An agent whose system prompt contains `prompt()`
+        needs no second list."""
         description, name = _tool_description(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:

@@ -137,11 +137,9 @@ class Shown(NamedTuple):
 
 
 def shown_when(head: Mapping[str, Any]) -> Shown:
-    """Return the conditions in front matter: `triggers`, `paths` and `always`.
-
-    `metadata` may hold them too, which is where the specification permits them in a `SKILL.md`.
-    OpenHands' `type: repo` means always.
-    """
+    """Return the conditions in front matter: `triggers`, `paths` and `always`. `metadata` may hold
+    them too, which is where the specification permits them in a `SKILL.md`. OpenHands' `type: repo`
+    means always."""
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
@@ -250,11 +248,9 @@ def one_line(text: str) -> str:
 
 
 def text_below(root: Path, *parts: str, follow: bool = False) -> str:
-    """Return a text file below a folder.
-
-    Each part of the path is opened relative to the one before. Unless `follow`, no link is
-    followed, because a path that was resolved earlier may be replaced in the meantime.
-    """
+    """Return a text file below a folder. Each part of the path is opened relative to the one
+    before. Unless `follow`, no link is followed, because a path that was resolved earlier may be
+    replaced in the meantime."""
     if not parts:
         raise ValueError("it is a folder")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)

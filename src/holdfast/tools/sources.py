@@ -38,12 +38,9 @@ class Source(Protocol):
         ...
 
     def discover(self) -> list[Tool]:
-        """Connect if needed and return the service's tools. Each call asks anew.
-
-        The service's own settings bound the time. Raises `ToolError`, whose message names the
-        service and says what to do. A tool that cannot be used is left out, with a warning in
-        the log.
-        """
+        """Connect if needed and return the service's tools. Each call asks anew. The service's own
+        settings bound the time. Raises `ToolError`, whose message names the service and says what
+        to do. A tool that cannot be used is left out, with a warning in the log."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:

@@ -333,10 +333,8 @@ class Tool:
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
         """Return a Holdfast tool for a LangChain tool: see
         `holdfast.tools.langchain.LangChainAdapter`. A tool that `to_langchain` made is unwrapped.
-
         The options are `annotations`, `category`, `timeout`, `retry` and `parallel`. Raises
-        `ConfigurationError`.
-        """
+        `ConfigurationError`."""
         langchain = _langchain()
         inner = langchain.unwrapped(tool)
         if isinstance(inner, Tool) and name is None and not options:

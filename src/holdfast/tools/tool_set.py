@@ -12,12 +12,10 @@ from holdfast.tools.tool import Tool
 
 
 class ToolSet:
-    """The shared tools of a catalogue plus the tools that come with one agent's parts.
-
-    The order is: shared local tools, own tools, tools of services (whenever they answer) and
-    what is registered later. Views are rebuilt when the catalogue changes. Thread-safe. Raises
-    `ConfigurationError` if an own tool has the name of another tool.
-    """
+    """The shared tools of a catalogue plus the tools that come with one agent's parts. The order
+    is: shared local tools, own tools, tools of services (whenever they answer) and what is
+    registered later. Views are rebuilt when the catalogue changes. Thread-safe. Raises
+    `ConfigurationError` if an own tool has the name of another tool."""
 
     def __init__(self, shared: Catalogue, own: Iterable[Tool] = ()) -> None:
         self._shared = shared

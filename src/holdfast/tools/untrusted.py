@@ -56,12 +56,9 @@ class TooMuchWork(Exception):
 
 
 class Inspected(NamedTuple):
-    """The outcome of `inspect_schema`.
-
-    `expansion` is the largest number of subschemas that one value is held against. `missing` are
-    references whose target is not in the schema; nothing is fetched. `has_pattern_properties` is
-    True if `patternProperties` occurs anywhere.
-    """
+    """The outcome of `inspect_schema`. `expansion` is the largest number of subschemas that one
+    value is held against. `missing` are references whose target is not in the schema; nothing is
+    fetched. `has_pattern_properties` is True if `patternProperties` occurs anywhere."""
 
     expansion: int
     missing: frozenset[str]
