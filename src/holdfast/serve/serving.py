@@ -202,9 +202,8 @@ class _ServedOffer:
         if thread is None or closed:
             self.ended.set()
             return
-        with contextlib.suppress(
-            HoldfastError
-        ):  # the interpreter's exit has already closed the thread
+        # The interpreter's exit may have closed the thread already.
+        with contextlib.suppress(HoldfastError):
             thread.submit(self._end()).result(_CLOSE_SECONDS + 1)
         self._offer.end()
         thread.close()

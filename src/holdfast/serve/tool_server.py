@@ -90,11 +90,8 @@ class ToolServer:
             def create_initialization_options(
                 self, notification_options: Any = None, *args: Any, **options: Any
             ) -> Any:
-                return super().create_initialization_options(
-                    notification_options or NotificationOptions(tools_changed=True),
-                    *args,
-                    **options,
-                )
+                announced = notification_options or NotificationOptions(tools_changed=True)
+                return super().create_initialization_options(announced, *args, **options)
 
         self._bus: InMemorySubscriptionBus = InMemorySubscriptionBus()
         self._listen: ListenHandler = ListenHandler(self._bus)
@@ -187,18 +184,17 @@ class ToolServer:
         known = self._manager.definitions()  # the same object until the tools change
         if self._definitions_cache[0] is not known:
             self._definitions_cache = (known, {})
-        definitions = self._definitions_cache[1]
-        if modern not in definitions:
-            tools = [shapes.definition(tool, modern) for tool in self._manager.list_tools()]
+        lists = self._definitions_cache[1]
+        if modern not in lists:
             # No caching: the next request must see the tools that `find_tools` added. Other
             # protocol versions leave these keys out.
-            definitions[modern] = {
-                "tools": tools,
+            lists[modern] = {
+                "tools": [shapes.definition(tool, modern) for tool in self._manager.list_tools()],
                 "resultType": "complete",
                 "ttlMs": 0,
                 "cacheScope": "private",
             }
-        return definitions[modern]
+        return lists[modern]
 
     def _schema_of(self, name: str) -> dict[str, Any] | None:
         return self._manager.get_schema(name) if self._manager.exists(name) else None
@@ -237,19 +233,15 @@ class ToolServer:
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
         self._calls += 1
-        progress = (
-            _Progress(loop)
-            if context.meta and context.meta.get("progress_token") is not None
-            else None
-        )
+        wants_progress = context.meta and context.meta.get("progress_token") is not None
+        progress = _Progress(loop) if wants_progress else None
         tool_context = ToolContext(
             self._id,
             str(self._calls),
-            1,
-            cancelled,
-            self._runtime,
-            _ignore_progress if progress is None else progress.report,
-            self._on_close,
+            cancelled=cancelled,
+            runtime=self._runtime,
+            on_close=self._on_close,
+            progress=(lambda _: None) if progress is None else progress.report,
         )
         modern = _is_modern(context)
 
@@ -261,7 +253,7 @@ class ToolServer:
             except BaseException as error:
                 outcome = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_resolve, done, outcome)
+                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(outcome))
 
         self._running.add(cancelled)
         try:
@@ -277,11 +269,8 @@ class ToolServer:
             raise _invalid_params(str(outcome))
         if isinstance(outcome, BaseException):
             _log.error("%r failed", params.name, exc_info=outcome)
-            outcome = shapes.result(
-                error_result(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")),
-                None,
-                modern,
-            )
+            failure = ToolError(f"{params.name!r} failed: {type(outcome).__name__}")
+            return shapes.result(error_result(failure), None, modern)
         return outcome
 
     def _answer(
@@ -298,13 +287,8 @@ class ToolServer:
             return shapes.result(error_result(error), None, modern)
         result = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
         if problem := self._outputs.problem(tool, result):
-            answer = shapes.result(
-                error_result(
-                    ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
-                ),
-                tool,
-                modern,
-            )
+            failure = ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
+            answer = shapes.result(error_result(failure), tool, modern)
             answer["content"] += shapes.result(result, tool, modern)["content"]
             return answer
         return shapes.result(result, tool, modern)
@@ -316,15 +300,6 @@ class ToolServer:
 
 def _is_modern(context: ServerRequestContext[Any]) -> bool:
     return context.protocol_version >= "2026-07-28"
-
-
-def _ignore_progress(message: str) -> None:
-    pass
-
-
-def _resolve(done: asyncio.Future[Any], outcome: Any) -> None:
-    if not done.done():
-        done.set_result(outcome)
 
 
 def _invalid_params(message: str) -> Exception:
