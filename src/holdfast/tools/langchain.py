@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import traceback
 import uuid
 from typing import TYPE_CHECKING, Any, cast
 
@@ -111,11 +112,8 @@ class LangChainAdapter:
 
     def __init__(self, tool: Any) -> None:
         invocable = any(callable(getattr(tool, name, None)) for name in ("invoke", "ainvoke"))
-        if (
-            isinstance(tool, type)
-            or not isinstance(getattr(tool, "name", None), str)
-            or not invocable
-        ):
+        is_named = isinstance(getattr(tool, "name", None), str)
+        if isinstance(tool, type) or not is_named or not invocable:
             raise ConfigurationError(
                 "from_langchain takes a LangChain tool (with name, description and invoke), not"
                 f" {tool!r}."
@@ -131,7 +129,10 @@ class LangChainAdapter:
         self.description = str(getattr(tool, "description", "") or "")
         self.input_schema = _schema_of(tool)
         self.module = type(tool).__module__
-        self.is_async = _async_only(tool)
+        only_coroutine = getattr(tool, "coroutine", None) is not None and (
+            getattr(tool, "func", None) is None
+        )
+        self.is_async = only_coroutine or not callable(getattr(tool, "invoke", None))
         self._injected = _injected_names(tool, self.input_schema)
 
     def refused(self, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
@@ -176,9 +177,19 @@ class LangChainAdapter:
         if "ToolException" in names:  # meant for the model
             converted = ToolError(str(error) or f"{name!r} failed.")
             result = getattr(error, "result", None)
-            info = result.error if isinstance(result, ToolResult) else None
-            return converted if info is None else _copy_of_error(info)
-        if "ValidationError" in names and _concerns_arguments(self._tool, error):
+            if isinstance(result, ToolResult) and (info := result.error) is not None:
+                converted = ToolError(
+                    info.message,
+                    info.type,
+                    retryable=info.retryable,
+                    max_retries=info.max_retries,
+                    backoff=info.backoff,
+                )
+            return converted
+        # pydantic's error concerns the tool's arguments if the title is that of their model;
+        # pydantic 1 has a model in place of the title.
+        model = getattr(getattr(self._tool, "args_schema", None), "__name__", "")
+        if "ValidationError" in names and getattr(error, "title", None) == model:
             return ToolValidationError(f"{name!r} was not run: {error}")
         return error
 
@@ -216,25 +227,16 @@ class LangChainAdapter:
             return None
 
 
-def _copy_of_error(info: ErrorInfo) -> ToolError:
-    return ToolError(
-        info.message,
-        info.type,
-        retryable=info.retryable,
-        max_retries=info.max_retries,
-        backoff=info.backoff,
-    )
-
-
 # --- schemas and arguments ---
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
-    if (
-        getattr(tool, "args_schema", None) is None
-        and (string_schema := _string_tool_schema(tool)) is not None
-    ):
-        return string_schema
+    arguments: Any = getattr(tool, "args", None)
+    names = list(cast("dict[str, Any]", arguments)) if isinstance(arguments, dict) else []
+    if getattr(tool, "args_schema", None) is None and names == ["tool_input"]:
+        # LangChain's `Tool`, a function of one string. LangChain derives its own schema from its
+        # wrapper.
+        return {"type": "object", "properties": arguments, "required": names}
     source: Any = getattr(tool, "tool_call_schema", None)
     source = getattr(tool, "args_schema", None) if source is None else source
     try:
@@ -262,15 +264,6 @@ def _schema_of(tool: Any) -> dict[str, Any]:
     return schema
 
 
-def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
-    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools. The
-    schema in `args` is used because LangChain derives the tool's own from its wrapper."""
-    arguments = getattr(tool, "args", None)
-    if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
-        return None
-    return {"type": "object", "properties": arguments, "required": ["tool_input"]}
-
-
 def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     """Return the names of arguments that LangChain fills in. Raises `ConfigurationError` if only
     LangGraph can provide one of them."""
@@ -291,28 +284,8 @@ def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     return frozenset(injected - shown.keys())
 
 
-def _async_only(tool: Any) -> bool:
-    if not callable(getattr(tool, "invoke", None)):
-        return True
-    return getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
-
-
 def _is_run_missing(tool: Any, error: BaseException) -> bool:
     """Return True if the tool's own `_run` raised the error, not code that it called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        trace is not None
-        and trace.tb_frame.f_code is code
-        and callable(getattr(tool, "ainvoke", None))
-    )
-
-
-def _concerns_arguments(tool: Any, error: Exception) -> bool:
-    """Return True if a pydantic error concerns the tool's arguments, not other data."""
-    title = getattr(error, "title", None)  # pydantic 1 has a model
-    return title is not None and title == getattr(
-        getattr(tool, "args_schema", None), "__name__", ""
-    )
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is code and callable(getattr(tool, "ainvoke", None))

@@ -29,23 +29,19 @@ def to_langchain_content(result: ToolResult) -> Any:
 
 def _block_of(block: Content) -> dict[str, Any]:
     match block:
-        case TextContent():
-            return _text_block(block.text)
-        case ImageContent():
-            return _media("image", base64.b64encode(block.data).decode(), block.mime_type)
-        case AudioContent():  # tool messages have no audio blocks
-            return _media("file", base64.b64encode(block.data).decode(), block.mime_type)
+        case TextContent(text):
+            pass
+        case ImageContent(data, mime_type):
+            return _media("image", base64.b64encode(data).decode(), mime_type)
+        case AudioContent(data, mime_type):  # tool messages have no audio blocks
+            return _media("file", base64.b64encode(data).decode(), mime_type)
         case ResourceLink():
-            return _text_block(f"{block.name}: {block.uri}" if block.name else block.uri)
-        case EmbeddedResource():
-            found = block.resource
-            if "blob" in found:
-                mime_type = found.get("mimeType") or "application/octet-stream"
-                return _media("file", found["blob"], mime_type)
-            return _text_block(str(found.get("text", found.get("uri", ""))))
-
-
-def _text_block(text: str) -> dict[str, Any]:
+            text = f"{block.name}: {block.uri}" if block.name else block.uri
+        case EmbeddedResource(resource):
+            if "blob" in resource:
+                mime_type = resource.get("mimeType") or "application/octet-stream"
+                return _media("file", resource["blob"], mime_type)
+            text = str(resource.get("text", resource.get("uri", "")))
     return {"type": "text", "text": text}
 
 
