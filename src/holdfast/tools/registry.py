@@ -49,9 +49,8 @@ class ToolRegistry:
     def register_tool(self, name: str, factory: Factory | Tool) -> None:
         """Add or replace a tool. Its module is that of the factory."""
         self._factories[name] = _check_factory(name, factory)
-        self._modules[name] = (
-            factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
-        )
+        is_tool = isinstance(factory, Tool)
+        self._modules[name] = factory.module_qualname if is_tool else module_of(factory)
 
     def import_module(self, qualname: str) -> list[Tool]:
         """Import a module, add the tools that it declares and return them. Works also if the module
@@ -107,8 +106,7 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
         raise ConfigurationError(
             f"The factory of tool {name!r} in {module!r} returned {tool!r}, not a Tool."
         )
-    if tool.name != name:
-        tool = tool.renamed(name)
+    tool = tool if tool.name == name else tool.renamed(name)
     tool.module_qualname = module
     tool.from_factory = True
     return tool
@@ -116,20 +114,13 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
     """Return a module's tools by name: its `Tool` objects and `register_tool` declarations."""
-    declared: dict[str, Factory | Tool] = {
-        value.name: value
-        for value in vars(module).values()
-        if isinstance(value, Tool) and not _is_imported(value, module)
-    }
+    declared: dict[str, Factory | Tool] = {}
+    for value in vars(module).values():
+        if not isinstance(value, Tool):
+            continue
+        home = sys.modules.get(value.module_qualname, module)
+        imported = home is not module and any(one is value for one in list(vars(home).values()))
+        if not imported:  # no other module declares it
+            declared[value.name] = value
     declared.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
     return declared
-
-
-def _is_imported(tool: Tool, module: ModuleType) -> bool:
-    """Return True if another module declares `tool`."""
-    home = sys.modules.get(tool.module_qualname)
-    return (
-        home is not None
-        and home is not module
-        and any(value is tool for value in list(vars(home).values()))
-    )
