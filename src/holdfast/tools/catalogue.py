@@ -112,9 +112,6 @@ class Catalogue:
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
                 self.removed[name] = origin
-                if offer := self._offers.get(origin):
-                    tools = _without(offer.tools, [name])
-                    self._offers[origin] = offer._replace(tools=tools)
             self.held = _without(self.held, [name])
             self._replace(_without(self.tools, [name]))
         return removed
@@ -158,9 +155,27 @@ class Catalogue:
 
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
         """Request these tools, and all tools of these lazy services, once they are offered."""
+        names, ids = set(tools), set(services)
         with self._lock:
-            self.wanted_services = self.wanted_services | set(services)
-            self.wanted_tools = self.wanted_tools | set(tools)
+            self.wanted_services = self.wanted_services | ids
+            self.wanted_tools = self.wanted_tools | names
+            offers = dict(self._offers)
+        self._offer_again(
+            id for id, offer in offers.items() if id in ids or names & offer.tools.keys()
+        )
+
+    def searchable(self, ids: Iterable[str]) -> list[Tool]:
+        """Return the tools that these services offer, except removed ones and those held back."""
+        offers = [self._offers[id] for id in ids]
+        out = {**self.removed, **self.held}
+        return [tool for offer in offers for name, tool in offer.tools.items() if name not in out]
+
+    def _offer_again(self, ids: Iterable[str]) -> None:
+        """Repeat the latest offers of services after more of their tools became wanted."""
+        for id in ids:
+            offer = self._offers[id]
+            if offer.source is not None:
+                self.offer(offer.source, list(offer.tools.values()), offer.version)
 
     def offer(self, source: Source, offered: Sequence[Tool], version: int) -> None:
         """Add the wanted tools that a service offers, in place of its earlier offer. An offer with
@@ -179,24 +194,14 @@ class Catalogue:
                     return
                 before = self.held
                 held = {name: entry for name, entry in before.items() if entry.origin != source.id}
-                free = [tool for tool in offered if tool.name not in self.removed]
-                for tool in free:
-                    if tool.name in changes:
+                for tool in offered:
+                    if tool.name in changes and tool.name not in self.removed:
                         entry = HeldTool(tool, changes[tool.name], source.id)
                         held.setdefault(tool.name, entry)
                 self.held = held
-                everything = not source.lazy or source.id in self.wanted_services
-                names = [tool.name for tool in offered]
-                stay = [name for name in earlier.order if name in names]
-                self._offers[source.id] = _Offer(
-                    version,
-                    tuple(dict.fromkeys([*stay, *names])),
-                    {
-                        tool.name: tool
-                        for tool in free
-                        if (everything or tool.name in self.wanted_tools) and tool.name not in held
-                    },
-                )
+                tools = {tool.name: tool for tool in offered}
+                stay = {name: tools[name] for name in earlier.tools if name in tools}
+                self._offers[source.id] = _Offer(source, version, stay | tools)
                 self._arrange()
             break
         for name, entry in held.items():
@@ -210,9 +215,13 @@ class Catalogue:
         origins: dict[str, str] = {}
         refused: dict[str, str] = {}
         for id, offer in self._offers.items():
-            for name in [name for name in offer.order if name in offer.tools]:
+            everything = id in self.wanted_services or not (offer.source and offer.source.lazy)
+            for name, tool in offer.tools.items():
+                wanted = everything or name in self.wanted_tools
+                if not wanted or name in self.held or name in self.removed:
+                    continue
                 if wire_name(name) not in taken:
-                    tools[name], origins[name] = offer.tools[name], id
+                    tools[name], origins[name] = tool, id
                     taken.add(wire_name(name))
                     continue
                 refused[name] = id
@@ -248,6 +257,8 @@ class Catalogue:
                 self.held = _without(self.held, [name])
         if held.origin is None:
             self.swap((), (held.tool,))
+        else:
+            self._offer_again([held.origin])
         return held
 
     def find_held(self, name: str) -> HeldTool | None:
@@ -282,12 +293,10 @@ class HeldTool(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """The latest offer of a service."""
+    """The latest offer of a service, wanted or not. A tool keeps its position while offered."""
 
+    source: Source | None = None
     version: int = 0
-    # The names of all tools that the service offers; a name keeps its position while offered.
-    order: tuple[str, ...] = ()
-    # The offered tools that are wanted and not held back.
     tools: dict[str, Tool] = {}
 
 

@@ -94,11 +94,10 @@ class Discovery:
                 for id, state in self._states.items()
             }
 
-    def offered(self, id: str) -> tuple[tuple[Tool, ...], int] | None:
-        """Return a service's latest offer and its version; None before the first one."""
+    def has_offer(self, id: str) -> bool:
+        """Return True if a service has listed its tools since the last `close`."""
         with self._lock:
-            state = self._states[id]
-            return None if state.found is None else (state.found, state.version)
+            return self._states[id].found is not None
 
     # --- asking ---
 

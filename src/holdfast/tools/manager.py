@@ -32,7 +32,6 @@ from holdfast.tools.tool_search import best_matches, find_tools
 from holdfast.tools.tool_set import ToolSet
 
 if TYPE_CHECKING:
-    from holdfast.tools.discovery import Discovery
     from holdfast.tools.sources import Source
 
 ToolLike = Tool | Callback
@@ -148,10 +147,8 @@ class ToolManager:
         """
         from holdfast.tools.config import build, read  # few programs read a file
 
-        return cls(
-            **build(read(config, variables=variables, base=base), builtins).arguments(),
-            discover=discover,
-        )
+        parts = build(read(config, variables=variables, base=base), builtins)
+        return cls(**parts.arguments(), discover=discover)
 
     # --- the set ---
 
@@ -253,15 +250,12 @@ class ToolManager:
         if id is None:
             wanted = self._catalogue.wanted_services
             ids = [one for one, source in sources.items() if not source.lazy or one in wanted]
-            discovery.ask(ids, force)
         else:
             ids = [id]
-            self._catalogue.want(ids)
             if force:
                 self._catalogue.restore(id)
-            discovery.ask(ids, force)
-            # An earlier discovery may have left out tools that are wanted now.
-            self._offer_again(discovery, ids)
+            self._catalogue.want(ids)
+        discovery.ask(ids, force)
         origins = self._catalogue.origins
         return [tool for name, tool in self._tools.tools.items() if origins.get(name) in ids]
 
@@ -281,7 +275,6 @@ class ToolManager:
         discovery.ask(
             [id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy]
         )
-        self._offer_again(discovery, lazy)
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
         """Return the tools of lazy services that match `words`, the best first, and add them to
@@ -292,20 +285,10 @@ class ToolManager:
             return []
         lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
-        out = {**self._catalogue.removed, **self._catalogue.held}
-        offers = [offer for id in lazy if (offer := discovery.offered(id)) is not None]
-        candidates = [tool for tools, _ in offers for tool in tools if tool.name not in out]
+        candidates = self._catalogue.searchable(filter(discovery.has_offer, lazy))
         matches = best_matches(words, candidates, limit)
         self._catalogue.want(tools=[tool.name for tool in matches])
-        self._offer_again(discovery, lazy)
         return [tool for tool in matches if tool.name in self._catalogue.tools]
-
-    def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
-        """Repeat the latest offers of services after more of their tools became wanted."""
-        for id in ids:
-            offer = discovery.offered(id)
-            if offer is not None:
-                self._catalogue.offer(discovery.sources[id], *offer)
 
     @property
     def errors(self) -> dict[str, str]:
@@ -323,10 +306,7 @@ class ToolManager:
         text that `held` showed when the tool was reviewed. If the service has changed the tool
         since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError` for another
         `change`, `StoreError` for a file that cannot be written."""
-        held = self._catalogue.approve(name, change)
-        if (discovery := self._services.discovery) is not None and held.origin is not None:
-            self._offer_again(discovery, [held.origin])
-        return held.tool
+        return self._catalogue.approve(name, change).tool
 
     def _fetch(self, name: str) -> Tool | None:
         """Return a tool of a lazy service that was not asked yet, or of which only other tools were
@@ -341,7 +321,7 @@ class ToolManager:
         ids = [id for id in sources if name.startswith(f"{id}.")]
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
-            if (discovery.offered(id) is None and id not in self.errors) or (
+            if (not discovery.has_offer(id) and id not in self.errors) or (
                 sources[id].lazy and id not in self._catalogue.wanted_services
             ):
                 self.discover(id)
@@ -351,7 +331,7 @@ class ToolManager:
                     return tool
         for id in ids:
             error = self.errors.get(id)
-            if error is not None or discovery.offered(id) is None:
+            if error is not None or not discovery.has_offer(id):
                 why = "was not asked for its tools yet"
                 if error is not None:
                     why = f"could not be asked: {error.rstrip('.')}"
