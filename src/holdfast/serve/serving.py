@@ -68,10 +68,10 @@ def mcp(
             max_calls=max_calls,
             runtime=runtime,
         )
-        with _signals() as signals, endpoint:
+        with _signals() as wait, endpoint:
             if on_ready is not None:
                 on_ready(endpoint.url)
-            return signals.wait(endpoint.ended)
+            return wait(endpoint.ended)
     offer = ToolServer(manager, name, instructions, max_calls, runtime)
     with stdio.claimed() as wire:
         return over_stdio(offer, wire)
@@ -81,10 +81,10 @@ def over_stdio(offer: ToolServer, wire: stdio.StdioStreams) -> int:
     """Serve one client on a wire that the caller has claimed. Returns the number of the signal
     that ended it, or 0."""
     with (
-        _signals() as signals,
+        _signals() as wait,
         _ServedOffer(offer, lambda: stdio.serve(offer.server, wire)) as running,
     ):
-        return signals.wait(running.ended)
+        return wait(running.ended)
 
 
 class MCPEndpoint:
@@ -229,35 +229,29 @@ class _ServedOffer:
 # --- signals ---
 
 
-class _Signals:
-    def __init__(self) -> None:
-        self.number = 0
+@contextlib.contextmanager
+def _signals() -> Generator[Callable[[threading.Event], int]]:
+    """Record SIGINT and SIGTERM within the block, also during the shutdown; outside of the main
+    thread none. Yields a function that waits for an event or a signal, and returns the number of
+    the signal, else 0."""
+    first = 0
 
-    def record(self, number: int, _: object) -> None:
-        self.number = self.number or number
+    def record(number: int, _: object) -> None:
+        nonlocal first
+        first = first or number
 
-    def wait(self, ended: threading.Event) -> int:
-        """Wait for the end or a signal. Returns the number of the signal, else 0."""
+    def wait(ended: threading.Event) -> int:
         # In small steps: handlers run between them. A handler cannot set an event whose lock the
         # interrupted wait holds.
-        while not self.number and not ended.wait(0.1):
+        while not first and not ended.wait(0.1):
             pass
-        return self.number
+        return first
 
-
-@contextlib.contextmanager
-def _signals() -> Generator[_Signals]:
-    """Record SIGINT and SIGTERM within the block, also during the shutdown. Does nothing outside
-    of the main thread."""
-    received = _Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = {
-        number: signal.signal(number, received.record) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    is_main = threading.current_thread() is threading.main_thread()
+    recorded = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, record) for number in recorded}
     try:
-        yield received
+        yield wait
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -364,12 +364,11 @@ class ToolManager:
         """Return a model's calls under canonical names, by which hooks and rules know them. A
         model may use the wire name of an earlier request."""
         known = self._tools.tools
+        names = [one.name if one.name in known else self.canonical(one.name) for one in calls]
         return tuple(
             [
-                call
-                if call.name in known or (name := self.canonical(call.name)) == call.name
-                else msgspec.structs.replace(call, name=name)
-                for call in calls
+                call if name == call.name else msgspec.structs.replace(call, name=name)
+                for call, name in zip(calls, names, strict=True)
             ]
         )
 
@@ -451,12 +450,10 @@ class ToolManager:
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
         """Run a tool once and return its result. Raises `ToolError` if there is no result."""
-        tool = self.get(name)
-        call = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
+        tool, context = self.get(name), context or ToolContext()
+        call = ToolCall(context.call_id, tool.name, arguments or {})
         with self._services.direct_call():
-            return self._apply_rules(
-                tool, call, context or ToolContext(), running.run_once, self._hooks
-            )
+            return self._apply_rules(tool, call, context, running.run_once, self._hooks)
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
@@ -591,9 +588,8 @@ class ToolManager:
         return self._shown(call, result)
 
     def _shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        return (
-            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
-        )
+        limits = self._overflow
+        return result if limits is None else limits.shown(call.name, call.id, result)
 
     def __enter__(self) -> ToolManager:
         return self
@@ -637,9 +633,8 @@ def _failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    langchain = callable(getattr(tool, "invoke", None)) and isinstance(
-        getattr(tool, "name", None), str
-    )
+    named = isinstance(getattr(tool, "name", None), str)
+    langchain = named and callable(getattr(tool, "invoke", None))
     if callable(tool) and not langchain:
         return Tool.from_function(tool)
     hint = ""

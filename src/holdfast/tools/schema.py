@@ -16,6 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -75,12 +76,11 @@ class Parameters:
                     f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of"
                     " tools are named. Give it a plain parameter."
                 )
+            elif parameter.default is parameter.empty:
+                self.fields[name] = (annotation, ...)
+                self.required.add(name)
             else:
-                if parameter.default is parameter.empty:
-                    self.fields[name] = (annotation, ...)
-                    self.required.add(name)
-                else:
-                    self.fields[name] = (annotation, parameter.default)
+                self.fields[name] = (annotation, parameter.default)
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations that can be resolved now. They are resolved one by one if a name
@@ -90,19 +90,15 @@ class Parameters:
             target = target.__init__
         elif not inspect.isroutine(target):
             target = type(target).__call__
-        try:
+        with suppress(Exception):
             return typing.get_type_hints(target, include_extras=True)
-        except Exception:
-            pass
         function = getattr(inspect.unwrap(target), "__func__", inspect.unwrap(target))
         names: dict[str, Any] = getattr(function, "__globals__", {})
         hints: dict[str, Any] = {}
         for name, annotation in getattr(function, "__annotations__", {}).items():
             holder: Any = types.SimpleNamespace(__annotations__={name: annotation})
-            try:
+            with suppress(Exception):
                 hints.update(typing.get_type_hints(holder, names, include_extras=True))
-            except Exception:
-                pass
         return hints
 
 
@@ -198,9 +194,9 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         # pydantic converts "3" to 3, but not "[1, 2]" to a list.
         problems = error.errors(include_url=False)
         mismatches: list[Mismatch] = [
-            (item["loc"], item["input"], ["array" if item["type"] in _ARRAY_ERRORS else "object"])
+            (item["loc"], item["input"], ("array", "object"))
             for item in problems
-            if item["type"] in _ARRAY_ERRORS or item["type"] in _OBJECT_ERRORS
+            if item["type"].endswith("_type")  # such as list_type, dict_type, model_type
         ]
         changed = _convert_strings(arguments, mismatches)
         if changed is not None:
@@ -208,19 +204,9 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 return validate_python(changed)
             except failure as second:
                 problems = second.errors(include_url=False)
-        raise validation_error(
-            tool, schema, [_pydantic_problem(item) for item in problems]
-        ) from None
+        raise validation_error(tool, schema, [*map(_pydantic_problem, problems)]) from None
 
     return schema, validate
-
-
-# pydantic's errors for a value that is not a container.
-_ARRAY_ERRORS = ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type")
-_OBJECT_ERRORS = (
-    *("dict_type", "mapping_type"),
-    *("model_type", "model_attributes_type", "dataclass_type"),
-)
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -247,9 +233,8 @@ def check_schema(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
         )
     try:
-        copy: dict[str, Any] = json.loads(
-            json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False)
-        )
+        given = dict(cast("Mapping[str, Any]", schema))
+        copy: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
     kinds: Any = copy.get("type", "object")
@@ -294,10 +279,8 @@ def is_composed(schema: Mapping[str, Any]) -> bool:
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
     """Return the object schema of one argument `name` described by `schema`. Definitions stay at
     the root, where references point."""
-    inner = dict(schema)
-    outer: dict[str, Any] = {
-        key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner
-    }
+    inner, roots = dict(schema), ("$schema", "$defs", "definitions")
+    outer: dict[str, Any] = {key: inner.pop(key) for key in roots if key in inner}
     outer |= {"type": "object", "properties": {name: inner}, "additionalProperties": False}
     if required:
         outer["required"] = [name]
