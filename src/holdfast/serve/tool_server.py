@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import secrets
 import threading
@@ -18,7 +17,6 @@ from holdfast import __version__
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
-from holdfast.serve.call_threads import CallThreads
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.running import error_result, start_thread
 
@@ -70,7 +68,8 @@ class ToolServer:
         self._running: set[Cancellation] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
         self._lock = threading.Lock()  # guards the cleanups
-        self._workers = CallThreads(max_calls, "holdfast-serve-call")
+        self._slots = asyncio.Semaphore(max_calls)
+        self._threads: set[threading.Thread] = set()  # of running calls
         self._outputs = shapes.Outputs()
         self._definitions_cache: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
         self._discovered = threading.Event()
@@ -150,7 +149,7 @@ class ToolServer:
         self._ended = True
         for cancelled in list(self._running):
             cancelled.cancel()
-        running = self._workers.close(_SHUTDOWN_SECONDS)
+        running = self._join(_SHUTDOWN_SECONDS)
         with self._lock:
             cleanups = list(self._cleanups.values())
             self._cleanups.clear()
@@ -163,8 +162,15 @@ class ToolServer:
             self._manager.closed()
         except Exception:
             _log.exception("the tools could not be closed")
-        if running and (running := self._workers.close(0.1)):
+        if running and (running := self._join(0.1)):
             _log.warning("%d calls did not stop when asked to, and end with this process", running)
+
+    def _join(self, seconds: float) -> int:
+        """Wait for the threads of calls. Returns the number of those that still run."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return len(self._threads)
 
     # --- the list ---
 
@@ -245,19 +251,32 @@ class ToolServer:
         )
         modern = _is_modern(context)
 
+        def finish(outcome: dict[str, Any] | BaseException) -> None:
+            self._slots.release()
+            if not done.done():
+                done.set_result(outcome)
+
         def work() -> None:
-            outcome: dict[str, Any] | BaseException
+            thread = threading.current_thread()
+            self._threads.add(thread)
             try:
                 outcome = self._answer(params.name, params.arguments or {}, tool_context, modern)
             # Also SystemExit: an exception of a tool ends only its call.
             except BaseException as error:
                 outcome = error
+            self._threads.discard(thread)
+            # The slot is free when the thread ends, even if nobody waits for the call any more.
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(outcome))
+                loop.call_soon_threadsafe(finish, outcome)
 
         self._running.add(cancelled)
         try:
-            self._workers.submit(lambda run=contextvars.copy_context().run: run(work))
+            await self._slots.acquire()
+            try:
+                start_thread(work, "holdfast-serve-call")
+            except RuntimeError:
+                self._slots.release()
+                raise
             if progress is not None:
                 await progress.send_until(done, context.session.report_progress)
             outcome = await done
