@@ -16,7 +16,7 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import running, styles
-from holdfast.tools.catalogue import Catalogue, definition
+from holdfast.tools.catalogue import Catalogue, ToolSet, definition
 from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
@@ -29,7 +29,6 @@ from holdfast.tools.services import ServiceSet
 from holdfast.tools.sources import Rooted, SourceHealth
 from holdfast.tools.tool import Callback, Tool
 from holdfast.tools.tool_search import best_matches, find_tools
-from holdfast.tools.tool_set import ToolSet
 
 if TYPE_CHECKING:
     from holdfast.tools.sources import Source
