@@ -8,8 +8,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
@@ -87,7 +86,68 @@ def over_stdio(offer: ToolServer, wire: stdio.StdioStreams) -> int:
         return wait(running.ended)
 
 
-class MCPEndpoint:
+class _ServedOffer:
+    """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
+    it through `stop`."""
+
+    def __init__(
+        self,
+        offer: ToolServer,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        self._offer = offer
+        self._work = work
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._closed = False
+        self.ended = threading.Event()
+        """Set when nothing is served any more."""
+
+    def start(self) -> None:
+        with self._lock:
+            if self._closed or self._thread is not None:
+                raise HoldfastError("This server was started before; make another one.")
+            self._thread = LoopThread("holdfast-serve")
+        self._offer.begin()
+        self._future = self._thread.submit(self._work())
+        self._future.add_done_callback(lambda _: self.ended.set())
+
+    def close(self) -> None:
+        """End all calls and connections, and wait a few seconds for that. Idempotent; the
+        server cannot be started again."""
+        with self._lock:
+            thread, closed, self._closed = self._thread, self._closed, True
+        if thread is None or closed:
+            self.ended.set()
+            return
+
+        async def end() -> None:
+            self._offer.cancel()
+            work = asyncio.wrap_future(self._future)
+            if self._stop is None:
+                work.cancel()
+            else:
+                self._stop()
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError, Exception):
+                await asyncio.wait_for(work, _CLOSE_SECONDS)
+
+        # The interpreter's exit may have closed the thread already.
+        with contextlib.suppress(HoldfastError):
+            thread.submit(end()).result(_CLOSE_SECONDS + 1)
+        self._offer.end()
+        thread.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MCPEndpoint(_ServedOffer):
     """A manager's tools as an MCP server over streamable HTTP: `with MCPEndpoint(manager) as
     endpoint: ... endpoint.url`. Thread-safe.
 
@@ -127,21 +187,16 @@ class MCPEndpoint:
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
-        self._running = _ServedOffer(
+        super().__init__(
             offer,
             lambda: self._web.serve([self._socket]),
             lambda: setattr(self._web, "should_exit", True),
         )
 
-    @property
-    def ended(self) -> threading.Event:
-        """The event that is set when the endpoint no longer serves."""
-        return self._running.ended
-
     def start(self) -> None:
         """Start to serve, and return when requests are answered. Raises `HoldfastError` if that
         fails, or after `close`."""
-        self._running.start()
+        super().start()
         waited = threading.Event()
         for _ in range(int(_START_SECONDS * 100)):
             if self._web.started:
@@ -153,77 +208,11 @@ class MCPEndpoint:
         raise HoldfastError(f"The MCP server at {self.url} did not start; the log says why.")
 
     def close(self) -> None:
-        """End all calls and connections, and wait a few seconds for that. Idempotent; the
-        endpoint cannot be started again."""
-        self._running.close()
+        super().close()
         self._socket.close()
-
-    def __enter__(self) -> MCPEndpoint:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"MCPEndpoint({self.url!r})"
-
-
-class _ServedOffer:
-    """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
-    it through `stop`."""
-
-    def __init__(
-        self,
-        offer: ToolServer,
-        work: Callable[[], Coroutine[Any, Any, None]],
-        stop: Callable[[], None] | None = None,
-    ) -> None:
-        self._offer = offer
-        self._work = work
-        self._stop = stop
-        self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
-        self._closed = False
-        self.ended = threading.Event()
-
-    def start(self) -> None:
-        with self._lock:
-            if self._closed or self._thread is not None:
-                raise HoldfastError("This server was started before; make another one.")
-            self._thread = LoopThread("holdfast-serve")
-        self._offer.begin()
-        self._future = self._thread.submit(self._work())
-        self._future.add_done_callback(lambda _: self.ended.set())
-
-    def close(self) -> None:
-        with self._lock:
-            thread, closed, self._closed = self._thread, self._closed, True
-        if thread is None or closed:
-            self.ended.set()
-            return
-        # The interpreter's exit may have closed the thread already.
-        with contextlib.suppress(HoldfastError):
-            thread.submit(self._end()).result(_CLOSE_SECONDS + 1)
-        self._offer.end()
-        thread.close()
-
-    async def _end(self) -> None:
-        self._offer.cancel()
-        work = asyncio.wrap_future(self._future)
-        if self._stop is None:
-            work.cancel()
-        else:
-            self._stop()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError, CancelledError, Exception):
-            await asyncio.wait_for(work, _CLOSE_SECONDS)
-
-    def __enter__(self) -> _ServedOffer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # --- signals ---
