@@ -8,16 +8,14 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
 from holdfast.serve.tool_server import ToolServer
 from holdfast.server import sockets
 from holdfast.tools.loop import LoopThread
-
-if TYPE_CHECKING:
-    from holdfast.tools.manager import ToolManager
+from holdfast.tools.manager import ToolManager
 
 _START_SECONDS = 30.0  # until the web server must be ready; it takes 0.1 s
 _CLOSE_SECONDS = 5.0  # for connections to end

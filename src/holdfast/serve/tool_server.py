@@ -18,6 +18,7 @@ from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.manager import ToolManager
 from holdfast.tools.running import error_result, start_thread
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from mcp.server import Server, ServerRequestContext
     from mcp.server.connection import Connection
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-
-    from holdfast.tools.manager import ToolManager
 
 _log = logging.getLogger("holdfast.serve")
 

@@ -7,17 +7,15 @@ import difflib
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
 from holdfast.tools.json_values import freeze_json
 from holdfast.tools.names import wire_name
+from holdfast.tools.pins import Pins
+from holdfast.tools.sources import Source
 from holdfast.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from holdfast.tools.pins import Pins
-    from holdfast.tools.sources import Source
 
 T = TypeVar("T")
 

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+from holdfast.content import ContentLike, Message, ToolResult, Usage
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 from holdfast.tools.loop import LoopThread
-
-if TYPE_CHECKING:
-    from holdfast.content import ContentLike, Message, ToolResult, Usage
 
 T = TypeVar("T")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -26,12 +27,9 @@ from holdfast.tools.overflow import Overflow
 from holdfast.tools.pins import Pins
 from holdfast.tools.running import StartThread, error_result, run_attempts, start_thread
 from holdfast.tools.services import ServiceSet
-from holdfast.tools.sources import Rooted, SourceHealth
+from holdfast.tools.sources import Rooted, Source, SourceHealth
 from holdfast.tools.tool import Callback, Tool
 from holdfast.tools.tool_search import best_matches, find_tools
-
-if TYPE_CHECKING:
-    from holdfast.tools.sources import Source
 
 ToolLike = Tool | Callback
 
@@ -529,16 +527,13 @@ class ToolManager:
                 return hooks.with_context(answer, added) if added else answer
             changed = answer
         limits = self._concurrency
-        taken = None if limits is None else limits.enter(call.name, context.cancelled)
-        try:
-            result = attempts(tool, changed.arguments, context)
-        except ToolError as error:
-            if hooks is None:
-                raise
-            result = error_result(error)
-        finally:
-            for limit in taken or ():
-                limit.leave()
+        with nullcontext() if limits is None else limits.hold(call.name, context.cancelled):
+            try:
+                result = attempts(tool, changed.arguments, context)
+            except ToolError as error:
+                if hooks is None:
+                    raise
+                result = error_result(error)
         if hooks is not None:
             if changed is not call:
                 result = hooks.with_arguments(result, changed)
