@@ -2,16 +2,16 @@
 in `events/event-00000-<id>.json`, ...
 
 The result is an ordinary journal. The actions of one answer become one `AssistantReplied` event.
-Usage
-and cost come from the statistics in the base state, by the answer's id. Fields without a place
-in a journal (risks, summaries, the provider's thinking blocks) are kept in a `NoteRecorded` about
-`openhands`. Events of other kinds are kept as `UnknownEvent`. Nothing is lost in either direction.
+Usage and cost come from the statistics in the base state, by the answer's id. Fields without a
+place in a journal (risks, summaries, the provider's thinking blocks) are kept in a `NoteRecorded`
+about `openhands`. Events of other kinds are kept as `UnknownEvent`. Nothing is lost either way.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -180,7 +180,7 @@ class _Reader:
         self._summaries: dict[str, int] = {}
         self.model = str(mapping(mapping(base.get("agent")).get("llm")).get("model") or "")
         self._usages, self._costs = _usages(base)
-        self._unknown: dict[str, int] = {}
+        self._unknown: Counter[str] = Counter()
 
     def read(self, events: Sequence[tuple[Fields, bytes]]) -> list[ev.AnyEvent]:
         """Return the journal."""
@@ -450,7 +450,7 @@ class _Reader:
             ev.UnknownEvent(seq=seq, id=id, timestamp=self._time, original_type=type, raw=raw)
         )
         if kind != "ConversationStateUpdateEvent":  # the base state contains the same
-            self._unknown[kind] = self._unknown.get(kind, 0) + 1
+            self._unknown[kind] += 1
 
     def _note(self, details: dict[str, Fields]) -> None:
         risks = [str(one["security_risk"]) for one in details.values() if "security_risk" in one]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import mkdtemp
@@ -71,7 +72,7 @@ class _Writer:
         self._rest = _rest(state.events)
         self._originals = _originals(state.events)
         self._providers: set[str] = set()
-        self._skipped: dict[str, int] = {}
+        self._skipped: Counter[str] = Counter()
         self.notes: list[str] = []
 
     def write(self) -> list[Fields]:
@@ -79,9 +80,8 @@ class _Writer:
         head = False
         for event in self._state.events:
             if isinstance(event, ev.DamagedEvent):
-                self.notes.append(
-                    f"event {event.seq} is damaged and cannot be read ({event.reason})"
-                )
+                damage = f"is damaged and cannot be read ({event.reason})"
+                self.notes.append(f"event {event.seq} {damage}")
                 event = stand_in(event) or event
             match event:
                 case ev.AgentConfigured() if not head:
@@ -110,12 +110,10 @@ class _Writer:
                 ):
                     pass  # contained in other files
                 case _:
-                    self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
+                    self._skipped[event.type] += 1
         for kind, count in self._skipped.items():
-            self.notes.append(
-                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has no such"
-                " event"
-            )
+            events = f"{kind} event{'s' if count > 1 else ''}"
+            self.notes.append(f"{count} {events} not written: OpenHands has no such event")
         return self._files
 
     def _file(self, event: ev.AnyEvent, kind: str, source: str, id: str = "", **fields: Any) -> str:
@@ -307,22 +305,20 @@ def _action(call: ToolCall, kind: Any) -> Fields:
     return {**{key: value for key, value in call.arguments.items() if key != "kind"}, "kind": kind}
 
 
-def _originals(events: Any) -> dict[str, str]:
+def _originals(events: Iterable[ev.AnyEvent]) -> dict[str, str]:
     """Return the OpenHands action ids by call id, as far as notes contain them. The note that
     follows an answer lists the ids in the order of the answer's calls."""
     ids: dict[str, str] = {}
-    answer: ev.AssistantReplied | None = None
+    calls: list[str] | None = None
     for event in events:
-        if isinstance(event, ev.AssistantReplied):
-            answer = event
-        elif (
-            isinstance(event, ev.NoteRecorded)
-            and event.about == ABOUT
-            and answer is not None
-            and len(event.details) == len(answer.calls)
-        ):
-            ids.update(zip([call.id for call in answer.calls], event.details, strict=True))
-            answer = None
+        match event:
+            case ev.AssistantReplied():
+                calls = [call.id for call in event.calls]
+            case ev.NoteRecorded(about="openhands") if len(event.details) == len(calls or ()):
+                ids.update(zip(calls or (), event.details, strict=True))
+                calls = None
+            case _:
+                pass
     return ids
 
 

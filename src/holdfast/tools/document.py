@@ -8,12 +8,12 @@ limited in size.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -104,9 +104,7 @@ class Seq(list[Any]):
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return the sentence that names the nearest known name, with a space before it, or ""."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(
-        name.lower(), names, 1
-    )
+    near = [*get_close_matches(name, names, 1), *get_close_matches(name.lower(), names, 1)]
     return f" Did you mean {form.format(near[0])}?" if near else ""
 
 

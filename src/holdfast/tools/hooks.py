@@ -17,16 +17,10 @@ import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
+from holdfast.tools import hook_answers
 from holdfast.tools.callables import is_async, refuse_async, require
 from holdfast.tools.context import ToolContext
-from holdfast.tools.hook_answers import (
-    HOOK_POINTS,
-    NOTHING,
-    PLACES,
-    HookAnswer,
-    HookFailed,
-    HookPlace,
-)
+from holdfast.tools.hook_answers import HOOK_POINTS, PLACES, HookAnswer, HookFailed
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -92,7 +86,7 @@ class BoundHook(NamedTuple):
     when: str
     tools: str
     function: Callable[..., Any]
-    place: HookPlace
+    place: hook_answers.HookPlace
     command: bool
 
 
@@ -123,7 +117,7 @@ def ask(
     except (Exception, SystemExit) as error:
         raise HookFailed(f"failed: {type(error).__name__}: {error}") from error
     if answer is None:
-        return NOTHING
+        return hook_answers.NOTHING
     place = bound.place
     deny, add, change = None, "", None
     for part in cast("tuple[Any, ...]", answer) if type(answer) is tuple else (answer,):

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError, StoreError
+from holdfast.tools.results import cut
 from holdfast.tools.tool import Tool
 
 _MAX_VALUE_CHARS = 120  # shown of a value
@@ -190,8 +191,5 @@ def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
     if was == is_:  # compared as JSON, because True == 1 in Python
         return []
     whole = max(len(was), len(is_)) <= _MAX_VALUE_CHARS
-    return [(f"{place[1:]} was {_short(was)}, is {_short(is_)}", whole)]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
+    shown = [cut(text, _MAX_VALUE_CHARS) for text in (was, is_)]
+    return [(f"{place[1:]} was {shown[0]}, is {shown[1]}", whole)]

@@ -198,7 +198,11 @@ def clean(text: str) -> str:
     return text if _is_utf8(text) else text.encode(errors="replace").decode()
 
 
+def cut(text: str, limit: int) -> str:
+    """Return `text`, cut to `limit` characters."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
 def clip(text: str, limit: int = 400) -> str:
     """Return `text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[:limit] + "..."
+    return cut(" ".join(text.split()), limit)

@@ -15,7 +15,7 @@ from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.names import word_set
 from holdfast.tools.policy import RetryPolicy
-from holdfast.tools.results import as_result, clean
+from holdfast.tools.results import as_result, clean, cut
 
 if TYPE_CHECKING:
     from holdfast.tools.tool import Tool
@@ -148,8 +148,7 @@ def _describe_error(error: Exception) -> str:
         text = str(error)
     except Exception:  # a broken __str__ must not hide the failure
         text = "(its message cannot be shown)"
-    shown = text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + "..."
-    return f"{type(error).__name__}: {shown}"
+    return f"{type(error).__name__}: {cut(text, _MAX_MESSAGE_CHARS)}"
 
 
 # Error types by HTTP status. requests, httpx, urllib and others store the status in the error or in

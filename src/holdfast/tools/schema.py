@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
 from holdfast.tools.names import word_set
+from holdfast.tools.results import cut
 
 if TYPE_CHECKING:
     from holdfast.tools.untrusted import Checker
@@ -33,6 +34,7 @@ _log = logging.getLogger("holdfast.tools")
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
 Explain = Callable[[str, Mapping[str, Any], list[str]], Exception]
 
+_MAX_VALUE_CHARS = 200  # shown of a value in an error
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 
@@ -481,7 +483,7 @@ def _jsonschema_problem(problem: Any) -> str:
     if problem.validator == "required":
         missing = [name for name in problem.validator_value if name not in problem.instance]
         return " and ".join(f"{where + '.' if where else ''}{name} is required" for name in missing)
-    return f"{where or 'arguments'}: {_clip(str(problem.message))}"
+    return f"{where or 'arguments'}: {cut(str(problem.message), _MAX_VALUE_CHARS)}"
 
 
 # --- shared ---
@@ -504,11 +506,7 @@ def validation_error(
 
 
 def _short(value: Any) -> str:
-    return _clip(repr(value))
-
-
-def _clip(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else text[:limit] + "..."
+    return cut(repr(value), _MAX_VALUE_CHARS)
 
 
 def _first_line(error: Exception) -> str:

@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.tools.names import word_set
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
+from holdfast.tools.results import cut
 
 MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
@@ -286,8 +287,7 @@ def _check_form(place: _Place) -> None:
 
 def short(value: Any, limit: int = 200) -> str:
     """The repr of a value, cut to `limit` characters."""
-    text = _SHORTEN.repr(value)
-    return text if len(text) <= limit else text[:limit] + "..."
+    return cut(_SHORTEN.repr(value), limit)
 
 
 # --- short representations ---
