@@ -66,7 +66,6 @@ class ToolServer:
         self._calls = 0
         self._running: set[Cancellation] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
-        self._lock = threading.Lock()  # guards the cleanups
         self._slots = asyncio.Semaphore(max_calls)
         self._threads: set[threading.Thread] = set()  # of running calls
         self._outputs = shapes.Outputs()
@@ -98,7 +97,9 @@ class ToolServer:
             version=__version__,
             instructions=instructions,
             lifespan=lambda _: self.lifespan(),
-            get_tool_input_schema=self._schema_of,
+            get_tool_input_schema=lambda tool: (
+                self._manager.get_schema(tool) if self._manager.exists(tool) else None
+            ),
             on_list_tools=self._list,
             on_call_tool=cast("Any", self._call),
             on_subscriptions_listen=self._listen,
@@ -149,10 +150,8 @@ class ToolServer:
         for cancelled in list(self._running):
             cancelled.cancel()
         running = self._join(_SHUTDOWN_SECONDS)
-        with self._lock:
-            cleanups = list(self._cleanups.values())
-            self._cleanups.clear()
-        for cleanup in cleanups:
+        while self._cleanups:
+            _, cleanup = self._cleanups.popitem()
             try:
                 cleanup()
             except Exception:
@@ -201,9 +200,6 @@ class ToolServer:
             }
         return lists[modern]
 
-    def _schema_of(self, name: str) -> dict[str, Any] | None:
-        return self._manager.get_schema(name) if self._manager.exists(name) else None
-
     async def _initialized(self, context: ServerRequestContext[Any], _: Any) -> None:
         connection = context.session._connection  # pyright: ignore[reportPrivateUsage]: there is no other signal of a connection's end
         if connection not in self._connections:
@@ -245,7 +241,7 @@ class ToolServer:
             str(self._calls),
             cancelled=cancelled,
             runtime=self._runtime,
-            on_close=self._on_close,
+            on_close=self._cleanups.setdefault,
             progress=(lambda _: None) if progress is None else progress.report,
         )
         modern = _is_modern(context)
@@ -310,10 +306,6 @@ class ToolServer:
             answer["content"] += shapes.result(result, tool, modern)["content"]
             return answer
         return shapes.result(result, tool, modern)
-
-    def _on_close(self, key: object, cleanup: Callable[[], None]) -> None:
-        with self._lock:
-            self._cleanups.setdefault(key, cleanup)
 
 
 def _is_modern(context: ServerRequestContext[Any]) -> bool:

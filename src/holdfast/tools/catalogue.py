@@ -390,10 +390,6 @@ class ToolSet:
         own = self._own
         return own.get(name) or own.get(self._canonical.get(name, "")) or self._shared.find(name)
 
-    def not_found(self, name: str, why: str = "") -> ToolNotFound:
-        """Return the error for an unknown name, with the nearest tool and the reason `why`."""
-        return unknown_tool_error(self.tools, name, why)
-
     def swap(self, old: Iterable[str], new: Iterable[Tool]) -> None:
         """Replace shared tools; see `Catalogue.swap`."""
         tools = list(new)

@@ -208,7 +208,7 @@ class ToolContext:
         cancelled: Cancellation | None = None,
         runtime: object | None = None,
         progress: Callable[[str], None] = _ignore_progress,
-        on_close: Callable[[object, Callable[[], None]], None] | None = None,
+        on_close: Callable[[object, Callable[[], None]], object] | None = None,
         mark: Callable[[], dict[str, str]] | None = None,
         asks: Asks | None = None,
         llm: CompletionModel | None = None,

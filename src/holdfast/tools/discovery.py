@@ -297,10 +297,17 @@ class Discovery:
         """Return the health of each service, all checked in parallel. A service without an
         answer after `timeout` seconds (and one) is not ok."""
         answers: dict[str, Future[SourceHealth]] = {}
+
+        def check(source: Source) -> None:
+            try:
+                health = source.health(timeout)
+            except Exception as error:
+                health = SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}")
+            answers[source.id].set_result(health)
+
         for id, state in self._states.items():
-            future = answers[id] = Future[SourceHealth]()
-            check = partial(_check, state.source, timeout, future)
-            _run_on_thread(check, f"holdfast-health-{id}")
+            answers[id] = Future()
+            _run_on_thread(partial(check, state.source), f"holdfast-health-{id}")
         results: dict[str, SourceHealth] = {}
         for id, future in answers.items():
             try:
@@ -360,10 +367,3 @@ def _run_on_thread(work: Callable[[], None], name: str) -> None:
         start_thread(work, name)
     except RuntimeError:  # no more threads
         work()
-
-
-def _check(source: Source, timeout: float, future: Future[SourceHealth]) -> None:
-    try:
-        future.set_result(source.health(timeout))
-    except Exception as error:
-        future.set_result(SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}"))

@@ -17,7 +17,7 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import running, styles
-from holdfast.tools.catalogue import Catalogue, ToolSet, definition
+from holdfast.tools.catalogue import Catalogue, ToolSet, definition, unknown_tool_error
 from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
@@ -202,7 +202,7 @@ class ToolManager:
         that is held back."""
         tool = self._tools.find(name) or self._fetch(name)
         if tool is None:
-            raise self._tools.not_found(name)
+            raise unknown_tool_error(self._tools.tools, name)
         return tool
 
     def exists(self, name: str) -> bool:
@@ -332,7 +332,7 @@ class ToolManager:
                 why = "was not asked for its tools yet"
                 if error is not None:
                     why = f"could not be asked: {error.rstrip('.')}"
-                raise self._tools.not_found(name, f"Its service {id!r} {why}.")
+                raise unknown_tool_error(self._tools.tools, name, f"Its service {id!r} {why}.")
         return None
 
     def _refuse_held(self, name: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from holdfast.tools.tool import Tool
-
-Kind = Literal["mcp", "a2a"]
 
 
 class SourceHealth(msgspec.Struct, frozen=True):
@@ -28,9 +26,6 @@ class Source(Protocol):
     def id(self) -> str:
         """The service's name: 1 to 64 letters, digits, `_` or `-`, and no dot."""
         ...
-
-    @property
-    def kind(self) -> Kind: ...
 
     @property
     def lazy(self) -> bool:
