@@ -424,7 +424,7 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
     if tool.name != changed.name:
         vars(changed).update(_schema=None, _validate=None)
         if tool.isolation is not None:
-            vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
+            vars(changed).update(_isolated=changed._isolate())  # pyright: ignore[reportPrivateUsage]: a copy of it
     return changed
 
 
