@@ -114,7 +114,7 @@ class Tool:
         self._parallel = parallel
         if reconcile is not None:
             self.reconcile = reconcile  # over the method of a subclass
-        self._check()
+        self._check_fields()
         if input_schema is not None and inputSchema is not None:
             raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
         given_schema = input_schema if input_schema is not None else inputSchema
@@ -137,7 +137,7 @@ class Tool:
             self.module_qualname = _declaring_module() or module_of(callback)
         self._isolated = None if isolation is None else self._isolate()
 
-    def _check(self) -> None:
+    def _check_fields(self) -> None:
         name, timeout = self.name, self.timeout
         settles = self.reconcile is None or callable(self.reconcile)
         if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -316,7 +316,7 @@ class Tool:
         """Return a copy under another name. Raises `ConfigurationError` for an invalid name."""
         renamed_tool = copy(self)
         renamed_tool.name = name
-        renamed_tool._check()
+        renamed_tool._check_fields()
         renamed_tool._schema = renamed_tool._validate = None  # errors of both contain the name
         return renamed_tool
 
