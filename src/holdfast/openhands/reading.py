@@ -90,13 +90,14 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
         )
     base: Fields = {}
     notes: list[str] = []
-    if (root / "base_state.json").is_file():
+    path = root / "base_state.json"
+    if path.is_file():
         try:
-            base = msgspec.json.decode((root / "base_state.json").read_bytes(), type=Fields)
+            base = msgspec.json.decode(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigurationError(
-                f"{root / 'base_state.json'} cannot be read: {error}"
-            ) from error
+            raise ConfigurationError(f"{path} cannot be read: {error}") from error
+        if not isinstance(base, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"{path} does not hold a JSON object.")
     elif not (root / "events").is_dir():
         inside = sorted(str(path.parent.name) for path in root.glob("*/base_state.json"))
         more = ", ..." if len(inside) > 5 else ""
