@@ -212,7 +212,8 @@ class ToolManager:
     @property
     def rules(self) -> CallRules:
         """The rules of calls as they were configured."""
-        return self._rules
+        calls, lengths = self._rules.concurrency, self._rules.result_limit
+        return self._rules._replace(concurrency=dict(calls), result_limit=dict(lengths))
 
     # --- services ---
 
