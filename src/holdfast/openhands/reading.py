@@ -2,18 +2,19 @@
 in `events/event-00000-<id>.json`, ...
 
 The result is an ordinary journal. The actions of one answer become one `AssistantReplied` event.
-Usage
-and cost come from the statistics in the base state, by the answer's id. Fields without a place
-in a journal (risks, summaries, the provider's thinking blocks) are kept in a `NoteRecorded` about
-`openhands`. Events of other kinds are kept as `UnknownEvent`. Nothing is lost in either direction.
+Usage and cost come from the statistics in the base state, by the answer's id. Fields without a
+place in a journal (risks, summaries, the provider's thinking blocks) are kept in a `NoteRecorded`
+about `openhands`. Events of other kinds are kept as `UnknownEvent`. Nothing is lost either way.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,15 +25,9 @@ from holdfast.content import Content, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
-from holdfast.openhands.shims import (
-    ActionCall,
-    Fields,
-    content_of,
-    kind_of,
-    mapping,
-    to_tool_call,
-    to_tool_result,
-)
+from holdfast.openhands import shims
+from holdfast.openhands.shims import Fields, mapping
+from holdfast.tools.names import word_set
 from holdfast.tools.results import clean
 
 ABOUT = "openhands"  # the subject of notes that keep the rest of OpenHands' events
@@ -51,9 +46,10 @@ _CUT_OFF = (
 )
 
 # The fields of an answer's events that journal events contain; a note keeps the rest.
-_JOURNALED_FIELDS = """\
-id timestamp source kind thought reasoning_content tool_name tool_call_id tool_call llm_response_id
-action"""
+_JOURNALED_FIELDS = word_set(
+    "id timestamp source kind thought reasoning_content tool_name tool_call_id tool_call"
+    " llm_response_id action"
+)
 # The fields of a result's event that the writer makes again.
 _TOKENS = ("prompt", "completion", "cache_read", "cache_write", "reasoning")
 _REWRITTEN_FIELDS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
@@ -94,8 +90,14 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
         )
     base: Fields = {}
     notes: list[str] = []
-    if (root / "base_state.json").is_file():
-        base = _object(root / "base_state.json")
+    path = root / "base_state.json"
+    if path.is_file():
+        try:
+            base = msgspec.json.decode(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}") from error
+        if not isinstance(base, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"{path} does not hold a JSON object.")
     elif not (root / "events").is_dir():
         inside = sorted(str(path.parent.name) for path in root.glob("*/base_state.json"))
         more = ", ..." if len(inside) > 5 else ""
@@ -142,29 +144,19 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
         elif index < expected:
             notes.append(f"there are two events {index}; both were read")
         expected = index + 1
-        name, data = f"events/{os.path.basename(path)}", Path(path).read_bytes()
+        data, problem = Path(path).read_bytes(), ""
         try:
             if too_deep(data, MAX_DOCUMENT_DEPTH):
-                notes.append(
-                    f"{name} is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out"
-                )
+                problem = f"is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out"
             elif isinstance(event := msgspec.json.decode(data), dict):
                 events.append((cast(Fields, event), data))
             else:
-                notes.append(f"{name} is not an event and was left out")
+                problem = "is not an event and was left out"
         except ValueError as error:
-            notes.append(f"{name} is not JSON and was left out: {error}")
+            problem = f"is not JSON and was left out: {error}"
+        if problem:
+            notes.append(f"events/{os.path.basename(path)} {problem}")
     return events
-
-
-def _object(path: Path) -> Fields:
-    try:
-        value = msgspec.json.decode(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} does not hold a JSON object.")
-    return cast(Fields, value)
 
 
 class _Reader:
@@ -189,7 +181,7 @@ class _Reader:
         self._summaries: dict[str, int] = {}
         self.model = str(mapping(mapping(base.get("agent")).get("llm")).get("model") or "")
         self._usages, self._costs = _usages(base)
-        self._unknown: dict[str, int] = {}
+        self._unknown: Counter[str] = Counter()
 
     def read(self, events: Sequence[tuple[Fields, bytes]]) -> list[ev.AnyEvent]:
         """Return the journal."""
@@ -198,17 +190,16 @@ class _Reader:
             self._time, self._id = _time(event.get("timestamp"), self._time), self._ids[place]
             if place in self._within:
                 continue
-            journal, status = len(self._journal), self._status
+            size, status = len(self._journal), self._status
             open = {id: list(calls) for id, calls in self._open.items()}
             try:
                 self._convert(place, event, data, events)
-                for new in self._journal[journal:]:
+                for new in self._journal[size:]:
                     ev.record(new)  # an event that cannot be read again must not be written
             except _FORMAT_ERRORS as error:
-                del self._journal[journal:]
+                del self._journal[size:]
                 self._open, self._status = open, status
-                for seq in [seq for seq in self._members if seq > journal]:
-                    del self._members[seq]
+                self._members = {seq: ids for seq, ids in self._members.items() if seq <= size}
                 note = f"event {self._id} is not in OpenHands' format and was kept verbatim:"
                 self._notes.append(f"{note} {type(error).__name__}: {error}"[:500])
                 for action_place in self._answers.get(place, [place]):
@@ -221,19 +212,14 @@ class _Reader:
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
-        """Assign unique ids to the events and group the actions of one answer.
-
-        Actions belong together if they have the same response id, with no message and no action
-        of another response between them.
-        """
+        """Assign unique ids to the events and group the actions of one answer. Actions belong
+        together if they have the same response id, with no message and no action of another
+        response between them."""
         response, current, taken = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")
-            id = (
-                id
-                if isinstance(id, str) and 0 < len(id) <= 200 and id not in taken
-                else f"event-{place}"
-            )
+            if not isinstance(id, str) or not 0 < len(id) <= 200 or id in taken:
+                id = f"event-{place}"
             taken.add(id)
             self._ids.append(id)
             kind = event.get("kind")
@@ -260,9 +246,7 @@ class _Reader:
                 self._user_message(event)
             case "ActionEvent":
                 places = self._answers[place]
-                self._actions(
-                    [events[one][0] for one in places], [self._ids[one] for one in places]
-                )
+                self._actions([(self._ids[one], events[one][0]) for one in places])
             case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation" if self._open.get(
                 str(event.get("tool_call_id") or "")
             ):
@@ -281,36 +265,36 @@ class _Reader:
             case "ConversationStateUpdateEvent" if (
                 event.get("key") == "execution_status" and str(event.get("value")) in _STATUSES
             ):
-                self._apply_status(_STATUSES[str(event["value"])])
+                # Waiting for confirmation is applied only at the end, and a conversation with open
+                # calls does not come to rest.
+                status = _STATUSES[str(event["value"])]
+                waits = status is _S.WAITING_FOR_CONFIRMATION
+                if not waits and not (status in AT_REST and self._open):
+                    self._set_status(status)
             case kind:
                 self._keep(str(kind or "?")[:100], data)
 
     def _add(self, kind: Any, id: str = "", **fields: Any) -> Any:
         seq = len(self._journal) + 1
-        event = kind(
-            seq=seq, id=id or f"{self._id or 'openhands'}.{seq}", timestamp=self._time, **fields
-        )
-        self._journal.append(event)
-        return event
+        id = id or f"{self._id or 'openhands'}.{seq}"
+        self._journal.append(kind(seq=seq, id=id, timestamp=self._time, **fields))
+        return self._journal[-1]
 
     # --- kinds of events ---
 
     def _system_prompt(self, event: Fields) -> None:
-        texts = [
-            mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
-        ]
         tools: dict[str, ev.ToolDefinition] = {}
         for tool in _objects(event.get("tools")):
             title = mapping(tool.get("annotations")).get("title")
             name = str(tool.get("name") or tool.get("title") or title or "")
             schema = mapping(tool.get("input_schema")) or mapping(tool.get("inputSchema"))
-            if name and name not in tools:
-                description = clean(str(tool.get("description") or ""))
-                schema = schema or {"type": "object"}
-                tools[name] = ev.ToolDefinition(name, description, schema, name)
-        prompt = "\n\n".join(
-            clean(text) for text in texts if isinstance(text, str) and text.strip()
-        )
+            description = clean(str(tool.get("description") or ""))
+            definition = ev.ToolDefinition(name, description, schema or {"type": "object"}, name)
+            if name:
+                tools.setdefault(name, definition)
+        parts = [mapping(event.get(name)) for name in ("system_prompt", "dynamic_context")]
+        texts = [part.get("text") for part in parts]
+        prompt = "\n\n".join(clean(one) for one in texts if isinstance(one, str) and one.strip())
         self._add(
             ev.AgentConfigured,
             self._id,
@@ -321,8 +305,8 @@ class _Reader:
 
     def _user_message(self, event: Fields) -> None:
         content = (
-            *content_of(mapping(event.get("llm_message")).get("content")),
-            *content_of(event.get("extended_content")),
+            *shims.content_of(mapping(event.get("llm_message")).get("content")),
+            *shims.content_of(event.get("extended_content")),
         )
         if not content:
             return
@@ -338,43 +322,39 @@ class _Reader:
     def _agent_message(self, event: Fields) -> None:
         message = mapping(event.get("llm_message"))
         self._close_open_calls()
-        answer = self._answer(event, content_of(message.get("content")), message, ())
+        answer = self._answer(event, shims.content_of(message.get("content")), message, ())
         self._members[answer.seq] = [self._id]
         kept = ("thinking_blocks", "responses_reasoning_item")
         if rest := {key: message[key] for key in kept if message.get(key)}:
             self._note({self._id: rest})
 
-    def _actions(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
+    def _actions(self, actions: Sequence[tuple[str, Fields]]) -> None:
         self._close_open_calls()
         seq = len(self._journal) + 1
         calls: list[ToolCall] = []
-        for index, action in enumerate(actions):
-            call_id = f"{seq}.{index}"
-            try:
-                call = to_tool_call(action, call_id)
-            except ConfigurationError:
-                name = str(action.get("tool_name") or "unknown")
-                call = ToolCall(call_id, name, invalid="it could not be read")
-            if isinstance(call, ActionCall):  # a journal holds plain calls only
-                call = ToolCall(
-                    call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid
-                )
-            calls.append(call)
-            self._open.setdefault(call.provider_id, []).append(call.id)
-        thought = [block for action in actions for block in content_of(action.get("thought"))]
-        thinking = next((one for one in actions if one.get("reasoning_content")), actions[0])
-        self._answer(actions[0], thought, thinking, tuple(calls))
-        self._members[seq] = list(ids)
         rest: dict[str, Fields] = {}
-        for id, action in zip(ids, actions, strict=True):
+        for index, (id, action) in enumerate(actions):
+            tool, call_id = str(action.get("tool_name") or ""), f"{seq}.{index}"
+            try:
+                call = shims.to_tool_call(action, call_id)
+            except ConfigurationError:
+                call = ToolCall(call_id, tool or "unknown", invalid="it could not be read")
+            names = ToolCall.__struct_fields__  # a journal holds plain calls only
+            calls.append(ToolCall(*[getattr(call, name) for name in names]))
+            self._open.setdefault(call.provider_id, []).append(call.id)
             rest[id] = {
                 key: value
                 for key, value in action.items()
-                if key not in _JOURNALED_FIELDS.split() and value not in _EMPTY_VALUES
+                if key not in _JOURNALED_FIELDS and value not in _EMPTY_VALUES
             }
             kind = mapping(action.get("action")).get("kind")
-            if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
+            if isinstance(kind, str) and kind != shims.kind_of(tool):
                 rest[id][ACTION_KIND] = kind
+        events = [action for _, action in actions]
+        thought = [block for event in events for block in shims.content_of(event.get("thought"))]
+        thinking = next((one for one in events if one.get("reasoning_content")), events[0])
+        self._answer(events[0], thought, thinking, tuple(calls))
+        self._members[seq] = list(rest)
         # With several actions the note also maps ids to calls.
         if len(actions) > 1 or any(rest.values()):
             self._note(rest)
@@ -413,7 +393,7 @@ class _Reader:
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
             rest = {key: value for key, value in event.items() if key not in _REWRITTEN_FIELDS}
-            result = to_tool_result(rest)
+            result = shims.to_tool_result(rest)
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
         if event.get("kind") == "UserRejectObservation":
@@ -425,15 +405,11 @@ class _Reader:
         self._add(ev.ToolCallFinished, self._id, call_id=call_id, result=result)
 
     def _condensation(self, event: Fields) -> None:
-        ids = event.get("forgotten_event_ids")
+        ids: Any = event.get("forgotten_event_ids")
         forgotten = {str(id) for id in cast("list[Any]", ids if isinstance(ids, list) else [])}
         hidden = [seq for seq, members in self._members.items() if forgotten.issuperset(members)]
-        parts = [
-            seq
-            for seq, members in self._members.items()
-            if seq not in hidden and forgotten.intersection(members)
-        ]
-        if parts:
+        touched = [seq for seq, members in self._members.items() if forgotten.intersection(members)]
+        if parts := set(touched) - set(hidden):
             self._notes.append(
                 f"the condensation {self._id} forgets only a part of {len(parts)} answers; those"
                 " are shown whole"
@@ -441,8 +417,12 @@ class _Reader:
         gone = [id for id in self._summaries if id in forgotten]
         replaced = tuple([self._summaries.pop(id) for id in gone])
         summary = event.get("summary")
-        earlier = [one for one in self._journal if isinstance(one, ev.HistoryCondensed)]
-        before = {seq for one in earlier for seq in one.hidden}
+        before = {
+            seq
+            for one in self._journal
+            if isinstance(one, ev.HistoryCondensed)
+            for seq in one.hidden
+        }
         new = tuple(seq for seq in hidden if seq not in before) or tuple(hidden)
         if not new:
             return
@@ -457,16 +437,21 @@ class _Reader:
 
     def _keep(self, kind: str, data: bytes) -> None:
         """Keep an event without a journal form, byte for byte, in an `UnknownEvent` event."""
-        seq = len(self._journal) + 1
-        stamp = self._time.isoformat().replace("+00:00", "Z")
-        type, id = PREFIX + kind, self._id or f"openhands.{seq}"
-        fields = {"type": type, "seq": seq, "id": id, "timestamp": stamp}
-        raw = msgspec.Raw(msgspec.json.encode({**fields, "event": msgspec.Raw(data.strip())}))
+        seq, type = len(self._journal) + 1, PREFIX + kind
+        id = self._id or f"openhands.{seq}"
+        fields = {
+            "type": type,
+            "seq": seq,
+            "id": id,
+            "timestamp": self._time.isoformat().replace("+00:00", "Z"),
+            "event": msgspec.Raw(data.strip()),
+        }
+        raw = msgspec.Raw(msgspec.json.encode(fields))
         self._journal.append(
             ev.UnknownEvent(seq=seq, id=id, timestamp=self._time, original_type=type, raw=raw)
         )
         if kind != "ConversationStateUpdateEvent":  # the base state contains the same
-            self._unknown[kind] = self._unknown.get(kind, 0) + 1
+            self._unknown[kind] += 1
 
     def _note(self, details: dict[str, Fields]) -> None:
         risks = [str(one["security_risk"]) for one in details.values() if "security_risk" in one]
@@ -482,15 +467,6 @@ class _Reader:
         if status is not self._status:
             self._status = status
             self._add(ev.StatusChanged, status=status.value)
-
-    def _apply_status(self, status: ConversationStatus) -> None:
-        """Apply a status change of OpenHands.
-
-        Waiting for confirmation is applied only at the end, and a conversation with open calls
-        does not come to rest.
-        """
-        if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
-            self._set_status(status)
 
     def _close_open_calls(self) -> None:
         """Answer all open calls, because no answer may follow one with open calls."""
@@ -543,11 +519,8 @@ def _time(text: Any, before: datetime) -> datetime:
     the event before."""
     try:
         stamp = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return before
-    try:
         return stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp.astimezone(UTC)
-    except OverflowError:
+    except (TypeError, ValueError, OverflowError):
         return before
 
 
@@ -558,12 +531,12 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
     for metrics in mapping(mapping(base.get("stats")).get("usage_to_metrics")).values():
         counted = _objects(mapping(metrics).get("token_usages"))
         priced = _objects(mapping(metrics).get("costs"))
-        for index, usage in enumerate(counted):
+        prices = [one.get("cost") for one in priced] if len(priced) == len(counted) else []
+        for usage, price in zip_longest(counted, prices):
             response = str(usage.get("response_id") or "")
             counts = [usage.get(f"{name}_tokens") or 0 for name in _TOKENS]
             if response and all(type(count) is int and 0 <= count < 2**53 for count in counts):
                 usages[response] = Usage(*counts)
-                cost = priced[index].get("cost") if len(priced) == len(counted) else None
-                if isinstance(cost, int | float):
-                    costs[response] = float(cost)
+                if isinstance(price, int | float):
+                    costs[response] = float(price)
     return usages, costs

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.content import Content, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DEPTH, too_deep
+from holdfast.tools.names import word_set
 from holdfast.tools.results import clean
 
 Fields = dict[str, Any]
@@ -52,19 +53,16 @@ _TOOLS_V0 = {
     "browse_interactive": "browser",
     "task_tracking": "task_tracker",
 }
-_ACTIONS_V0 = {
-    "execute_bash": "run",
-    "execute_ipython_cell": "run_ipython",
-    "web_read": "browse",
-    "browser": "browse_interactive",
-    "task_tracker": "task_tracking",
-    "request_condensation": "condensation_request",
+# The inverse, where a tool has one action.
+_ACTIONS_V0 = {tool: action for action, tool in _TOOLS_V0.items()} | {
+    "request_condensation": "condensation_request"
 }
 # Actions of version 0 that have their tool's name. Other names belong to tools of MCP servers.
-_UNCHANGED_ACTIONS_V0 = """\
-message system start read write edit run run_ipython browse browse_interactive delegate think finish
-reject null pause resume stop change_agent_state push send_pr recall condensation
-condensation_request task_tracking"""
+_UNCHANGED_ACTIONS_V0 = word_set(
+    "message system start read write edit run run_ipython browse browse_interactive delegate "
+    "think finish reject null pause resume stop change_agent_state push send_pr recall "
+    "condensation condensation_request task_tracking"
+)
 _MCP_ACTION_V0 = "call_tool_mcp"
 _ONLY_EDITS = frozenset(("file_text", "old_str", "new_str", "insert_line", "content"))
 _OBSERVATIONS_V0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
@@ -83,20 +81,17 @@ def mapping(value: Any) -> Fields:
 
 
 class ActionCall(ToolCall, frozen=True):
-    """A call made from an action that its name and arguments alone do not restore.
-
-    `action` is that action. `made` holds the name and arguments that were derived from it, which
-    reveals a call that was edited since.
-    """
+    """A call made from an action that its name and arguments alone do not restore. `action` is that
+    action. `made` holds the name and arguments that were derived from it, which reveals a call that
+    was edited since."""
 
     action: Fields = {}
     made: tuple[str, Fields] = ("", {})
 
     def __eq__(self, other: object) -> bool:
         """Return True for a call with the same fields as a `ToolCall`, whatever its action."""
-        names = ToolCall.__struct_fields__
         return isinstance(other, ToolCall) and all(
-            getattr(self, name) == getattr(other, name) for name in names
+            getattr(self, name) == getattr(other, name) for name in ToolCall.__struct_fields__
         )
 
     __hash__ = ToolCall.__hash__
@@ -140,24 +135,21 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
     (`security_risk`, `summary`). Raises `ConfigurationError` if this is not an action.
     """
     fields = fields_of(action, "to_tool_call")
+    version: Literal[0, 1] = 1
+    origin: Fields | None = fields
     if "tool_name" in fields:
-        inner = fields.get("action")
-        action = cast(Fields, inner) if isinstance(inner, dict) else None
-        return _with_action(_of_event(fields, id), action, 1)
-    if isinstance(fields.get("action"), str):
-        action = {key: fields[key] for key in ("action", "args", "timeout") if key in fields}
-        return _with_action(_of_version_0(fields, id), action, 0)
-    return _with_action(_of_action(fields, id), fields, 1)
-
-
-def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) -> ToolCall:
-    """Return the call, with its action if the call does not restore the action by itself."""
-    if action is None or call.invalid or to_action(call, version) == action:
+        call = _of_event(fields, id)
+        origin = fields["action"] if isinstance(fields.get("action"), dict) else None
+    elif isinstance(fields.get("action"), str):
+        call, version = _of_version_0(fields, id), 0
+        origin = {key: fields[key] for key in ("action", "args", "timeout") if key in fields}
+    else:
+        call = _of_action(fields, id)
+    if origin is None or call.invalid or to_action(call, version) == origin:
         return call
     made = (call.name, deepcopy(call.arguments))
-    return ActionCall(
-        call.id, call.name, call.arguments, call.provider_id, call.raw, "", deepcopy(action), made
-    )
+    fields_of_call = msgspec.structs.asdict(call)
+    return ActionCall(**fields_of_call, action=deepcopy(origin), made=made)
 
 
 def _of_action(fields: Fields, id: str) -> ToolCall:
@@ -167,8 +159,8 @@ def _of_action(fields: Fields, id: str) -> ToolCall:
             "to_tool_call takes an action: it has neither a kind that ends in Action, nor"
             " tool_name, nor action."
         )
-    arguments = {name: value for name, value in fields.items() if name != "kind"}
-    name = tool_of(kind)
+    name, arguments = tool_of(kind), dict(fields)
+    del arguments["kind"]
     if not name:  # an MCP server's tool, whose name is only in the event
         data = arguments.get("data")
         arguments = cast(Fields, data) if isinstance(data, dict) else arguments
@@ -177,15 +169,14 @@ def _of_action(fields: Fields, id: str) -> ToolCall:
 
 
 def _of_event(event: Fields, id: str) -> ToolCall:
-    name, provider = str(event["tool_name"]), str(event.get("tool_call_id") or "")
+    call = ToolCall(id, str(event["tool_name"]), provider_id=str(event.get("tool_call_id") or ""))
     if isinstance(event.get("tool_call"), dict):
         tool_call = mapping(event["tool_call"])
         text = tool_call.get("arguments", mapping(tool_call.get("function")).get("arguments"))
-        call = ToolCall(id, name, provider_id=provider)
         return with_arguments(call, text if isinstance(text, str) else "")
     arguments = mapping(event.get("action"))
     arguments.pop("kind", None)
-    return ToolCall(id, name, arguments, provider)
+    return msgspec.structs.replace(call, arguments=arguments)
 
 
 def _of_version_0(event: Fields, id: str) -> ToolCall:
@@ -228,11 +219,11 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
     text = clean(text)
     arguments: Any = {}
     invalid = f"nested deeper than {MAX_DEPTH} levels" if too_deep(text) else ""
-    try:
-        if not invalid and text.strip():
+    if not invalid and text.strip():
+        try:
             arguments = msgspec.json.decode(text)
-    except ValueError as error:
-        invalid = f"not JSON: {error}"
+        except ValueError as error:
+            invalid = f"not JSON: {error}"
     if not isinstance(arguments, dict):
         invalid = "not a JSON object"
     if invalid:
@@ -264,24 +255,26 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
 
 
 def _action_v0(name: str, arguments: Fields) -> Fields:
+    action = _ACTIONS_V0.get(name, name)
     match name:
+        case "str_replace_editor" if arguments.get("command") == "view" and _ONLY_EDITS.isdisjoint(
+            arguments
+        ):
+            action = "read"
+            del arguments["command"]
         case "str_replace_editor":
-            if arguments.get("command") == "view" and _ONLY_EDITS.isdisjoint(arguments):
-                del arguments["command"]
-                return {"action": "read", "args": arguments}
-            return {"action": "edit", "args": arguments}
+            action = "edit"
         case "edit_file":
-            return {"action": "edit", "args": {"impl_source": "llm_based_edit", **arguments}}
+            action, arguments = "edit", {"impl_source": "llm_based_edit", **arguments}
         case "finish" if "message" in arguments:
             arguments = {"final_thought": arguments.pop("message"), **arguments}
-            return {"action": "finish", "args": arguments}
         case "browser" if "code" in arguments:
             arguments = {"browser_actions": arguments.pop("code"), **arguments}
-            return {"action": "browse_interactive", "args": arguments}
-        case _ if name in _ACTIONS_V0 or name in _UNCHANGED_ACTIONS_V0.split():
-            return {"action": _ACTIONS_V0.get(name, name), "args": arguments}
+        case _ if name not in _ACTIONS_V0 and name not in _UNCHANGED_ACTIONS_V0:
+            action, arguments = _MCP_ACTION_V0, {"name": name, "arguments": arguments}
         case _:
-            return {"action": _MCP_ACTION_V0, "args": {"name": name, "arguments": arguments}}
+            pass
+    return {"action": action, "args": arguments}
 
 
 # --- observations ---
@@ -289,30 +282,24 @@ def _action_v0(name: str, arguments: Fields) -> Fields:
 
 def to_tool_result(observation: Any) -> ToolResult:
     """Return an observation as a result, for a single observation, an `ObservationEvent`, an
-    `AgentErrorEvent`, a rejection, or an event of version 0.
-
-    Fields without a place in a result are in its `meta`: `observationType`, `exitCode` if
-    present, and the rest in `observation`. Raises `ConfigurationError` if this is not an
-    observation.
-    """
+    `AgentErrorEvent`, a rejection, or an event of version 0. Fields without a place in a result are
+    in its `meta`: `observationType`, `exitCode` if present, and the rest in `observation`. Raises
+    `ConfigurationError` if this is not an observation."""
     fields = fields_of(observation, "to_tool_result")
+    version: Literal[0, 1] = 1
     if isinstance(fields.get("observation"), str):
         names = ("observation", "content", "extras", "success")
-        observed = {key: fields[key] for key in names if key in fields}
-        return _with_whole(_result_v0(fields), observed, 0)
-    if "observation" in fields:
-        inner = fields_of(fields["observation"], "to_tool_result")
-        result = to_tool_result(inner)
+        result, version = _result_v0(fields), 0
+        fields = {key: fields[key] for key in names if key in fields}
+    elif "observation" in fields:
+        result = to_tool_result(fields_of(fields["observation"], "to_tool_result"))
         more = content_of(fields.get("extended_content"))
         return msgspec.structs.replace(result, content=(*result.content, *more)) if more else result
-    return _with_whole(_result_v1(dict(fields)), fields, 1)
-
-
-def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1]) -> ToolResult:
-    """Return the result, with the whole observation if the result does not restore it by itself."""
-    if to_observation(result, version) == observation:
+    else:
+        result = _result_v1(dict(fields))
+    if to_observation(result, version) == fields:
         return result
-    return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(observation)})
+    return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(fields)})
 
 
 def _result_v1(fields: Fields) -> ToolResult:
@@ -400,26 +387,25 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
 
 
 def _observation_v0(result: ToolResult, kind: str, rest: Fields, tool: str) -> Fields:
-    meta, names = result.meta, {name: kind for kind, name in _OBSERVATIONS_V0.items()}
-    if kind in names or (kind and not kind.endswith(("Observation", "Event"))):
-        kind = names.get(kind, kind)
+    meta, kinds = result.meta, {name: kind for kind, name in _OBSERVATIONS_V0.items()}
+    if kind in kinds or (kind and not kind.endswith(("Observation", "Event"))):
+        kind = kinds.get(kind, kind)
     elif result.is_error:
         kind = "error"
     else:
         kind = _action_v0(tool or "execute_bash", {})["action"]
     if "exitCode" in meta and not rest:
         rest = {"metadata": {"exit_code": meta["exitCode"]}}
-    more: Fields = {"success": meta["success"]} if isinstance(meta.get("success"), bool) else {}
     kind = "mcp" if kind == _MCP_ACTION_V0 else kind
-    return {"observation": kind, "content": result.text, "extras": rest, **more}
+    observation: Fields = {"observation": kind, "content": result.text, "extras": rest}
+    if isinstance(meta.get("success"), bool):
+        observation["success"] = meta["success"]
+    return observation
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
     """Return how blocks were divided: for each, the number of Holdfast blocks and the fields
-    without a place in them.
-
-    None for the usual division.
-    """
+    without a place in them. None for the usual division."""
     shape: list[Any] = []
     for block in blocks:
         rest = mapping(block)
@@ -453,15 +439,12 @@ def content_of(content: Any) -> tuple[Content, ...]:
         return ()
     blocks: list[Content] = []
     for block in cast("Iterable[Any]", content):
-        if isinstance(block, str):
-            blocks.append(TextContent(clean(block)))
-        elif isinstance(block, Mapping):
-            block = cast("Mapping[str, Any]", block)
-            if isinstance(text := block.get("text"), str):
-                blocks.append(TextContent(clean(text)))
-            urls = block.get("image_urls")
-            listed = cast("list[Any]", urls) if isinstance(urls, list) else []
-            blocks += [_image(url) for url in listed if isinstance(url, str)]
+        fields = {"text": block} if isinstance(block, str) else mapping(block)
+        if isinstance(fields.get("text"), str):
+            blocks.append(TextContent(clean(fields["text"])))
+        urls: Any = fields.get("image_urls")
+        listed = cast("list[Any]", urls) if isinstance(urls, list) else []
+        blocks += [_image(url) for url in listed if isinstance(url, str)]
     return tuple(blocks)
 
 

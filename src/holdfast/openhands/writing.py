@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,17 +19,9 @@ from holdfast.agent.damage import stand_in
 from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
+from holdfast.openhands import shims
 from holdfast.openhands.reading import ABOUT, ACTION_KIND, PREFIX
-from holdfast.openhands.shims import (
-    KIND,
-    REST,
-    Fields,
-    kind_of,
-    mapping,
-    to_action,
-    to_observation,
-    written,
-)
+from holdfast.openhands.shims import Fields, mapping
 
 _FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WRITTEN_APART = ("thinking_blocks", "security_risk", ACTION_KIND)
@@ -39,11 +32,8 @@ def write_conversation(
     state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
 ) -> tuple[str, ...]:
     """Write a conversation into a new folder in OpenHands' format, and return notes on omitted
-    parts.
-
-    The folder is created atomically. Large outputs are written as they are in the journal.
-    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written.
-    """
+    parts. The folder is created atomically. Large outputs are written as they are in the journal.
+    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written."""
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigurationError(f"{str(folder)!r} exists; give a new folder.")
@@ -82,7 +72,7 @@ class _Writer:
         self._rest = _rest(state.events)
         self._originals = _originals(state.events)
         self._providers: set[str] = set()
-        self._skipped: dict[str, int] = {}
+        self._skipped: Counter[str] = Counter()
         self.notes: list[str] = []
 
     def write(self) -> list[Fields]:
@@ -90,9 +80,8 @@ class _Writer:
         head = False
         for event in self._state.events:
             if isinstance(event, ev.DamagedEvent):
-                self.notes.append(
-                    f"event {event.seq} is damaged and cannot be read ({event.reason})"
-                )
+                damage = f"is damaged and cannot be read ({event.reason})"
+                self.notes.append(f"event {event.seq} {damage}")
                 event = stand_in(event) or event
             match event:
                 case ev.AgentConfigured() if not head:
@@ -121,12 +110,10 @@ class _Writer:
                 ):
                     pass  # contained in other files
                 case _:
-                    self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
+                    self._skipped[event.type] += 1
         for kind, count in self._skipped.items():
-            self.notes.append(
-                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has no such"
-                " event"
-            )
+            events = f"{kind} event{'s' if count > 1 else ''}"
+            self.notes.append(f"{count} {events} not written: OpenHands has no such event")
         return self._files
 
     def _file(self, event: ev.AnyEvent, kind: str, source: str, id: str = "", **fields: Any) -> str:
@@ -138,7 +125,7 @@ class _Writer:
     def _head(self, event: ev.AgentConfigured) -> None:
         tools = [
             {
-                "kind": kind_of(tool.name).removesuffix("Action") + "Tool",
+                "kind": shims.kind_of(tool.name).removesuffix("Action") + "Tool",
                 "title": tool.name,
                 "description": tool.description,
             }
@@ -148,16 +135,19 @@ class _Writer:
         self._file(event, "SystemPromptEvent", "agent", system_prompt=prompt, tools=tools)
 
     def _message(self, event: ev.MessageAdded) -> None:
-        message: Fields = {
-            "role": "user",
-            "content": [written(block) for block in event.content],
-            "thinking_blocks": [],
-        }
-        skills = self._rest.get(event.id, {}).get("activated_skills", [])
-        fields: Fields = {"llm_message": message, "activated_skills": skills}
-        fields |= {"extended_content": []}
-        fields |= {} if event.sender == "user" else {"sender": event.sender}
-        self._ids[event.seq] = [self._file(event, "MessageEvent", "user", **fields)]
+        content = [shims.written(block) for block in event.content]
+        message = {"role": "user", "content": content, "thinking_blocks": []}
+        fields: Fields = {} if event.sender == "user" else {"sender": event.sender}
+        id = self._file(
+            event,
+            "MessageEvent",
+            "user",
+            llm_message=message,
+            activated_skills=self._rest.get(event.id, {}).get("activated_skills", []),
+            extended_content=[],
+            **fields,
+        )
+        self._ids[event.seq] = [id]
 
     def _answer(self, event: ev.AssistantReplied) -> None:
         response = event.response_id or _uuid(event.id)
@@ -171,9 +161,16 @@ class _Writer:
                 **reasoning,
                 **self._rest.get(event.id, {}),
             }
-            fields: Fields = {"llm_message": message, "llm_response_id": response}
-            fields |= {"activated_skills": [], "extended_content": []}
-            self._ids[event.seq] = [self._file(event, "MessageEvent", "agent", **fields)]
+            id = self._file(
+                event,
+                "MessageEvent",
+                "agent",
+                llm_message=message,
+                llm_response_id=response,
+                activated_skills=[],
+                extended_content=[],
+            )
+            self._ids[event.seq] = [id]
             return
         self._ids[event.seq] = []
         for index, call in enumerate(event.calls):
@@ -181,11 +178,9 @@ class _Writer:
             if provider in self._providers:  # OpenHands finds results by this id
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
-            made = _uuid(event.id) if index == 0 else _uuid(f"{event.id}:{index}")
+            made = _uuid(event.id if index == 0 else f"{event.id}:{index}")
             id = self._originals.get(call.id) or made
             rest = self._rest.get(id, {})
-            tool_call = {"id": provider, "name": call.name, "arguments": call.raw_arguments}
-            tool_call["origin"] = "completion"
             action = None if call.invalid else _action(call, rest.get(ACTION_KIND))
             for name in ("security_risk", "summary"):
                 if action is not None and name in rest:
@@ -201,7 +196,12 @@ class _Writer:
                 action=action,
                 tool_name=call.name,
                 tool_call_id=provider,
-                tool_call=tool_call,
+                tool_call={
+                    "id": provider,
+                    "name": call.name,
+                    "arguments": call.raw_arguments,
+                    "origin": "completion",
+                },
                 llm_response_id=response,
                 security_risk=rest.get("security_risk", "UNKNOWN"),
                 **{key: value for key, value in rest.items() if key not in _WRITTEN_APART},
@@ -214,18 +214,17 @@ class _Writer:
         result, meta = event.result, event.result.meta
         fields: Fields = {"tool_name": tool, "tool_call_id": provider}
         kind, source = "ObservationEvent", "environment"
-        if meta.get(KIND) == "AgentErrorEvent" or meta.get("outcome") == "unknown":
+        if meta.get(shims.KIND) == "AgentErrorEvent" or meta.get("outcome") == "unknown":
             kind, source = "AgentErrorEvent", "agent"
             fields |= {"error": result.text, **_classified(result)}
         elif meta.get("decision") == "reject":
             kind, reason = "UserRejectObservation", result.text.removeprefix("Action rejected: ")
             fields |= {"rejection_reason": reason, **_classified(result), "action_id": action}
         else:
-            fields |= {"observation": to_observation(result, tool=tool), "action_id": action}
+            fields |= {"observation": shims.to_observation(result, tool=tool), "action_id": action}
         self._ids[answer].append(self._file(event, kind, source, **fields))
 
     def _condensation(self, event: ev.HistoryCondensed) -> None:
-        forgotten = [id for seq in event.hidden for id in self._ids.get(seq, [])]
         before = self._state.events[: event.seq]
         hidden = {
             seq for one in before if isinstance(one, ev.HistoryCondensed) for seq in one.hidden
@@ -235,8 +234,7 @@ class _Writer:
         head = any(file["kind"] == "SystemPromptEvent" for file in self._files)
         more: Fields = {}
         if event.summary:
-            offset = sum(map(len, shown)) + head
-            more = {"summary": event.summary, "summary_offset": offset}
+            more = {"summary": event.summary, "summary_offset": sum(map(len, shown)) + head}
         if event.trimmed:
             self.notes.append(
                 f"the condensation {event.seq} shortens {len(event.trimmed)} results, which"
@@ -246,7 +244,7 @@ class _Writer:
             event,
             "Condensation",
             "environment",
-            forgotten_event_ids=forgotten,
+            forgotten_event_ids=[id for seq in event.hidden for id in self._ids.get(seq, [])],
             llm_response_id=_uuid(event.id),
             **more,
         )
@@ -259,20 +257,19 @@ class _Writer:
         heads = [event for event in state.events if isinstance(event, ev.AgentConfigured)]
         models = [event.model for event in reversed(answers) if event.model]
         model = next(iter(models), heads[-1].model if heads else "")
-        tools: list[Fields] = (
-            [{"name": tool.name, "params": {}} for tool in heads[-1].tools] if heads else []
-        )
+        tools: list[Fields] = [
+            {"name": tool.name, "params": {}} for head in heads[-1:] for tool in head.tools
+        ]
         costs: list[Fields] = []
         usages: list[Fields] = []
         for event in answers:
             cost, name = event.cost or 0.0, event.model or model
-            response = event.response_id or _uuid(event.id)
             costs.append({"model": name, "cost": cost, "timestamp": event.timestamp.timestamp()})
-            usages.append({**_usage(event.usage), "model": name, "response_id": response})
+            usages.append(_usage(event.usage, name, event.response_id or _uuid(event.id)))
         metrics: Fields = {
             "model_name": model,
             "accumulated_cost": state.cost or 0.0,
-            "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
+            "accumulated_token_usage": _usage(state.usage, model, ""),
             "costs": costs,
             "response_latencies": [],
             "token_usages": usages,
@@ -294,7 +291,7 @@ class _Writer:
 
 def _classified(result: ToolResult) -> Fields:
     """Return the fields of a failed call's event that classify the failure."""
-    rest = mapping(result.meta.get(REST))
+    rest = mapping(result.meta.get(shims.REST))
     return {key: rest[key] for key in ("classification", "rejection_source") if key in rest}
 
 
@@ -302,30 +299,26 @@ def _action(call: ToolCall, kind: Any) -> Fields:
     """Return a call as an action. `kind` is the action's kind in OpenHands if it does not follow
     from the tool's name."""
     if not isinstance(kind, str):
-        return to_action(call)
+        return shims.to_action(call)
     if kind == "MCPToolAction":
         return {"kind": kind, "data": dict(call.arguments)}
     return {**{key: value for key, value in call.arguments.items() if key != "kind"}, "kind": kind}
 
 
-def _originals(events: Any) -> dict[str, str]:
-    """Return the OpenHands action ids by call id, as far as notes contain them.
-
-    The note that follows an answer lists the ids in the order of the answer's calls.
-    """
+def _originals(events: Iterable[ev.AnyEvent]) -> dict[str, str]:
+    """Return the OpenHands action ids by call id, as far as notes contain them. The note that
+    follows an answer lists the ids in the order of the answer's calls."""
     ids: dict[str, str] = {}
-    answer: ev.AssistantReplied | None = None
+    calls: list[str] | None = None
     for event in events:
-        if isinstance(event, ev.AssistantReplied):
-            answer = event
-        elif (
-            isinstance(event, ev.NoteRecorded)
-            and event.about == ABOUT
-            and answer is not None
-            and len(event.details) == len(answer.calls)
-        ):
-            ids.update(zip([call.id for call in answer.calls], event.details, strict=True))
-            answer = None
+        match event:
+            case ev.AssistantReplied():
+                calls = [call.id for call in event.calls]
+            case ev.NoteRecorded(about="openhands") if len(event.details) == len(calls or ()):
+                ids.update(zip(calls or (), event.details, strict=True))
+                calls = None
+            case _:
+                pass
     return ids
 
 
@@ -356,7 +349,7 @@ def _uuid(id: str) -> str:
         return str(uuid5(NAMESPACE_OID, id))
 
 
-def _usage(usage: Usage) -> Fields:
+def _usage(usage: Usage, model: str, response_id: str) -> Fields:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -365,4 +358,6 @@ def _usage(usage: Usage) -> Fields:
         "reasoning_tokens": usage.reasoning_tokens,
         "context_window": 0,
         "per_turn_token": 0,
+        "model": model,
+        "response_id": response_id,
     }

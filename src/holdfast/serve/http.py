@@ -56,11 +56,8 @@ def web(
     names = list(allowed_hosts)
     if is_loopback(host):
         names += ["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host]
-    hosts = [
-        form
-        for name in names
-        for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))
-    ]
+    without_port = [name for name in names if not re.search(r":(\d+|\*)$", name)]
+    hosts = [*names, *[f"{name}:*" for name in without_port]]
     origins = [*allowed_origins, *(f"http://{name}" for name in hosts)]
     # Without host names there is a token, which no web page in a browser knows.
     security = TransportSecuritySettings(

@@ -8,17 +8,14 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
 from holdfast.serve.tool_server import ToolServer
 from holdfast.server import sockets
 from holdfast.tools.loop import LoopThread
-
-if TYPE_CHECKING:
-    from holdfast.tools.manager import ToolManager
+from holdfast.tools.manager import ToolManager
 
 _START_SECONDS = 30.0  # until the web server must be ready; it takes 0.1 s
 _CLOSE_SECONDS = 5.0  # for connections to end
@@ -68,10 +65,10 @@ def mcp(
             max_calls=max_calls,
             runtime=runtime,
         )
-        with _signals() as signals, endpoint:
+        with _signals() as wait, endpoint:
             if on_ready is not None:
                 on_ready(endpoint.url)
-            return signals.wait(endpoint.ended)
+            return wait(endpoint.ended)
     offer = ToolServer(manager, name, instructions, max_calls, runtime)
     with stdio.claimed() as wire:
         return over_stdio(offer, wire)
@@ -81,13 +78,74 @@ def over_stdio(offer: ToolServer, wire: stdio.StdioStreams) -> int:
     """Serve one client on a wire that the caller has claimed. Returns the number of the signal
     that ended it, or 0."""
     with (
-        _signals() as signals,
+        _signals() as wait,
         _ServedOffer(offer, lambda: stdio.serve(offer.server, wire)) as running,
     ):
-        return signals.wait(running.ended)
+        return wait(running.ended)
 
 
-class MCPEndpoint:
+class _ServedOffer:
+    """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
+    it through `stop`."""
+
+    def __init__(
+        self,
+        offer: ToolServer,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        self._offer = offer
+        self._work = work
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._closed = False
+        self.ended = threading.Event()
+        """Set when nothing is served any more."""
+
+    def start(self) -> None:
+        with self._lock:
+            if self._closed or self._thread is not None:
+                raise HoldfastError("This server was started before; make another one.")
+            self._thread = LoopThread("holdfast-serve")
+        self._offer.begin()
+        self._future = self._thread.submit(self._work())
+        self._future.add_done_callback(lambda _: self.ended.set())
+
+    def close(self) -> None:
+        """End all calls and connections, and wait a few seconds for that. Idempotent; the
+        server cannot be started again."""
+        with self._lock:
+            thread, closed, self._closed = self._thread, self._closed, True
+        if thread is None or closed:
+            self.ended.set()
+            return
+
+        async def end() -> None:
+            self._offer.cancel()
+            work = asyncio.wrap_future(self._future)
+            if self._stop is None:
+                work.cancel()
+            else:
+                self._stop()
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError, Exception):
+                await asyncio.wait_for(work, _CLOSE_SECONDS)
+
+        # The interpreter's exit may have closed the thread already.
+        with contextlib.suppress(HoldfastError):
+            thread.submit(end()).result(_CLOSE_SECONDS + 1)
+        self._offer.end()
+        thread.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MCPEndpoint(_ServedOffer):
     """A manager's tools as an MCP server over streamable HTTP: `with MCPEndpoint(manager) as
     endpoint: ... endpoint.url`. Thread-safe.
 
@@ -127,21 +185,16 @@ class MCPEndpoint:
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
-        self._running = _ServedOffer(
+        super().__init__(
             offer,
             lambda: self._web.serve([self._socket]),
             lambda: setattr(self._web, "should_exit", True),
         )
 
-    @property
-    def ended(self) -> threading.Event:
-        """The event that is set when the endpoint no longer serves."""
-        return self._running.ended
-
     def start(self) -> None:
         """Start to serve, and return when requests are answered. Raises `HoldfastError` if that
         fails, or after `close`."""
-        self._running.start()
+        super().start()
         waited = threading.Event()
         for _ in range(int(_START_SECONDS * 100)):
             if self._web.started:
@@ -153,112 +206,39 @@ class MCPEndpoint:
         raise HoldfastError(f"The MCP server at {self.url} did not start; the log says why.")
 
     def close(self) -> None:
-        """End all calls and connections, and wait a few seconds for that. Idempotent; the
-        endpoint cannot be started again."""
-        self._running.close()
+        super().close()
         self._socket.close()
-
-    def __enter__(self) -> MCPEndpoint:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"MCPEndpoint({self.url!r})"
 
 
-class _ServedOffer:
-    """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
-    it through `stop`."""
-
-    def __init__(
-        self,
-        offer: ToolServer,
-        work: Callable[[], Coroutine[Any, Any, None]],
-        stop: Callable[[], None] | None = None,
-    ) -> None:
-        self._offer = offer
-        self._work = work
-        self._stop = stop
-        self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
-        self._closed = False
-        self.ended = threading.Event()
-
-    def start(self) -> None:
-        with self._lock:
-            if self._closed or self._thread is not None:
-                raise HoldfastError("This server was started before; make another one.")
-            self._thread = LoopThread("holdfast-serve")
-        self._offer.begin()
-        self._future = self._thread.submit(self._work())
-        self._future.add_done_callback(lambda _: self.ended.set())
-
-    def close(self) -> None:
-        with self._lock:
-            thread, closed, self._closed = self._thread, self._closed, True
-        if thread is None or closed:
-            self.ended.set()
-            return
-        with contextlib.suppress(
-            HoldfastError
-        ):  # the interpreter's exit has already closed the thread
-            thread.submit(self._end()).result(_CLOSE_SECONDS + 1)
-        self._offer.end()
-        thread.close()
-
-    async def _end(self) -> None:
-        self._offer.cancel()
-        work = asyncio.wrap_future(self._future)
-        if self._stop is None:
-            work.cancel()
-        else:
-            self._stop()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError, CancelledError, Exception):
-            await asyncio.wait_for(work, _CLOSE_SECONDS)
-
-    def __enter__(self) -> _ServedOffer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 # --- signals ---
 
 
-class _Signals:
-    def __init__(self) -> None:
-        self.number = 0
+@contextlib.contextmanager
+def _signals() -> Generator[Callable[[threading.Event], int]]:
+    """Record SIGINT and SIGTERM within the block, also during the shutdown; outside of the main
+    thread none. Yields a function that waits for an event or a signal, and returns the number of
+    the signal, else 0."""
+    first = 0
 
-    def record(self, number: int, _: object) -> None:
-        self.number = self.number or number
+    def record(number: int, _: object) -> None:
+        nonlocal first
+        first = first or number
 
-    def wait(self, ended: threading.Event) -> int:
-        """Wait for the end or a signal. Returns the number of the signal, else 0."""
+    def wait(ended: threading.Event) -> int:
         # In small steps: handlers run between them. A handler cannot set an event whose lock the
         # interrupted wait holds.
-        while not self.number and not ended.wait(0.1):
+        while not first and not ended.wait(0.1):
             pass
-        return self.number
+        return first
 
-
-@contextlib.contextmanager
-def _signals() -> Generator[_Signals]:
-    """Record SIGINT and SIGTERM within the block, also during the shutdown. Does nothing outside
-    of the main thread."""
-    received = _Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = {
-        number: signal.signal(number, received.record) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    is_main = threading.current_thread() is threading.main_thread()
+    recorded = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, record) for number in recorded}
     try:
-        yield received
+        yield wait
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.content import ToolResult
 from holdfast.tools import schema as schemas
 from holdfast.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 # Up to 2025-11-25 structured content is an object; another value is wrapped under this key, as in
 # MCP's SDKs.
@@ -35,29 +32,20 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
     }
     if tool.description:
         entry["description"] = tool.description
-    if tool.output_schema is not None:
-        entry["outputSchema"] = (
-            tool.output_schema
-            if modern or is_object(tool.output_schema)
-            else _wrapped(tool.output_schema)
-        )
+    if (output := tool.output_schema) is not None:
+        if not modern and not is_object(output):
+            # Definitions stay at the root, where references point.
+            roots = ("$schema", "$defs", "definitions")
+            outer = {key: output.pop(key) for key in roots if key in output}
+            inner = {"properties": {_RESULT: output}, "required": [_RESULT]}
+            output = {**outer, "type": "object", **inner}
+        entry["outputSchema"] = output
     return entry
 
 
 def is_object(schema: dict[str, Any]) -> bool:
     """Return True if a schema declares the type object."""
     return schema.get("type") == "object"
-
-
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    # Definitions stay at the root, where references point.
-    inner = {
-        key: value
-        for key, value in schema.items()
-        if key not in ("$schema", "$defs", "definitions")
-    }
-    outer = {key: value for key, value in schema.items() if key not in inner}
-    return {**outer, "type": "object", "properties": {_RESULT: inner}, "required": [_RESULT]}
 
 
 def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
@@ -68,28 +56,22 @@ def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str
         "isError": tool_result.is_error,
         "resultType": "complete",
     }
-    structured = tool_result.structured_content
-    if structured is not None:
+    if tool_result.structured_content is not None:
+        structured = built["structuredContent"]
         schema = None if tool is None else tool.output_schema
-        plain = modern or (isinstance(structured, dict) and (schema is None or is_object(schema)))
-        answer["structuredContent"] = (
-            built["structuredContent"] if plain else {_RESULT: built["structuredContent"]}
-        )
+        plain = isinstance(structured, dict) and (schema is None or is_object(schema))
+        answer["structuredContent"] = structured if modern or plain else {_RESULT: structured}
     if tool_result.meta:
         answer["_meta"] = built["meta"]
     return answer
 
 
 class Outputs:
-    """A checker of results against their tools' output schemas. Thread-safe.
-
-    The protocol requires conformance, and clients refuse other results. Each schema is compiled
-    once.
-    """
+    """A checker of results against their tools' output schemas. Thread-safe. The protocol requires
+    conformance, and clients refuse other results. Each schema is compiled once."""
 
     def __init__(self) -> None:
-        self._compiled: dict[str, tuple[Tool, Validator]] = {}
-        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # untrusted schemas
+        self._checks: dict[str, tuple[Tool, Callable[[Any], str]]] = {}
 
     def problem(self, tool: Tool, tool_result: ToolResult) -> str:
         """Return the violation of the output schema, "" if there is none or the tool has no
@@ -99,40 +81,31 @@ class Outputs:
             return ""
         if tool_result.structured_content is None:
             return "it has an output schema, but its result has no structured content"
-        if tool.untrusted:
-            known_problem = self._bounded.get(tool.name)
-            if known_problem is None or known_problem[0] is not tool:
-                known_problem = self._bounded[tool.name] = (
-                    tool,
-                    schemas.result_checker(tool.name, schema),
-                )
-            problem = known_problem[1](tool_result.structured_content)
-            return f"its result does not fit its output schema: {problem}" if problem else ""
-        compiled = self._compiled.get(tool.name)
-        if compiled is None or compiled[0] is not tool:
-            compiled = self._compiled[tool.name] = (tool, _compiled(schema))
-        from jsonschema import exceptions
-
-        try:
-            error: Any = cast("Any", exceptions).best_match(
-                compiled[1].iter_errors(tool_result.structured_content)
+        made_for, check = self._checks.get(tool.name, (None, str))
+        if made_for is not tool:
+            check = (
+                schemas.result_checker(tool.name, schema) if tool.untrusted else _compiled(schema)
             )
-        except Exception:  # a missing reference, which the client may know
-            return ""
-        return (
-            ""
-            if error is None
-            else (
-                f"its result does not fit its output schema: {error.json_path}:"
-                f" {error.message[:500]}"
-            )
-        )
+            self._checks[tool.name] = (tool, check)
+        problem = check(tool_result.structured_content)
+        return f"its result does not fit its output schema: {problem}" if problem else ""
 
 
-def _compiled(schema: dict[str, Any]) -> Validator:
-    from jsonschema import Draft202012Validator
+def _compiled(schema: dict[str, Any]) -> Callable[[Any], str]:
+    from jsonschema import Draft202012Validator, exceptions
     from jsonschema.validators import validator_for
     from referencing import Registry
 
     # An empty registry: nothing is fetched.
-    return validator_for(schema, Draft202012Validator)(schema, registry=cast("Any", Registry)())
+    validator: Any = validator_for(schema, Draft202012Validator)(
+        schema, registry=cast("Any", Registry)()
+    )
+
+    def problem(content: Any) -> str:
+        try:
+            error: Any = cast("Any", exceptions).best_match(validator.iter_errors(content))
+        except Exception:  # a missing reference, which the client may know
+            return ""
+        return "" if error is None else f"{error.json_path}: {error.message[:500]}"
+
+    return problem

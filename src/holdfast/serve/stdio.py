@@ -9,7 +9,7 @@ import os
 import select
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import HoldfastError
 
@@ -33,12 +33,9 @@ class StdioStreams(NamedTuple):
 
 @contextlib.contextmanager
 def claimed() -> Generator[StdioStreams]:
-    """Reserve the standard streams as a wire for the duration of the block.
-
-    Within the block standard output is stderr and standard input is empty, also for child
-    processes. Their bytes thus never mix with messages. Raises `HoldfastError` if the streams
-    are closed.
-    """
+    """Reserve the standard streams as a wire for the duration of the block. Within the block
+    standard output is stderr and standard input is empty, also for child processes. Their bytes
+    thus never mix with messages. Raises `HoldfastError` if the streams are closed."""
     _flush()
     try:
         wire = StdioStreams(
@@ -117,11 +114,9 @@ async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Channel:
-    """Messages as lines on descriptors that other processes may share.
-
-    The descriptors stay in blocking mode, so each read and write waits until it will not block.
-    Runs on the loop's thread.
-    """
+    """Messages as lines on descriptors that other processes may share. The descriptors stay in
+    blocking mode, so each read and write waits until it will not block. Runs on the loop's
+    thread."""
 
     def __init__(self, wire: StdioStreams) -> None:
         self._wire = wire
@@ -154,16 +149,18 @@ class _Channel:
             yield b"".join(parts)
 
     async def _read(self) -> bytes:
+        with contextlib.suppress(PermissionError):  # a regular file, which is always ready
+            await self._ready(self._loop.add_reader, self._loop.remove_reader, self._wire.read)
+        return os.read(self._wire.read, _CHUNK_BYTES)
+
+    async def _ready(self, add: Callable[..., Any], remove: Callable[..., Any], fd: int) -> None:
+        """Wait for a descriptor. Raises `PermissionError` for one that epoll refuses."""
         ready: asyncio.Future[None] = self._loop.create_future()
-        try:
-            self._loop.add_reader(self._wire.read, lambda: ready.done() or ready.set_result(None))
-        except PermissionError:  # a regular file, which epoll refuses and which is always ready
-            return os.read(self._wire.read, _CHUNK_BYTES)
+        add(fd, lambda: ready.done() or ready.set_result(None))
         try:
             await ready
         finally:
-            self._loop.remove_reader(self._wire.read)
-        return os.read(self._wire.read, _CHUNK_BYTES)
+            remove(fd)
 
     async def parse(self, line: bytes) -> Any:
         """Return the message in a line. An invalid line is answered with an error."""
@@ -174,27 +171,15 @@ class _Channel:
         try:
             message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError as error:
-            kinds = (
-                cast("Any", error).errors()
-                if hasattr(error, "errors")
-                else [{"type": "json_invalid"}]
-            )
-            unread = kinds[0]["type"] == "json_invalid"
-            code, text = (
-                (mcp_types.PARSE_ERROR, "Parse error")
-                if unread
-                else (mcp_types.INVALID_REQUEST, "Invalid request")
-            )
-            await self.send(
-                mcp_types.JSONRPCError(
-                    jsonrpc="2.0", id=None, error=mcp_types.ErrorData(code=code, message=text)
-                )
-            )
+            kinds: Any = getattr(error, "errors", lambda: [{"type": "json_invalid"}])()
+            code, text = mcp_types.INVALID_REQUEST, "Invalid request"
+            if kinds[0]["type"] == "json_invalid":
+                code, text = mcp_types.PARSE_ERROR, "Parse error"
+            failure = mcp_types.ErrorData(code=code, message=text)
+            await self.send(mcp_types.JSONRPCError(jsonrpc="2.0", id=None, error=failure))
             return None
-        if (
-            isinstance(message, mcp_types.JSONRPCRequest)
-            and message.method != "subscriptions/listen"
-        ):
+        is_request = isinstance(message, mcp_types.JSONRPCRequest)
+        if is_request and message.method != "subscriptions/listen":
             self._unanswered.add(message.id)
         return message
 
@@ -214,15 +199,8 @@ class _Channel:
         async with self._write_lock:
             while data:
                 if not self._writable.poll(0):
-                    await self._wait_until_writable()
+                    loop = self._loop
+                    await self._ready(loop.add_writer, loop.remove_writer, self._wire.write)
                 data = data[os.write(self._wire.write, data[:_ATOMIC_BYTES]) :]
         if not hasattr(message, "method"):
             self._unanswered.discard(message.id)
-
-    async def _wait_until_writable(self) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(self._wire.write, lambda: ready.done() or ready.set_result(None))
-        try:
-            await ready
-        finally:
-            self._loop.remove_writer(self._wire.write)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import secrets
 import threading
@@ -18,8 +17,8 @@ from holdfast import __version__
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
-from holdfast.serve.call_threads import CallThreads
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.manager import ToolManager
 from holdfast.tools.running import error_result, start_thread
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from mcp.server import Server, ServerRequestContext
     from mcp.server.connection import Connection
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
-
-    from holdfast.tools.manager import ToolManager
 
 _log = logging.getLogger("holdfast.serve")
 
@@ -48,10 +45,8 @@ class _UnknownTool(Exception):
 
 class ToolServer:
     """A manager behind an MCP `Server`. To the tools all clients together are one conversation:
-    they share its shell and its context.
-
-    Call `begin` before the server runs and `end` after. The server itself uses `lifespan`.
-    """
+    they share its shell and its context. Call `begin` before the server runs and `end` after. The
+    server itself uses `lifespan`."""
 
     def __init__(
         self,
@@ -71,8 +66,8 @@ class ToolServer:
         self._calls = 0
         self._running: set[Cancellation] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
-        self._lock = threading.Lock()  # guards the cleanups
-        self._workers = CallThreads(max_calls, "holdfast-serve-call")
+        self._slots = asyncio.Semaphore(max_calls)
+        self._threads: set[threading.Thread] = set()  # of running calls
         self._outputs = shapes.Outputs()
         self._definitions_cache: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
         self._discovered = threading.Event()
@@ -92,11 +87,8 @@ class ToolServer:
             def create_initialization_options(
                 self, notification_options: Any = None, *args: Any, **options: Any
             ) -> Any:
-                return super().create_initialization_options(
-                    notification_options or NotificationOptions(tools_changed=True),
-                    *args,
-                    **options,
-                )
+                announced = notification_options or NotificationOptions(tools_changed=True)
+                return super().create_initialization_options(announced, *args, **options)
 
         self._bus: InMemorySubscriptionBus = InMemorySubscriptionBus()
         self._listen: ListenHandler = ListenHandler(self._bus)
@@ -105,7 +97,9 @@ class ToolServer:
             version=__version__,
             instructions=instructions,
             lifespan=lambda _: self.lifespan(),
-            get_tool_input_schema=self._schema_of,
+            get_tool_input_schema=lambda tool: (
+                self._manager.get_schema(tool) if self._manager.exists(tool) else None
+            ),
             on_list_tools=self._list,
             on_call_tool=cast("Any", self._call),
             on_subscriptions_listen=self._listen,
@@ -155,11 +149,9 @@ class ToolServer:
         self._ended = True
         for cancelled in list(self._running):
             cancelled.cancel()
-        running = self._workers.close(_SHUTDOWN_SECONDS)
-        with self._lock:
-            cleanups = list(self._cleanups.values())
-            self._cleanups.clear()
-        for cleanup in cleanups:
+        running = self._join(_SHUTDOWN_SECONDS)
+        while self._cleanups:
+            _, cleanup = self._cleanups.popitem()
             try:
                 cleanup()
             except Exception:
@@ -168,8 +160,15 @@ class ToolServer:
             self._manager.closed()
         except Exception:
             _log.exception("the tools could not be closed")
-        if running and (running := self._workers.close(0.1)):
+        if running and (running := self._join(0.1)):
             _log.warning("%d calls did not stop when asked to, and end with this process", running)
+
+    def _join(self, seconds: float) -> int:
+        """Wait for the threads of calls. Returns the number of those that still run."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return len(self._threads)
 
     # --- the list ---
 
@@ -189,21 +188,17 @@ class ToolServer:
         known = self._manager.definitions()  # the same object until the tools change
         if self._definitions_cache[0] is not known:
             self._definitions_cache = (known, {})
-        definitions = self._definitions_cache[1]
-        if modern not in definitions:
-            tools = [shapes.definition(tool, modern) for tool in self._manager.list_tools()]
+        lists = self._definitions_cache[1]
+        if modern not in lists:
             # No caching: the next request must see the tools that `find_tools` added. Other
             # protocol versions leave these keys out.
-            definitions[modern] = {
-                "tools": tools,
+            lists[modern] = {
+                "tools": [shapes.definition(tool, modern) for tool in self._manager.list_tools()],
                 "resultType": "complete",
                 "ttlMs": 0,
                 "cacheScope": "private",
             }
-        return definitions[modern]
-
-    def _schema_of(self, name: str) -> dict[str, Any] | None:
-        return self._manager.get_schema(name) if self._manager.exists(name) else None
+        return lists[modern]
 
     async def _initialized(self, context: ServerRequestContext[Any], _: Any) -> None:
         connection = context.session._connection  # pyright: ignore[reportPrivateUsage]: there is no other signal of a connection's end
@@ -239,35 +234,44 @@ class ToolServer:
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
         self._calls += 1
-        progress = (
-            _Progress(loop)
-            if context.meta and context.meta.get("progress_token") is not None
-            else None
-        )
+        wants_progress = context.meta and context.meta.get("progress_token") is not None
+        progress = _Progress(loop) if wants_progress else None
         tool_context = ToolContext(
             self._id,
             str(self._calls),
-            1,
-            cancelled,
-            self._runtime,
-            _ignore_progress if progress is None else progress.report,
-            self._on_close,
+            cancelled=cancelled,
+            runtime=self._runtime,
+            on_close=self._cleanups.setdefault,
+            progress=(lambda _: None) if progress is None else progress.report,
         )
         modern = _is_modern(context)
 
+        def finish(outcome: dict[str, Any] | BaseException) -> None:
+            self._slots.release()
+            if not done.done():
+                done.set_result(outcome)
+
         def work() -> None:
-            outcome: dict[str, Any] | BaseException
+            thread = threading.current_thread()
+            self._threads.add(thread)
             try:
                 outcome = self._answer(params.name, params.arguments or {}, tool_context, modern)
             # Also SystemExit: an exception of a tool ends only its call.
             except BaseException as error:
                 outcome = error
+            self._threads.discard(thread)
+            # The slot is free when the thread ends, even if nobody waits for the call any more.
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_resolve, done, outcome)
+                loop.call_soon_threadsafe(finish, outcome)
 
         self._running.add(cancelled)
         try:
-            self._workers.submit(lambda run=contextvars.copy_context().run: run(work))
+            await self._slots.acquire()
+            try:
+                start_thread(work, "holdfast-serve-call")
+            except RuntimeError:
+                self._slots.release()
+                raise
             if progress is not None:
                 await progress.send_until(done, context.session.report_progress)
             outcome = await done
@@ -279,11 +283,8 @@ class ToolServer:
             raise _invalid_params(str(outcome))
         if isinstance(outcome, BaseException):
             _log.error("%r failed", params.name, exc_info=outcome)
-            outcome = shapes.result(
-                error_result(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")),
-                None,
-                modern,
-            )
+            failure = ToolError(f"{params.name!r} failed: {type(outcome).__name__}")
+            return shapes.result(error_result(failure), None, modern)
         return outcome
 
     def _answer(
@@ -300,33 +301,15 @@ class ToolServer:
             return shapes.result(error_result(error), None, modern)
         result = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
         if problem := self._outputs.problem(tool, result):
-            answer = shapes.result(
-                error_result(
-                    ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
-                ),
-                tool,
-                modern,
-            )
+            failure = ToolError(f"{name!r} was run, but {problem}. Its answer:", retryable=False)
+            answer = shapes.result(error_result(failure), tool, modern)
             answer["content"] += shapes.result(result, tool, modern)["content"]
             return answer
         return shapes.result(result, tool, modern)
 
-    def _on_close(self, key: object, cleanup: Callable[[], None]) -> None:
-        with self._lock:
-            self._cleanups.setdefault(key, cleanup)
-
 
 def _is_modern(context: ServerRequestContext[Any]) -> bool:
     return context.protocol_version >= "2026-07-28"
-
-
-def _ignore_progress(message: str) -> None:
-    pass
-
-
-def _resolve(done: asyncio.Future[Any], outcome: Any) -> None:
-    if not done.done():
-        done.set_result(outcome)
 
 
 def _invalid_params(message: str) -> Exception:

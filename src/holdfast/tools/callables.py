@@ -1,4 +1,4 @@
-"""Checks of callbacks: a callback must not be async, because nothing would run its coroutine."""
+"""Checks of arguments, and of callbacks, which must not be async: nothing would run them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from holdfast.errors import ConfigurationError
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+def require(what: str, given: Any, *checks: tuple[str, bool, str]) -> None:
+    """Raise `ConfigurationError` for the first attribute of `given` that does not fit. A check is
+    the attribute's name, True if its value fits, and a description of the values that do."""
+    for name, fits, takes in checks:
+        if not fits:
+            value = getattr(given, name)
+            raise ConfigurationError(f"{what}: {name} takes {takes}, not {value!r}.")
+
+
 def is_async(function: Any) -> bool:
     """Return True for an `async def`, a partial of one, and an object whose `__call__` is async."""
     if type(function) is FunctionType and not function.__dict__:  # nearly always; saves 8 us
         return bool(function.__code__.co_flags & _ASYNC_FLAGS)
     while isinstance(function, functools.partial):
         function = function.func  # pyright: ignore[reportUnknownMemberType]
-    candidates = (
-        function,
-        None if isinstance(function, type) else getattr(function, "__call__", None),  # noqa: B004
-    )
+    called = None if isinstance(function, type) else getattr(function, "__call__", None)  # noqa: B004
     return any(
-        inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate)
-        for candidate in candidates
+        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
+        for one in (function, called)
     )
 
 

@@ -1,22 +1,23 @@
-"""The catalogue of one agent's tools: by name, in order, with the service that each came from."""
+"""The catalogue of tools: by name, in order, with the service that each came from; and the view of
+it that one agent has, with tools of its own."""
 
 from __future__ import annotations
 
 import difflib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
 from holdfast.tools.json_values import freeze_json
 from holdfast.tools.names import wire_name
+from holdfast.tools.pins import Pins
+from holdfast.tools.sources import Source
 from holdfast.tools.tool import Tool
 
-if TYPE_CHECKING:
-    from holdfast.tools.pins import Pins
-    from holdfast.tools.sources import Source
+T = TypeVar("T")
 
 _log = logging.getLogger("holdfast.tools")
 
@@ -47,14 +48,8 @@ class Catalogue:
         self.held: dict[str, HeldTool] = {}
         self._pins = pins
         self._approvals = 0
-        # The version of each service's latest offer.
-        self._versions: dict[str, int] = {}
-        # The position of each service in the configuration.
-        self._places: dict[str, int] = {}
-        # The names of all tools that a service offers; a name keeps its position while offered.
-        self._order: dict[str, tuple[str, ...]] = {}
-        # The offered tools of each service that are wanted and not held back.
-        self._offered: dict[str, dict[str, Tool]] = {}
+        # The latest offer of each service, in the order of the configuration.
+        self._offers: dict[str, _Offer] = {}
         # Offered tools that another tool's name keeps out: service id by tool name.
         self._refused: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -62,25 +57,13 @@ class Catalogue:
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
-    @property
-    def pinned(self) -> bool:
-        """True if remote definitions are compared with approved ones."""
-        return self._pins is not None
-
     def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
-        """Replace the registered tools `old` by `new` in one step.
-
-        A tool whose name is in both keeps its place. With pins, a remote tool is held back unless
-        its definition is approved. Raises `ConfigurationError` if a name is taken; then nothing
-        has changed.
-        """
-        changes: dict[str, str] = {}
-        if self._pins is not None:
-            changes = {
-                tool.name: change
-                for tool in new
-                if tool.tool_type in _REMOTE_TYPES and (change := self._pins.check(tool))
-            }
+        """Replace the registered tools `old` by `new` in one step. A tool whose name is in both
+        keeps its place. With pins, a remote tool is held back unless its definition is approved.
+        Raises `ConfigurationError` if a name is taken; then nothing has changed."""
+        remote = [tool for tool in new if tool.tool_type in _REMOTE_TYPES]
+        changes = self._pins.check_all(remote) if self._pins is not None and remote else {}
+        names = {tool.name for tool in new}
         with self._lock:
             out = {name for name in old if name not in self.origins}
             held = {
@@ -88,11 +71,7 @@ class Catalogue:
                 for name, entry in self.held.items()
                 if name not in out or entry.origin is not None
             }
-            canonical = (
-                {wire: name for wire, name in self._canonical.items() if name not in out}
-                if out
-                else dict(self._canonical)
-            )
+            canonical = {wire: name for wire, name in self._canonical.items() if name not in out}
             added: dict[str, Tool] = {}
             for tool in new:
                 name, wire = tool.name, wire_name(tool.name)
@@ -109,20 +88,15 @@ class Catalogue:
                     held[name] = HeldTool(tool, changes[name], None)
                 else:
                     canonical[wire], added[name] = name, tool
-            self.removed = {
-                name: origin
-                for name, origin in self.removed.items()
-                if name not in added and name not in changes
-            }
             self.held = held
-            kept = {
+            self.removed = _without(self.removed, names)
+            tools = {
                 name: added.get(name, tool)
                 for name, tool in self.tools.items()
                 if name not in out or name in added
-            }
-            tools = {**kept, **added}
+            } | added
             local = {name: tool for name, tool in tools.items() if name not in self.origins}
-            self._replace({**local, **tools})
+            self._replace(local | tools)
         for name, change in changes.items():
             _warn_held_back(name, change)
 
@@ -137,11 +111,8 @@ class Catalogue:
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
                 self.removed[name] = origin
-                self._offered[origin] = {
-                    key: tool for key, tool in self._offered.get(origin, {}).items() if key != name
-                }
-            self.held = {key: entry for key, entry in self.held.items() if key != name}
-            self._replace({key: tool for key, tool in self.tools.items() if key != name})
+            self.held = _without(self.held, [name])
+            self._replace(_without(self.tools, [name]))
         return removed
 
     def restore(self, id: str) -> None:
@@ -178,23 +149,37 @@ class Catalogue:
     def place(self, ids: Iterable[str]) -> None:
         """Append services to the order of services. A service that has a place keeps its place."""
         with self._lock:
-            self._places = {
-                **self._places,
-                **{id: len(self._places) + n for n, id in enumerate(ids)},
-            }
+            for id in ids:
+                self._offers.setdefault(id, _Offer())
 
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
         """Request these tools, and all tools of these lazy services, once they are offered."""
+        names, ids = set(tools), set(services)
         with self._lock:
-            self.wanted_services = self.wanted_services | set(services)
-            self.wanted_tools = self.wanted_tools | set(tools)
+            self.wanted_services = self.wanted_services | ids
+            self.wanted_tools = self.wanted_tools | names
+            offers = dict(self._offers)
+        self._offer_again(
+            id for id, offer in offers.items() if id in ids or names & offer.tools.keys()
+        )
+
+    def searchable(self, ids: Iterable[str]) -> list[Tool]:
+        """Return the tools that these services offer, except removed ones and those held back."""
+        offers = [self._offers[id] for id in ids]
+        out = {**self.removed, **self.held}
+        return [tool for offer in offers for name, tool in offer.tools.items() if name not in out]
+
+    def _offer_again(self, ids: Iterable[str]) -> None:
+        """Repeat the latest offers of services after more of their tools became wanted."""
+        for id in ids:
+            offer = self._offers[id]
+            if offer.source is not None:
+                self.offer(offer.source, list(offer.tools.values()), offer.version)
 
     def offer(self, source: Source, offered: Sequence[Tool], version: int) -> None:
-        """Add the wanted tools that a service offers, in place of its earlier offer.
-
-        An offer with a lower `version` than the earlier one is ignored. A tool that is still
-        offered keeps its place. Raises what the pins raise.
-        """
+        """Add the wanted tools that a service offers, in place of its earlier offer. An offer with
+        a lower `version` than the earlier one is ignored. A tool that is still offered keeps its
+        place. Raises what the pins raise."""
         while True:
             approvals = self._approvals
             # Outside the lock, because the pins may read a file. An approval in the meantime makes
@@ -203,77 +188,57 @@ class Catalogue:
             with self._lock:
                 if approvals != self._approvals:
                     continue
-                if version < self._versions.get(source.id, 0):
+                earlier = self._offers.get(source.id, _Offer())
+                if version < earlier.version:
                     return
-                self._versions[source.id] = version
                 before = self.held
                 held = {name: entry for name, entry in before.items() if entry.origin != source.id}
                 for tool in offered:
-                    if (
-                        tool.name in changes
-                        and tool.name not in held
-                        and tool.name not in self.removed
-                    ):
-                        held[tool.name] = HeldTool(tool, changes[tool.name], source.id)
+                    if tool.name in changes and tool.name not in self.removed:
+                        entry = HeldTool(tool, changes[tool.name], source.id)
+                        held.setdefault(tool.name, entry)
                 self.held = held
-                everything = not source.lazy or source.id in self.wanted_services
-                new = {
-                    tool.name: tool
-                    for tool in offered
-                    if (everything or tool.name in self.wanted_tools)
-                    and tool.name not in held
-                    and tool.name not in self.removed
-                }
-                self._arrange(source.id, offered, new)
+                tools = {tool.name: tool for tool in offered}
+                stay = {name: tools[name] for name in earlier.tools if name in tools}
+                self._offers[source.id] = _Offer(source, version, stay | tools)
+                self._arrange()
             break
         for name, entry in held.items():
             if name not in before or before[name].change != entry.change:
                 _warn_held_back(name, entry.change)
 
-    def _arrange(self, id: str, offered: Sequence[Tool], wanted: dict[str, Tool]) -> None:
-        names = [tool.name for tool in offered]
-        stay = [name for name in self._order.get(id, ()) if name in names]
-        self._order[id] = tuple(dict.fromkeys([*stay, *names]))
-        self._offered[id] = wanted
+    def _arrange(self) -> None:
+        """Put the local tools and those of each offer in order."""
         tools = {name: tool for name, tool in self.tools.items() if name not in self.origins}
         taken = {wire_name(name) for name in tools}
         origins: dict[str, str] = {}
         refused: dict[str, str] = {}
-        reasons: dict[str, str] = {}
-        for service in sorted(
-            self._offered, key=lambda one: self._places.get(one, len(self._places))
-        ):
-            for name in self._order[service]:
-                tool = self._offered[service].get(name)
-                if tool is None:
+        for id, offer in self._offers.items():
+            everything = id in self.wanted_services or not (offer.source and offer.source.lazy)
+            for name, tool in offer.tools.items():
+                wanted = everything or name in self.wanted_tools
+                if not wanted or name in self.held or name in self.removed:
                     continue
-                if name in tools:
-                    refused[name], reasons[name] = service, "another tool has that name"
-                elif wire_name(name) in taken:
-                    refused[name], reasons[name] = (
-                        service,
-                        "model APIs would see it under another tool's name",
-                    )
-                else:
-                    tools[name], origins[name] = tool, service
+                if wire_name(name) not in taken:
+                    tools[name], origins[name] = tool, id
                     taken.add(wire_name(name))
-        for name in refused.keys() - self._refused:
-            _log.warning(
-                "%r of the service %r is left out: %s.", name, refused[name], reasons[name]
-            )
-        self._refused = refused
-        changed = list(tools.items()) != list(self.tools.items())
-        self.origins = origins
-        if changed:
+                    continue
+                refused[name] = id
+                if name not in self._refused:
+                    reason = (
+                        "another tool has that name"
+                        if name in tools
+                        else "model APIs would see it under another tool's name"
+                    )
+                    _log.warning("%r of the service %r is left out: %s.", name, id, reason)
+        self._refused, self.origins = refused, origins
+        if list(tools.items()) != list(self.tools.items()):
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> HeldTool:
-        """Pin the current definition of a tool that is held back.
-
-        `change` is the change that the approver saw; None skips the comparison. Raises
-        `ConfigurationError` if the tool has changed since, `ToolNotFound` if it is not held
-        back, and what the pins raise.
-        """
+        """Pin the current definition of a tool that is held back. `change` is the change that the
+        approver saw; None skips the comparison. Raises `ConfigurationError` if the tool has changed
+        since, `ToolNotFound` if it is not held back, and what the pins raise."""
         held = self.held.get(name)
         if held is None or self._pins is None:
             raise ToolNotFound(
@@ -288,9 +253,11 @@ class Catalogue:
         with self._lock:
             self._approvals += 1
             if self.held.get(name) is held:
-                self.held = {key: entry for key, entry in self.held.items() if key != name}
+                self.held = _without(self.held, [name])
         if held.origin is None:
             self.swap((), (held.tool,))
+        else:
+            self._offer_again([held.origin])
         return held
 
     def find_held(self, name: str) -> HeldTool | None:
@@ -304,11 +271,9 @@ def unknown_tool_error(tools: Iterable[str], name: str, why: str = "") -> ToolNo
     """Return the error for a name that is not among `tools`."""
     names = list(tools)
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
-    hint = (
-        f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"
-        if near
-        else ""
-    )
+    hint = ""
+    if near:
+        hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"
     more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     reason = f" {why}" if why else ""
     return ToolNotFound(
@@ -326,6 +291,18 @@ class HeldTool(NamedTuple):
     origin: str | None
 
 
+class _Offer(NamedTuple):
+    """The latest offer of a service, wanted or not. A tool keeps its position while offered."""
+
+    source: Source | None = None
+    version: int = 0
+    tools: dict[str, Tool] = {}
+
+
+def _without(members: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    return {name: member for name, member in members.items() if name not in names}
+
+
 def _warn_held_back(name: str, change: str) -> None:
     _log.warning("%r is held back until it is approved again: %s", name, change)
 
@@ -340,3 +317,93 @@ def definition(tool: Tool) -> ToolDefinition:
         tool.executor,
         tool.parallel,
     )
+
+
+class ToolSet:
+    """The shared tools of a catalogue plus the tools that come with one agent's parts. The order
+    is: shared local tools, own tools, tools of services (whenever they answer) and what is
+    registered later. Views are rebuilt when the catalogue changes. Thread-safe. Raises
+    `ConfigurationError` if an own tool has the name of another tool."""
+
+    def __init__(self, shared: Catalogue, own: Iterable[Tool] = ()) -> None:
+        self._shared = shared
+        self._own: dict[str, Tool] = {}
+        for tool in own:
+            self._take(tool)
+        self._canonical = {wire_name(name): name for name in self._own}
+        self._local_names = frozenset(shared.tools.keys() - shared.origins.keys())
+        # Each cached view stands behind the views that it was made of.
+        self._tools: tuple[Mapping[str, Tool], Mapping[str, Tool], dict[str, Tool]] | None = None
+        self._definitions: tuple[Mapping[str, Tool], tuple[ToolDefinition, ...]] | None = None
+
+    def _take(self, tool: Tool) -> None:
+        present = self._own.get(tool.name) or self._shared.tools.get(tool.name)
+        if present is tool:
+            return
+        if present is not None:
+            raise ConfigurationError(
+                f"Agent: its parts come with a tool {tool.name!r}, and tools has another one of"
+                " that name. Rename it."
+            )
+        wire = wire_name(tool.name)
+        names = (*self._own, *self._shared.tools)
+        if other := next((name for name in names if wire_name(name) == wire), ""):
+            raise ConfigurationError(
+                f"Agent: its parts come with a tool {tool.name!r}, which model APIs would see"
+                f" under one name with {other!r}."
+            )
+        _ = tool.input_schema  # made now: a signature without a schema fails here, not in a run
+        self._own[tool.name] = tool
+
+    def __bool__(self) -> bool:
+        """Return True if the set differs from the catalogue."""
+        return bool(self._own)
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """All tools by canonical name, in order."""
+        shared, own, cached = self._shared.tools, self._own, self._tools
+        if not own:
+            return shared
+        if cached is not None and cached[0] is shared and cached[1] is own:
+            return cached[2]
+        first = {name: tool for name, tool in shared.items() if name in self._local_names}
+        merged = first | own | shared | own  # the position of the first, the value of the last
+        self._tools = (shared, own, merged)
+        return merged
+
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """Return the definitions for models: the same object until the set changes."""
+        shared = self._shared.definitions()
+        if not self._own:
+            return shared
+        tools, cached = self.tools, self._definitions
+        if cached is not None and cached[0] is tools:
+            return cached[1]
+        known = {one.name: one for one in shared if one.name not in self._own}
+        merged = tuple([known.get(name) or definition(tool) for name, tool in tools.items()])
+        self._definitions = (tools, merged)
+        return merged
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool with this canonical or wire name, None if there is none."""
+        own = self._own
+        return own.get(name) or own.get(self._canonical.get(name, "")) or self._shared.find(name)
+
+    def swap(self, old: Iterable[str], new: Iterable[Tool]) -> None:
+        """Replace shared tools; see `Catalogue.swap`."""
+        tools = list(new)
+        for tool in tools:
+            if tool.name in self._own:
+                raise ConfigurationError(
+                    f"tools has two tools named {tool.name!r}. Names are unique within an agent."
+                )
+        self._shared.swap(old, tools)
+
+    def remove(self, name: str) -> Tool:
+        """Remove and return a tool. An own one is removed for this agent alone."""
+        found = self._own.get(name)
+        if found is None:
+            return self._shared.remove(name)
+        self._own = {key: tool for key, tool in self._own.items() if key != name}
+        return found

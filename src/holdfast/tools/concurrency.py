@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 
 from holdfast.errors import ConfigurationError, ToolCancelled
@@ -66,21 +67,16 @@ class ConcurrencyLimits:
                 raise ConfigurationError(
                     f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
                 )
-        self.calls = dict(concurrency)
         self._caps = [
             (pattern, ConcurrencyLimit(calls)) for pattern, calls in sorted(concurrency.items())
         ]
 
-    def enter(self, name: str, cancelled: Cancellation) -> list[ConcurrencyLimit]:
-        """Take all slots that a call needs. Raises `ToolCancelled`."""
-        taken: list[ConcurrencyLimit] = []
-        try:
+    @contextmanager
+    def hold(self, name: str, cancelled: Cancellation) -> Generator[None]:
+        """Hold all slots that a call needs within the block. Raises `ToolCancelled`."""
+        with ExitStack() as slots:
             for pattern, cap in self._caps:
                 if fnmatchcase(name, pattern):
                     cap.enter(cancelled)
-                    taken.append(cap)
-        except BaseException:
-            for cap in taken:
-                cap.leave()
-            raise
-        return taken
+                    slots.callback(cap.leave)
+            yield

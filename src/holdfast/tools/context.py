@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from copy import copy
+from typing import Any, Protocol, Self, TypeVar
 
+from holdfast.content import ContentLike, Message, ToolResult, Usage
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 from holdfast.tools.loop import LoopThread
-
-if TYPE_CHECKING:
-    from holdfast.content import ContentLike, Message, ToolResult, Usage
 
 T = TypeVar("T")
 
@@ -25,11 +24,9 @@ def _ignore_progress(message: str) -> None:
 
 
 class Cancellation:
-    """A flag that is set once and never cleared; true once it is set. Thread-safe.
-
-    Code that blocks registers a wake-up function with `add_callback`. A cancel thus ends a
-    socket read or a process at once.
-    """
+    """A flag that is set once and never cleared; true once it is set. Thread-safe. Code that blocks
+    registers a wake-up function with `add_callback`. A cancel thus ends a socket read or a process
+    at once."""
 
     # No lock: `cancel` may run in a signal handler that interrupted `add_callback`. Removing a
     # callback from the dict is atomic, so exactly one thread gets it: the canceller or its owner.
@@ -90,22 +87,13 @@ class Cancellation:
 
 
 class CompletionModel(Protocol):
-    """The calling agent's model, as tools see it. `LLM` and every `Model` satisfy it."""
+    """The calling agent's model, as tools see it: see `LLM`. Every `Model` satisfies it."""
 
     @property
-    def model(self) -> str:
-        """The model's name."""
-        ...
-
+    def model(self) -> str: ...
     def completion(
-        self,
-        messages: Any,
-        *,
-        system: str | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> CompletionAnswer:
-        """Return one answer; see `LLM.completion`."""
-        ...
+        self, messages: Any, *, system: str | None = None, cancelled: Cancellation | None = None
+    ) -> CompletionAnswer: ...
 
 
 class CompletionAnswer(Protocol):
@@ -135,27 +123,13 @@ class ChildConversation(Protocol):
 
     @property
     def id(self) -> str: ...
-
-    def send_message(self, message: str | Message | ContentLike, *, sender: str = "user") -> object:
-        """See `Conversation.send_message`."""
-        ...
-
-    def run(self) -> ChildState:
-        """See `Conversation.run`."""
-        ...
-
-    def start_thread(self) -> None:
-        """See `Conversation.start_thread`."""
-        ...
-
-    def interrupt(self) -> None:
-        """See `Conversation.interrupt`."""
-        ...
-
-    def close(self, timeout: float = 5.0) -> None:
-        """See `Conversation.close`."""
-        ...
-
+    def send_message(
+        self, message: str | Message | ContentLike, *, sender: str = "user"
+    ) -> object: ...
+    def run(self) -> ChildState: ...
+    def start_thread(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def close(self, timeout: float = 5.0) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *failure: object) -> None: ...
 
@@ -201,12 +175,9 @@ class Spawns(Protocol):
 
 class ToolContext:
     """The call that a callback serves. A parameter annotated `ToolContext` receives it and is
-    hidden from the model.
-
-    `idempotency_key` is the same for every attempt of one call, also after a crash. Pass it to
-    any operation that must not happen twice. `llm` is the model of the calling agent, None
-    outside of an agent.
-    """
+    hidden from the model. `idempotency_key` is the same for every attempt of one call, also after a
+    crash. Pass it to any operation that must not happen twice. `llm` is the model of the calling
+    agent, None outside of an agent."""
 
     __slots__ = (
         "_mark",
@@ -237,7 +208,7 @@ class ToolContext:
         cancelled: Cancellation | None = None,
         runtime: object | None = None,
         progress: Callable[[str], None] = _ignore_progress,
-        on_close: Callable[[object, Callable[[], None]], None] | None = None,
+        on_close: Callable[[object, Callable[[], None]], object] | None = None,
         mark: Callable[[], dict[str, str]] | None = None,
         asks: Asks | None = None,
         llm: CompletionModel | None = None,
@@ -270,23 +241,9 @@ class ToolContext:
 
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
         """Return a copy of the context with another cancellation flag."""
-        copy = ToolContext(
-            self.conversation_id,
-            self.call_id,
-            self.attempt,
-            cancelled,
-            self.runtime,
-            self._progress,
-            self._on_close,
-            self._mark,
-            self.asks,
-            self.llm,
-            self.outputs,
-            self.spawns,
-            self.team,
-        )
-        copy.loop = self.loop
-        return copy
+        inner = copy(self)
+        inner.cancelled, inner._waits = cancelled, ()
+        return inner
 
     def output(self, call_id: str) -> ToolResult:
         """Return the whole result of an earlier call of the conversation, even if the model saw
@@ -363,9 +320,8 @@ class ToolContext:
     def asked_for(self) -> tuple[float, bool]:
         """Return the seconds spent on questions to the user, and whether one is open now."""
         now, waits = time.monotonic(), self._waits
-        return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(
-            len(wait) < 2 for wait in waits
-        )
+        spent = sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits])
+        return spent, any(len(wait) < 2 for wait in waits)
 
     def spawn(
         self,
@@ -398,14 +354,12 @@ class ToolContext:
         conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
         """
         if self.spawns is None:
-            if self.conversation_id and not self.call_id:
-                raise ConfigurationError(
-                    "spawn: a hook that is not around a tool call has no children, because a"
-                    " child's id derives from its call's. Use Conversation(agent, store) here, or"
-                    " spawn in a tool or in a hook on tool."
-                )
             raise ConfigurationError(
-                "spawn: this call is not of a conversation, so it has no children. Use"
+                "spawn: a hook that is not around a tool call has no children, because a child's id"
+                " derives from its call's. Use Conversation(agent, store) here, or spawn in a tool"
+                " or in a hook on tool."
+                if self.conversation_id and not self.call_id
+                else "spawn: this call is not of a conversation, so it has no children. Use"
                 " Conversation(agent)."
             )
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
@@ -418,21 +372,15 @@ class ToolContext:
 
     def process_environment(self) -> dict[str, str]:
         """Return environment variables for a process that the call starts: `Popen(..., env={**env,
-        **context.process_environment()})`.
-
-        If this process is killed, the process that takes over the conversation ends every
-        process with these variables, and their children, before it runs any call again. Empty
-        without a conversation.
-        """
+        **context.process_environment()})`. If this process is killed, the process that takes over
+        the conversation ends every process with these variables, and their children, before it runs
+        any call again. Empty without a conversation."""
         return self._mark() if self._mark is not None else {}
 
     def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end on the agent's loop thread and return its result.
-
-        A cancel cancels the coroutine and raises `ToolCancelled`. Equivalent to
-        `asyncio.run(work)`, except that several coroutines share one loop. Must not be called
-        from a coroutine.
-        """
+        """Run a coroutine to its end on the agent's loop thread and return its result. A cancel
+        cancels the coroutine and raises `ToolCancelled`. Equivalent to `asyncio.run(work)`, except
+        that several coroutines share one loop. Must not be called from a coroutine."""
         self.cancelled.raise_if_set()
         own_loop = None if self.loop is not None else LoopThread("holdfast-async")
         future: Future[T] = own_loop.submit(work) if own_loop is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is set

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.tools.pins import definition
@@ -48,12 +47,10 @@ class _State:
 
 
 class Discovery:
-    """The services of one agent. Thread-safe; no lock is held while a service is asked.
-
-    After each discovery `on_offer(source, tools, version)` is called with the offered tools, on the
-    thread that asked. Versions rise: a list never replaces one with a higher version. A refresh
-    (after the service announced a change) that finds the same tools is skipped.
-    """
+    """The services of one agent. Thread-safe; no lock is held while a service is asked. After each
+    discovery `on_offer(source, tools, version)` is called with the offered tools, on the thread
+    that asked. Versions rise: a list never replaces one with a higher version. A refresh (after the
+    service announced a change) that finds the same tools is skipped."""
 
     def __init__(self, on_offer: OnOffer) -> None:
         self._lock = threading.Lock()
@@ -97,11 +94,10 @@ class Discovery:
                 for id, state in self._states.items()
             }
 
-    def offered(self, id: str) -> tuple[tuple[Tool, ...], int] | None:
-        """Return a service's latest offer and its version; None before the first one."""
+    def has_offer(self, id: str) -> bool:
+        """Return True if a service has listed its tools since the last `close`."""
         with self._lock:
-            state = self._states[id]
-            return None if state.found is None else (state.found, state.version)
+            return self._states[id].found is not None
 
     # --- asking ---
 
@@ -115,43 +111,41 @@ class Discovery:
         After `within` seconds, if given, a service without an answer is listed in `errors`. The
         next `ask` waits for it.
         """
-        waiting: list[tuple[_State, Future[None]]] = []
+        asked: list[tuple[_State, Future[None]]] = []
         mine: list[tuple[_State, Future[None]]] = []
         with self._lock:
             for state in [self._states[id] for id in ids]:
-                if state.asking is not None:
-                    waiting.append((state, state.asking))
-                elif force or (state.found is None and state.error is None):
-                    mine.append((state, _claim(state)))
+                future = state.asking
+                if future is None and (force or (state.found is None and state.error is None)):
+                    future = _claim(state)
+                    mine.append((state, future))
+                if future is not None:
+                    asked.append((state, future))
         deadline = None if within is None else time.monotonic() + within
         self._ask_all(mine, within is None)
         me = threading.get_ident()
         with self._lock:
-            pending = [state for state, future in (*waiting, *mine) if state.asking is future]
+            pending = [state for state, future in asked if state.asking is future]
             self._refuse_deadlock(me, pending)
             self._waits[me] = pending
         try:
-            for state, future in (*waiting, *mine):
+            for state, future in asked:
                 try:
-                    future.result(
-                        None if deadline is None else max(0.0, deadline - time.monotonic())
-                    )
+                    future.result(deadline and max(0.0, deadline - time.monotonic()))
                 except TimeoutError:
-                    self._mark_overdue(state, future, cast("float", within))
+                    error = (
+                        f"{state.source.id!r} has not listed its tools within {within:g} s. The"
+                        " request goes on; discover() waits for it."
+                    )
+                    with self._lock:
+                        overdue = state.asking is future
+                        if overdue:
+                            state.error = error
+                    if overdue:
+                        _log.warning("%s", error)
         finally:
             with self._lock:
                 del self._waits[me]
-
-    def _mark_overdue(self, state: _State, future: Future[None], within: float) -> None:
-        with self._lock:
-            if state.asking is not future:
-                return
-            state.error = (
-                f"{state.source.id!r} has not listed its tools within {within:g} s. The request"
-                " goes on; discover() waits for it."
-            )
-            error = state.error
-        _log.warning("%s", error)
 
     def _refuse_deadlock(self, me: int, wanted: Iterable[_State]) -> None:
         """Raise `ToolError` if this thread would wait for itself through these services."""
@@ -176,10 +170,8 @@ class Discovery:
         here = mine[:begun]
         try:
             for state, future in mine[begun:]:
-                start_thread(
-                    lambda state=state, future=future: self._ask(state, future),
-                    f"holdfast-discover-{state.source.id}",
-                )
+                name = f"holdfast-discover-{state.source.id}"
+                start_thread(partial(self._ask, state, future), name)
                 begun += 1
         except RuntimeError:  # no more threads: ask one after the other
             here += mine[begun:]
@@ -213,23 +205,16 @@ class Discovery:
                 self._version += 1
                 version = self._version
                 current = state.asking is future
-                if (
-                    not current
-                    and state.asking is None
-                    and state.found is None
-                    and state.closing is None
-                ):
+                closed = state.asking is None and state.found is None and state.closing is None
+                if closed and not current:
                     late_close = state.closing = Future[None]()
             # After a `close` during the discovery, close the connection that was opened since.
             if late_close is not None:
                 self._close(state, late_close)
             if not current:
                 return
-            same = (
-                refresh
-                and earlier is not None
-                and [*map(definition, earlier)] == [*map(definition, offer)]
-            )
+            if refresh and earlier is not None:
+                same = [*map(definition, earlier)] == [*map(definition, offer)]
             if not same:
                 self._on_offer(state.source, offer, version)
             offered = offer
@@ -238,10 +223,8 @@ class Discovery:
         except HoldfastError as failure:
             error = f"The tools of {state.source.id!r} could not be added: {failure}"
         except (Exception, SystemExit) as failure:  # a source may be a user's own class
-            error = (
-                f"{state.source.id!r} could not be asked for its tools: {type(failure).__name__}:"
-                f" {failure}"
-            )
+            kind = type(failure).__name__
+            error = f"{state.source.id!r} could not be asked for its tools: {kind}: {failure}"
         finally:
             again = False
             with self._lock:
@@ -251,11 +234,8 @@ class Discovery:
                         state.found, state.version = offered, version
                     again, state.stale = state.stale, False
                     if refresh:
-                        state.pause = (
-                            min(state.pause * 2, _MAX_REFRESH_SECONDS)
-                            if same or error is not None
-                            else _REFRESH_SECONDS
-                        )
+                        longer = min(state.pause * 2, _MAX_REFRESH_SECONDS)
+                        state.pause = longer if same or error is not None else _REFRESH_SECONDS
                         state.next_refresh = time.monotonic() + state.pause
                 elif error is not None:
                     error = None  # the connection was closed on purpose
@@ -269,9 +249,8 @@ class Discovery:
         with self._lock:
             if state.asking is future:
                 state.asking = state.asker = None
-            if future.done():
-                return
-            future.set_result(None)
+            if not future.done():
+                future.set_result(None)
 
     # --- services whose tools change ---
 
@@ -287,8 +266,21 @@ class Discovery:
                 return
             cancelled = state.refreshing = threading.Event()
             wait = state.next_refresh - time.monotonic()
+
+        def refresh() -> None:
+            if wait > 0 and cancelled.wait(wait):
+                return
+            with self._lock:
+                if state.refreshing is not cancelled:
+                    return
+                state.refreshing = None
+                if state.asking is not None:
+                    return  # a later discovery is under way and sees the change
+                future = _claim(state)
+            self._ask(state, future, refresh=True)
+
         try:
-            start_thread(lambda: self._refresh(state, cancelled, wait), f"holdfast-discover-{id}")
+            start_thread(refresh, f"holdfast-discover-{id}")
         except RuntimeError:
             with self._lock:
                 if state.refreshing is cancelled:
@@ -299,39 +291,30 @@ class Discovery:
                 id,
             )
 
-    def _refresh(self, state: _State, cancelled: threading.Event, wait: float) -> None:
-        if wait > 0 and cancelled.wait(wait):
-            return
-        with self._lock:
-            if state.refreshing is not cancelled:
-                return
-            state.refreshing = None
-            if state.asking is not None:
-                return  # a later discovery is under way and sees the change
-            future = _claim(state)
-        self._ask(state, future, refresh=True)
-
     # --- all services ---
 
     def health(self, timeout: float) -> dict[str, SourceHealth]:
         """Return the health of each service, all checked in parallel. A service without an
         answer after `timeout` seconds (and one) is not ok."""
         answers: dict[str, Future[SourceHealth]] = {}
+
+        def check(source: Source) -> None:
+            try:
+                health = source.health(timeout)
+            except Exception as error:
+                health = SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}")
+            answers[source.id].set_result(health)
+
         for id, state in self._states.items():
-            future: Future[SourceHealth] = Future()
-            answers[id] = future
-            _run_on_thread(
-                lambda source=state.source, future=future: _check(source, timeout, future),
-                f"holdfast-health-{id}",
-            )
+            answers[id] = Future()
+            _run_on_thread(partial(check, state.source), f"holdfast-health-{id}")
         results: dict[str, SourceHealth] = {}
         for id, future in answers.items():
             try:
                 results[id] = future.result(timeout + 1.0)
             except TimeoutError:
-                results[id] = SourceHealth(
-                    id, False, timeout, f"it did not answer within {timeout:g} s"
-                )
+                detail = f"it did not answer within {timeout:g} s"
+                results[id] = SourceHealth(id, False, timeout, detail)
         return results
 
     def close(self) -> None:
@@ -347,19 +330,16 @@ class Discovery:
                 if state.refreshing is not None:
                     state.refreshing.set()
                     state.refreshing = None
-                future: Future[None] = Future()
-                done.append(future)
                 # Another thread is closing the service: close it once more after that, because a
                 # connection may have been opened in between.
                 if state.closing is not None:
                     done.append(state.closing)
-                state.closing = future
-                work.append((state, future))
+                state.closing = Future()
+                work.append((state, state.closing))
         for state, future in work:
-            _run_on_thread(
-                lambda state=state, future=future: self._close(state, future),
-                f"holdfast-close-{state.source.id}",
-            )
+            done.append(future)
+            name = f"holdfast-close-{state.source.id}"
+            _run_on_thread(partial(self._close, state, future), name)
         for future in done:
             future.result()
 
@@ -387,10 +367,3 @@ def _run_on_thread(work: Callable[[], None], name: str) -> None:
         start_thread(work, name)
     except RuntimeError:  # no more threads
         work()
-
-
-def _check(source: Source, timeout: float, future: Future[SourceHealth]) -> None:
-    try:
-        future.set_result(source.health(timeout))
-    except Exception as error:
-        future.set_result(SourceHealth(source.id, False, 0.0, f"{type(error).__name__}: {error}"))

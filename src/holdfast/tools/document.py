@@ -8,12 +8,12 @@ limited in size.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -43,10 +43,10 @@ class SourceLocation(NamedTuple):
     def at(self, key: str | int, line: int = 0) -> SourceLocation:
         """Return the place of a member."""
         if isinstance(key, int):
-            return SourceLocation(self.source, line or self.line, f"{self.path}[{key}]")
-        return SourceLocation(
-            self.source, line or self.line, f"{self.path}.{key}" if self.path else key
-        )
+            path = f"{self.path}[{key}]"
+        else:
+            path = f"{self.path}.{key}" if self.path else key
+        return SourceLocation(self.source, line or self.line, path)
 
     def error(self, message: str) -> ConfigurationError:
         """Return the error to raise for the value at this place."""
@@ -104,19 +104,15 @@ class Seq(list[Any]):
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return the sentence that names the nearest known name, with a space before it, or ""."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(
-        name.lower(), names, 1
-    )
+    near = [*get_close_matches(name, names, 1), *get_close_matches(name.lower(), names, 1)]
     return f" Did you mean {form.format(near[0])}?" if near else ""
 
 
 def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
-    """Return the document of a mapping or of a file (its path), and the folder of the file.
-
-    Raises `ConfigurationError`.
-    """
+    """Return the document of a mapping or of a file (its path), and the folder of the file. Raises
+    `ConfigurationError`."""
     if isinstance(source, Mapping):
-        return _Copy().copied(source, SourceLocation(what), 0), None
+        return _tree(source, SourceLocation(what)), None
     if not isinstance(source, str | os.PathLike):
         raise ConfigurationError(
             f"{what} takes a mapping or the path of a YAML or JSON file, not"
@@ -144,16 +140,14 @@ def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
 # --- Python and JSON ---
 
 
-class _Copy:
-    """A copier of Python values into a document tree. Later changes to the values do not reach
-    the tree."""
+def _tree(value: Any, place: SourceLocation) -> Any:
+    """Copy Python values into a document tree. Later changes to the values do not reach it."""
+    count = 0
 
-    def __init__(self) -> None:
-        self.count = 0
-
-    def copied(self, value: Any, place: SourceLocation, depth: int) -> Any:
-        self.count += 1
-        if depth > _MAX_DEPTH or self.count > _MAX_VALUES:
+    def copied(value: Any, place: SourceLocation, depth: int) -> Any:
+        nonlocal count
+        count += 1
+        if depth > _MAX_DEPTH or count > _MAX_VALUES:
             raise place.error(
                 f"it holds more than {_MAX_VALUES:,} values, or is nested more than"
                 f" {_MAX_DEPTH} deep."
@@ -167,15 +161,17 @@ class _Copy:
             for key, member in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
                     raise place.error(f"a key must be a string, not {key!r}.")
-                found.put(key, self.copied(member, place.at(key), depth + 1), place.at(key))
+                found.put(key, copied(member, place.at(key), depth + 1), place.at(key))
             return found
         if isinstance(value, list | tuple):
             members = [(one, place.at(i)) for i, one in enumerate(cast("list[Any]", value))]
-            return Seq(place, [(self.copied(one, at, depth + 1), at) for one, at in members])
+            return Seq(place, [(copied(one, at, depth + 1), at) for one, at in members])
         raise place.error(
             f"it holds a {type(value).__name__}; a config holds strings, numbers, true, false,"
             " null, lists and mappings."
         )
+
+    return copied(value, place, 0)
 
 
 def read_json(text: str, place: SourceLocation) -> Any:
@@ -196,11 +192,8 @@ def read_json(text: str, place: SourceLocation) -> Any:
     if too_deep(text, _MAX_DEPTH):
         raise place.error(f"it is nested more than {_MAX_DEPTH} deep.")
     try:
-        return _Copy().copied(
-            json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant),
-            place,
-            0,
-        )
+        values = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
+        return _tree(values, place)
     except json.JSONDecodeError as error:
         raise SourceLocation(place.source, error.lineno).error(
             f"it is not JSON: {error.msg}."
@@ -239,11 +232,9 @@ def read_yaml(text: str, place: SourceLocation, *, texts: bool = False) -> Any:
         quoted ones."""
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-            if kind is nodes.ScalarNode and implicit[0]:
-                return "plain"
-            return (
-                cast(str, loader.DEFAULT_SCALAR_TAG) if kind is nodes.ScalarNode else "collection"
-            )
+            if kind is not nodes.ScalarNode:
+                return "collection"
+            return "plain" if implicit[0] else cast(str, loader.DEFAULT_SCALAR_TAG)
 
     default_tags = (
         "collection",

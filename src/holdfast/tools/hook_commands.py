@@ -8,10 +8,10 @@ import re
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from tempfile import TemporaryFile
 from typing import IO, Any, cast
 
 import msgspec
@@ -20,12 +20,7 @@ from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
-from holdfast.tools.environment import (
-    CancelWakeup,
-    has_ended,
-    minimal_environment,
-    open_pidfd,
-)
+from holdfast.tools.environment import CancelWakeup, has_ended, minimal_environment, open_pidfd
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
 from holdfast.tools.results import clean
 
@@ -61,7 +56,7 @@ def command_of(
             return HookAnswer(reason)
         if code:
             end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise HookFailed(f"failed: the command {end}{f': {reason}' if reason else ''}")
+            raise _failed(f"{end}: {reason}" if reason else end)
         return _parse_answer(out, place) if out.strip() else None
 
     return run
@@ -75,48 +70,37 @@ def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
         found = msgspec.json.decode(out)
     except ValueError as error:
         raise HookFailed(f"failed: the command's output is not JSON: {error}") from error
-    permitted = (
-        *(("deny",) if place.denies else ()),
-        *(("context",) if place.adds else ()),
-        *place.keys,
-    )
+    permitted = [*(["deny"] * place.denies), *(["context"] * place.adds), *place.keys]
     if not isinstance(found, dict):
-        raise HookFailed(
-            f"failed: the command printed a JSON {type(found).__name__}; it must print an object"
-        )
+        raise _failed(f"printed a JSON {type(found).__name__}; it must print an object")
     answer = cast("dict[str, Any]", found)
     for key in answer:
         if key not in permitted:
-            raise HookFailed(
-                f"failed: the command printed the key {key[:80]!r}; permitted here:"
-                f" {', '.join(permitted) or 'none'}"
-            )
+            allowed = ", ".join(permitted) or "none"
+            raise _failed(f"printed the key {key[:80]!r}; permitted here: {allowed}")
     for key in ("deny", "context", "text"):
         if not isinstance(answer.get(key, ""), str):
-            raise HookFailed(f"failed: the command printed {key}, which takes a string")
+            raise _failed(f"printed {key}, which takes a string")
     changes = {key: answer[key] for key in place.keys if key in answer}
-    change: Any = None
     if len(changes) > 1 and "calls" not in changes:
-        raise HookFailed(
-            f"failed: the command printed {' and '.join(changes)}; only one is permitted"
-        )
+        raise _failed(f"printed {' and '.join(changes)}; only one is permitted")
+    change: Any = changes or None  # interpreted by the place
     if "result" in changes:
         try:
             change = msgspec.convert(changes["result"], ToolResult)
         except (msgspec.ValidationError, ValueError, TypeError) as error:
-            raise HookFailed(
-                f"failed: the command printed result, which takes a ToolResult as JSON: {error}"
-            ) from error
+            raise _failed(f"printed result, which takes a ToolResult as JSON: {error}") from error
     elif "arguments" in changes:
         change = changes["arguments"]
         if not isinstance(change, dict):
-            raise HookFailed("failed: the command printed arguments, which takes an object")
-    elif changes:
-        change = changes  # interpreted by the place
+            raise _failed("printed arguments, which takes an object")
     deny = answer.get("deny")
-    return HookAnswer(
-        None if deny is None else clean(deny), clean(answer.get("context", "")), change
-    )
+    added = clean(answer.get("context", ""))
+    return HookAnswer(None if deny is None else clean(deny), added, change)
+
+
+def _failed(problem: str) -> HookFailed:
+    return HookFailed(f"failed: the command {problem}")
 
 
 def _run(
@@ -129,7 +113,11 @@ def _run(
     with contextlib.ExitStack() as stack:
         # Files, not pipes: nobody has to read or write while the command runs, and a process that
         # has left the group cannot keep the hook waiting.
-        stdin, stdout, stderr = (stack.enter_context(_unnamed_file()) for _ in range(3))
+        # No name leads to them, so that not even a kill -9 leaves the request behind.
+        stdin, stdout, stderr = (
+            stack.enter_context(TemporaryFile("w+b", buffering=0, prefix="holdfast-hook-"))
+            for _ in range(3)
+        )
         stdin.write(request)
         stdin.seek(0)
         try:
@@ -143,7 +131,7 @@ def _run(
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise HookFailed(f"failed: the command could not be started: {error}") from error
+            raise _failed(f"could not be started: {error}") from error
         stack.callback(_kill_group, process)
         wakeup = CancelWakeup()
         stack.callback(wakeup.close)
@@ -155,7 +143,7 @@ def _run(
         while not has_ended(process.pid):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise HookFailed(f"failed: the command did not answer within {timeout:g} s")
+                raise _failed(f"did not answer within {timeout:g} s")
             _check_size(stdout)
             if os.fstat(stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
                 os.ftruncate(stderr.fileno(), 4 * _MAX_REASON_CHARS)
@@ -169,14 +157,9 @@ def _run(
         return process.returncode, out, err
 
 
-def _unnamed_file() -> IO[bytes]:
-    """Return a file that no name leads to, so that not even a kill -9 leaves the request behind."""
-    return tempfile.TemporaryFile("w+b", buffering=0, prefix="holdfast-hook-")
-
-
 def _check_size(output: IO[bytes]) -> None:
     if os.fstat(output.fileno()).st_size > _MAX_OUTPUT_BYTES:
-        raise HookFailed(f"failed: the command printed more than {_MAX_OUTPUT_BYTES:,} bytes")
+        raise _failed(f"printed more than {_MAX_OUTPUT_BYTES:,} bytes")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

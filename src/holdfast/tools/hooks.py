@@ -6,7 +6,7 @@ Hooks on an agent's other places are the same `Hook` and run through the same fu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -17,16 +17,10 @@ import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
-from holdfast.tools.callables import is_async, refuse_async
+from holdfast.tools import hook_answers
+from holdfast.tools.callables import is_async, refuse_async, require
 from holdfast.tools.context import ToolContext
-from holdfast.tools.hook_answers import (
-    HOOK_POINTS,
-    NOTHING,
-    PLACES,
-    HookAnswer,
-    HookFailed,
-    HookPlace,
-)
+from holdfast.tools.hook_answers import HOOK_POINTS, PLACES, HookAnswer, HookFailed
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -36,9 +30,6 @@ ARGUMENTS = "holdfast/arguments"
 # The key in a result's meta of the hook that denied the call or withheld its result, and whether
 # the hook failed.
 HOOK = "holdfast/hook"
-
-Before = Callable[..., Any]
-After = Callable[..., Any]
 
 
 class Deny(msgspec.Struct, frozen=True):
@@ -76,8 +67,8 @@ class Hook(msgspec.Struct, frozen=True):
     denies.
     """
 
-    before: Before | str | None = None
-    after: After | str | None = None
+    before: Callable[..., Any] | str | None = None
+    after: Callable[..., Any] | str | None = None
     tools: str = "*"
     on: str = "tool"
     command: Sequence[str] = ()
@@ -95,7 +86,7 @@ class BoundHook(NamedTuple):
     when: str
     tools: str
     function: Callable[..., Any]
-    place: HookPlace
+    place: hook_answers.HookPlace
     command: bool
 
 
@@ -106,29 +97,19 @@ def ask(
     fits: Callable[[Any], bool],
     *subject: Any,
 ) -> HookAnswer:
-    """Return the answer of a hook.
+    """Return the answer of a hook. Raises `HookFailed`, and the `ToolError` of a function.
 
     Args:
         bound: The hook's side.
         context: The context that a function receives as its last argument.
-        told: Makes the JSON for a command from the `subject`.
+        describe: Makes the JSON for a command from the `subject`.
         fits: Returns True if a value is a valid change at this place.
         subject: The arguments of a function.
-
-    Raises `HookFailed`, and the `ToolError` that a function raises.
     """
     try:
         if bound.command:
-            answer = bound.function(
-                {
-                    "on": bound.on,
-                    "when": bound.when,
-                    "conversation_id": context.conversation_id,
-                    **describe(*subject),
-                },
-                context,
-                bound.place,
-            )
+            at = {"on": bound.on, "when": bound.when, "conversation_id": context.conversation_id}
+            answer = bound.function({**at, **describe(*subject)}, context, bound.place)
         else:
             answer = bound.function(*subject, context)
     except (ToolError, HookFailed):
@@ -136,11 +117,7 @@ def ask(
     except (Exception, SystemExit) as error:
         raise HookFailed(f"failed: {type(error).__name__}: {error}") from error
     if answer is None:
-        return NOTHING
-    return _parse_answer(bound, answer, fits)
-
-
-def _parse_answer(bound: BoundHook, answer: Any, fits: Callable[[Any], bool]) -> HookAnswer:
+        return hook_answers.NOTHING
     place = bound.place
     deny, add, change = None, "", None
     for part in cast("tuple[Any, ...]", answer) if type(answer) is tuple else (answer,):
@@ -153,29 +130,29 @@ def _parse_answer(bound: BoundHook, answer: Any, fits: Callable[[Any], bool]) ->
         elif part is not None:
             change = part
     if change is not None and not fits(change):
-        kind = cast("type[Any]", type(change)).__name__
-        raise HookFailed(f"returned {kind}")
+        raise HookFailed(f"returned {cast('type[Any]', type(change)).__name__}")
     return HookAnswer(deny, add, change)
 
 
 def bind(hooks: Sequence[Hook], on: str, when: str) -> list[BoundHook]:
     """Return the sides of hooks that apply at this place, in the order in which they run."""
+    place = PLACES.get((on, when))
+    if place is None:
+        return []
     bound: list[BoundHook] = []
-    names = hook_names(hooks)
-    for hook, name in zip(hooks, names, strict=True):
+    for hook, name in zip(hooks, hook_names(hooks), strict=True):
         if hook.on != on:
             continue
-        place = PLACES.get((on, when))
-        function = hook.before if when == "before" else hook.after
-        if function is not None and place is not None:
-            bound.append(
-                BoundHook(name, on, when, hook.tools, _function(function)[1], place, False)
-            )
-        elif hook.command and hook.when in (when, "both") and place is not None:
+        target = hook.before if when == "before" else hook.after
+        if target is not None:
+            function = _function(target)
+        elif hook.command and hook.when in (when, "both"):
             from holdfast.tools.hook_commands import command_of
 
-            command = command_of(hook.command, hook.timeout, hook.env)
-            bound.append(BoundHook(name, on, when, hook.tools, command, place, True))
+            function = command_of(hook.command, hook.timeout, hook.env)
+        else:
+            continue
+        bound.append(BoundHook(name, on, when, hook.tools, function, place, target is None))
     return bound if when == "before" else bound[::-1]
 
 
@@ -184,11 +161,8 @@ def hook_names(hooks: Sequence[Hook]) -> list[str]:
     names: list[str] = []
     for hook in hooks:
         name = hook.name or _name(hook.before or hook.after or hook.command)
-        number = 2
-        unique = name
-        while unique in names:
-            unique, number = f"{name}-{number}", number + 1
-        names.append(unique)
+        candidates = (name, *[f"{name}-{number}" for number in range(2, len(hooks) + 1)])
+        names.append(next(unique for unique in candidates if unique not in names))
     return names
 
 
@@ -207,15 +181,13 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
 
 
 def _check_hook(hook: Any) -> None:
+    argv, env = hook.command, hook.env
     if not isinstance(hook.tools, str):
         raise ConfigurationError(
             f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use"
             " a Hook for each."
         )
-    if hook.on not in HOOK_POINTS:
-        raise ConfigurationError(
-            f"Hook: on takes one of {', '.join(HOOK_POINTS)}, not {hook.on!r}."
-        )
+    require("Hook", hook, ("on", hook.on in HOOK_POINTS, f"one of {', '.join(HOOK_POINTS)}"))
     if hook.tools != "*" and hook.on != "tool":
         raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
     for function in (hook.before, hook.after):
@@ -224,25 +196,24 @@ def _check_hook(hook: Any) -> None:
                 f"Hook: before and after take a function or 'module:name', not {function!r}."
             )
         refuse_async("Hook: before and after", function)
-    if (hook.after is not None or (hook.command and hook.when != "before")) and (
-        hook.on,
-        "after",
-    ) not in PLACES:
+    has_after = hook.after is not None or (hook.command and hook.when != "before")
+    if has_after and (hook.on, "after") not in PLACES:
         raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
-    if hook.when not in ("before", "after", "both"):
-        raise ConfigurationError(
-            f"Hook: when takes 'before', 'after' or 'both', not {hook.when!r}."
-        )
-    argv = hook.command
-    if (
-        isinstance(argv, str)
-        or not isinstance(argv, Sequence)
-        or not all(isinstance(one, str) and "\0" not in one for one in cast("Sequence[Any]", argv))
-    ):
-        raise ConfigurationError(
-            "Hook: command takes a list of arguments, such as ['python3', 'guard.py'], not"
-            f" {argv!r}."
-        )
+    is_list = isinstance(argv, Sequence) and not isinstance(argv, str)
+    parts = cast("Sequence[Any]", argv) if is_list else ()
+    seconds = isinstance(hook.timeout, int | float) and not isinstance(hook.timeout, bool)
+    require(
+        "Hook",
+        hook,
+        ("when", hook.when in ("before", "after", "both"), "'before', 'after' or 'both'"),
+        (
+            "command",
+            is_list and all(isinstance(one, str) and "\0" not in one for one in parts),
+            "a list of arguments, such as ['python3', 'guard.py']",
+        ),
+        ("timeout", seconds and 0 < hook.timeout < 1e6, "seconds above 0"),
+        ("name", isinstance(hook.name, str), "a str"),
+    )
     if argv and (hook.before is not None or hook.after is not None):
         raise ConfigurationError(
             "Hook: a hook has either a command, or before and after; use a Hook for each."
@@ -251,25 +222,16 @@ def _check_hook(hook: Any) -> None:
         raise ConfigurationError(
             "Hook: command takes a list of arguments whose first is a program, not ''."
         )
-    if (
-        isinstance(hook.timeout, bool)
-        or not isinstance(hook.timeout, int | float)
-        or not 0 < hook.timeout < 1e6
-    ):
-        raise ConfigurationError(f"Hook: timeout takes seconds above 0, not {hook.timeout!r}.")
-    env = hook.env
-    if (
-        not isinstance(env, Mapping)
-        or any(
-            not isinstance(part, str) or "\0" in part
-            for item in cast("Mapping[Any, Any]", env).items()
-            for part in item
-        )
-        or any(not name or "=" in name for name in cast("Mapping[str, str]", env))
+    pairs = cast("Mapping[Any, Any]", env).items() if isinstance(env, Mapping) else [("", "")]
+    if not all(
+        isinstance(name, str)
+        and isinstance(value, str)
+        and name
+        and "=" not in name
+        and "\0" not in name + value
+        for name, value in pairs
     ):
         raise ConfigurationError("Hook: env takes a mapping of names to strings.")
-    if not isinstance(hook.name, str):
-        raise ConfigurationError(f"Hook: name takes a str, not {hook.name!r}.")
 
 
 class Hooks:
@@ -293,37 +255,28 @@ class Hooks:
         self, call: ToolCall, context: ToolContext, added: list[str]
     ) -> ToolCall | ToolResult:
         """Run the hooks before a call. Returns the call with its final arguments, or the result
-        that stands in for running the call.
-
-        Texts to append to the result go to `added`. Raises `ToolError` for a denied call.
-        """
-        for bound in self._before:
-            if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                answer = self._ask(bound, "was not run", call, None, context)
-                if answer is NOTHING:
-                    continue
-                if answer.add:
-                    added.append(answer.add)
-                if isinstance(answer.change, ToolResult):
-                    return as_result(call.name, answer.change)
-                if answer.change is not None:
-                    _check_json(call.name, bound.name, answer.change)
-                    call = msgspec.structs.replace(call, arguments=answer.change, raw="")
+        that stands in for running the call. Texts to append to the result go to `added`. Raises
+        `ToolError` for a denied call."""
+        for bound in _matching(self._before, call.name):
+            answer = self._ask(bound, "was not run", context, _copy(call))
+            if answer.add:
+                added.append(answer.add)
+            if isinstance(answer.change, ToolResult):
+                return as_result(call.name, answer.change)
+            if answer.change is not None:
+                _check_json(call.name, bound.name, answer.change)
+                call = msgspec.structs.replace(call, arguments=answer.change, raw="")
         return call
 
     def after(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
         """Return the final result of a call. Raises `ToolError` if a hook withholds it."""
-        for bound in self._after:
-            if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                answer = self._ask(
-                    bound, "was run, but its result is held back", call, result, context
-                )
-                if answer is NOTHING:
-                    continue
-                if answer.change is not None:
-                    result = as_result(call.name, answer.change)
-                if answer.add:
-                    result = self.with_context(result, [answer.add])
+        for bound in _matching(self._after, call.name):
+            outcome = "was run, but its result is held back"
+            answer = self._ask(bound, outcome, context, _copy(call), result)
+            if answer.change is not None:
+                result = as_result(call.name, answer.change)
+            if answer.add:
+                result = self.with_context(result, [answer.add])
         return result
 
     def marked(self, result: ToolResult, error: ToolError) -> ToolResult:
@@ -348,39 +301,32 @@ class Hooks:
         )
 
     def _ask(
-        self,
-        bound: BoundHook,
-        outcome: str,
-        call: ToolCall,
-        result: ToolResult | None,
-        context: ToolContext,
+        self, bound: BoundHook, outcome: str, context: ToolContext, call: ToolCall, *results: Any
     ) -> HookAnswer:
+        # Before the call a hook may also change its arguments.
+        changes = ToolResult if results else (dict, ToolResult)
         try:
-            if result is None:
-                answer = ask(bound, context, _describe_call, _is_before_change, _copy(call))
-            else:
-                answer = ask(bound, context, _describe_call, _is_after_change, _copy(call), result)
-        except HookFailed as error:
-            raise Refused(
-                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} {error}"),
-                bound.name,
-                True,
-            ) from error
-        if answer.deny is not None:
-            why = f": {answer.deny}" if answer.deny else ""
-            raise Refused(
-                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} denied it{why}"),
-                bound.name,
-                False,
+            answer = ask(
+                bound, context, _describe_call, lambda it: isinstance(it, changes), call, *results
             )
-        return HookAnswer(None, self._redact(answer.add), answer.change) if answer.add else answer
+        except HookFailed as error:
+            text, failure = f"its hook {bound.name} {error}", error
+        else:
+            if answer.deny is None:
+                return answer._replace(add=self._redact(answer.add)) if answer.add else answer
+            why = f": {answer.deny}" if answer.deny else ""
+            text, failure = f"its hook {bound.name} denied it{why}", None
+        message = self._redact(f"{call.name!r} {outcome}: {text}")
+        raise Refused(message, bound.name, failure is not None) from failure
+
+
+def _matching(hooks: Iterable[BoundHook], name: str) -> Iterator[BoundHook]:
+    return (bound for bound in hooks if bound.tools == "*" or fnmatchcase(name, bound.tools))
 
 
 def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
-    description: dict[str, Any] = {
-        "call": {"id": call.id, "name": call.name, "arguments": call.arguments}
-    }
-    return description if result is None else {**description, "result": result}
+    told = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
+    return told if result is None else {**told, "result": result}
 
 
 class Refused(ToolError):
@@ -393,21 +339,11 @@ class Refused(ToolError):
         self.failed = failed
 
 
-def _is_before_change(change: Any) -> bool:
-    return isinstance(change, dict | ToolResult)
-
-
-def _is_after_change(change: Any) -> bool:
-    return isinstance(change, ToolResult)
-
-
 def _copy(call: ToolCall) -> ToolCall:
     """Return the call with copied arguments, because a hook must not change the journal's."""
-    arguments = call.arguments
-    for value in arguments.values():
-        if type(value) in (dict, list):
-            return msgspec.structs.replace(call, arguments=deepcopy(arguments))
-    return msgspec.structs.replace(call, arguments=dict(arguments))
+    nested = any(type(value) in (dict, list) for value in call.arguments.values())
+    arguments = deepcopy(call.arguments) if nested else dict(call.arguments)
+    return msgspec.structs.replace(call, arguments=arguments)
 
 
 def _check_json(tool: str, hook: str, arguments: Any) -> None:
@@ -432,11 +368,11 @@ def _name(target: Any) -> str:
     return str(getattr(target, "__qualname__", target)).rpartition("<locals>.")[2]
 
 
-def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
-    """Return the hook function's name and the function itself. A function that cannot be imported
-    is replaced by one that raises, and so denies."""
+def _function(target: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return a hook's function. A function that cannot be imported is replaced by one that raises,
+    and so denies."""
     if not isinstance(target, str):
-        return _name(target), target
+        return target
     module, _, qualname = target.partition(":")
     try:
         function: Any = import_module(module)
@@ -446,6 +382,7 @@ def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]
             raise TypeError(f"{target} is not a function")
         if is_async(function):
             raise TypeError(f"{target} is async")
+        return function
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
         _log.error("The hook %s cannot run and denies everything: %s", target, reason)
@@ -453,5 +390,4 @@ def _function(target: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]
         def deny(*_: Any) -> Any:
             raise RuntimeError(reason)
 
-        return target, deny
-    return target, function
+        return deny

@@ -7,24 +7,22 @@ from typing import Any, NoReturn, cast
 
 def copy_json(value: Any) -> Any:
     """Return a copy of a JSON value, made of plain dicts and lists."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in cast("dict[str, Any]", value).items()}
-    return (
-        [copy_json(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
-    )
+    return _rebuilt(value, dict[str, Any], list[Any])
 
 
 def freeze_json(value: Any) -> Any:
     """Return an immutable copy of a JSON value; any change raises `TypeError`."""
+    return _rebuilt(value, FrozenDict, FrozenList)
+
+
+def _rebuilt(value: Any, mapping: type[dict[str, Any]], sequence: type[list[Any]]) -> Any:
     if isinstance(value, dict):
-        return FrozenDict(
-            {key: freeze_json(item) for key, item in cast("dict[str, Any]", value).items()}
-        )
-    return (
-        FrozenList([freeze_json(item) for item in cast("list[Any]", value)])
-        if isinstance(value, list)
-        else value
-    )
+        members = cast("dict[str, Any]", value).items()
+        return mapping({key: _rebuilt(item, mapping, sequence) for key, item in members})
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return sequence([_rebuilt(item, mapping, sequence) for item in items])
+    return value
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -34,45 +32,38 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     )
 
 
-class FrozenDict(dict[str, Any]):
-    """An immutable dict. `copy` and `copy.deepcopy` return plain ones."""
+class _Frozen:
+    """A container whose copies, and whose unpickled form, are plain."""
+
+    __slots__ = ()
+
+    def copy(self: Any) -> Any:
+        """Return a plain container with the same values."""
+        plain: Any = dict if isinstance(self, dict) else list
+        return plain(self)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copy_json(self)
+
+    def __reduce__(self) -> Any:
+        return (dict if isinstance(self, dict) else list, (copy_json(self),))
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
+    """An immutable dict."""
 
     __slots__ = ()
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
 
-    def copy(self) -> dict[str, Any]:
-        """Return a plain dict with the same values."""
-        return dict(self)
 
-    def __copy__(self) -> dict[str, Any]:
-        return dict(self)
-
-    def __deepcopy__(self, memo: Any) -> dict[str, Any]:
-        return copy_json(self)
-
-    def __reduce__(self) -> Any:
-        return (dict, (copy_json(self),))
-
-
-class FrozenList(list[Any]):
-    """An immutable list. `copy` and `copy.deepcopy` return plain ones."""
+class FrozenList(_Frozen, list[Any]):
+    """An immutable list."""
 
     __slots__ = ()
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = pop = (
         remove
     ) = reverse = sort = _refuse  # pyright: ignore[reportAssignmentType]
-
-    def copy(self) -> list[Any]:
-        """Return a plain list with the same values."""
-        return list(self)
-
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: Any) -> list[Any]:
-        return copy_json(self)
-
-    def __reduce__(self) -> Any:
-        return (list, (copy_json(self),))

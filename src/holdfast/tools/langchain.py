@@ -5,18 +5,31 @@ Duck-typed: only a call of `to_langchain` imports langchain.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import importlib
 import logging
+import traceback
 import uuid
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.content import ErrorInfo, ToolResult
+import msgspec
+
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ErrorInfo,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
-from holdfast.tools.langchain_content import from_langchain_content, to_langchain_content
 from holdfast.tools.names import wire_name
-from holdfast.tools.results import as_result
+from holdfast.tools.results import as_result, clean
 from holdfast.tools.running import error_result, run_attempts
 
 if TYPE_CHECKING:
@@ -54,7 +67,7 @@ def to_langchain(tool: Tool) -> Any:
             failure = langchain.ToolException(result.text or f"{tool.name!r} failed.")
             failure.result = result
             raise failure
-        return to_langchain_content(result), result
+        return _to_content(result), result
 
     # A subclass, because StructuredTool reserves `config` and `run_manager`, which may be a tool's
     # parameters.
@@ -111,11 +124,8 @@ class LangChainAdapter:
 
     def __init__(self, tool: Any) -> None:
         invocable = any(callable(getattr(tool, name, None)) for name in ("invoke", "ainvoke"))
-        if (
-            isinstance(tool, type)
-            or not isinstance(getattr(tool, "name", None), str)
-            or not invocable
-        ):
+        is_named = isinstance(getattr(tool, "name", None), str)
+        if isinstance(tool, type) or not is_named or not invocable:
             raise ConfigurationError(
                 "from_langchain takes a LangChain tool (with name, description and invoke), not"
                 f" {tool!r}."
@@ -131,7 +141,10 @@ class LangChainAdapter:
         self.description = str(getattr(tool, "description", "") or "")
         self.input_schema = _schema_of(tool)
         self.module = type(tool).__module__
-        self.is_async = _async_only(tool)
+        only_coroutine = getattr(tool, "coroutine", None) is not None and (
+            getattr(tool, "func", None) is None
+        )
+        self.is_async = only_coroutine or not callable(getattr(tool, "invoke", None))
         self._injected = _injected_names(tool, self.input_schema)
 
     def refused(self, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
@@ -176,9 +189,19 @@ class LangChainAdapter:
         if "ToolException" in names:  # meant for the model
             converted = ToolError(str(error) or f"{name!r} failed.")
             result = getattr(error, "result", None)
-            info = result.error if isinstance(result, ToolResult) else None
-            return converted if info is None else _copy_of_error(info)
-        if "ValidationError" in names and _concerns_arguments(self._tool, error):
+            if isinstance(result, ToolResult) and (info := result.error) is not None:
+                converted = ToolError(
+                    info.message,
+                    info.type,
+                    retryable=info.retryable,
+                    max_retries=info.max_retries,
+                    backoff=info.backoff,
+                )
+            return converted
+        # pydantic's error concerns the tool's arguments if the title is that of their model;
+        # pydantic 1 has a model in place of the title.
+        model = getattr(getattr(self._tool, "args_schema", None), "__name__", "")
+        if "ValidationError" in names and getattr(error, "title", None) == model:
             return ToolValidationError(f"{name!r} was not run: {error}")
         return error
 
@@ -195,7 +218,7 @@ class LangChainAdapter:
                     max_retries=0,
                 )
             return as_result(name, output)
-        content = from_langchain_content(output.content)
+        content = _from_content(output.content)
         if getattr(output, "status", "success") == "error":
             text = ToolResult(content).text
             return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
@@ -216,25 +239,16 @@ class LangChainAdapter:
             return None
 
 
-def _copy_of_error(info: ErrorInfo) -> ToolError:
-    return ToolError(
-        info.message,
-        info.type,
-        retryable=info.retryable,
-        max_retries=info.max_retries,
-        backoff=info.backoff,
-    )
-
-
 # --- schemas and arguments ---
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
-    if (
-        getattr(tool, "args_schema", None) is None
-        and (string_schema := _string_tool_schema(tool)) is not None
-    ):
-        return string_schema
+    arguments: Any = getattr(tool, "args", None)
+    names = list(cast("dict[str, Any]", arguments)) if isinstance(arguments, dict) else []
+    if getattr(tool, "args_schema", None) is None and names == ["tool_input"]:
+        # LangChain's `Tool`, a function of one string. LangChain derives its own schema from its
+        # wrapper.
+        return {"type": "object", "properties": arguments, "required": names}
     source: Any = getattr(tool, "tool_call_schema", None)
     source = getattr(tool, "args_schema", None) if source is None else source
     try:
@@ -262,15 +276,6 @@ def _schema_of(tool: Any) -> dict[str, Any]:
     return schema
 
 
-def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
-    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools. The
-    schema in `args` is used because LangChain derives the tool's own from its wrapper."""
-    arguments = getattr(tool, "args", None)
-    if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
-        return None
-    return {"type": "object", "properties": arguments, "required": ["tool_input"]}
-
-
 def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     """Return the names of arguments that LangChain fills in. Raises `ConfigurationError` if only
     LangGraph can provide one of them."""
@@ -291,28 +296,98 @@ def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     return frozenset(injected - shown.keys())
 
 
-def _async_only(tool: Any) -> bool:
-    if not callable(getattr(tool, "invoke", None)):
-        return True
-    return getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
-
-
 def _is_run_missing(tool: Any, error: BaseException) -> bool:
     """Return True if the tool's own `_run` raised the error, not code that it called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        trace is not None
-        and trace.tb_frame.f_code is code
-        and callable(getattr(tool, "ainvoke", None))
-    )
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is code and callable(getattr(tool, "ainvoke", None))
 
 
-def _concerns_arguments(tool: Any, error: Exception) -> bool:
-    """Return True if a pydantic error concerns the tool's arguments, not other data."""
-    title = getattr(error, "title", None)  # pydantic 1 has a model
-    return title is not None and title == getattr(
-        getattr(tool, "args_schema", None), "__name__", ""
-    )
+# --- content ---
+
+
+def _to_content(result: ToolResult) -> Any:
+    """Return a result's content for a LangChain message: a string, or a list of blocks."""
+    if all(isinstance(block, TextContent) for block in result.content):
+        return result.text
+    return [_block_of(block) for block in result.content]
+
+
+def _block_of(block: Content) -> dict[str, Any]:
+    match block:
+        case TextContent(text):
+            pass
+        case ImageContent(data, mime_type):
+            return _media("image", base64.b64encode(data).decode(), mime_type)
+        case AudioContent(data, mime_type):  # tool messages have no audio blocks
+            return _media("file", base64.b64encode(data).decode(), mime_type)
+        case ResourceLink():
+            text = f"{block.name}: {block.uri}" if block.name else block.uri
+        case EmbeddedResource(resource):
+            if "blob" in resource:
+                mime_type = resource.get("mimeType") or _BINARY
+                return _media("file", resource["blob"], mime_type)
+            text = str(resource.get("text", resource.get("uri", "")))
+    return {"type": "text", "text": text}
+
+
+def _media(kind: str, data: str, mime_type: str) -> dict[str, Any]:
+    return {"type": kind, "base64": data, "mime_type": mime_type}
+
+
+def _from_content(content: Any) -> tuple[Content, ...]:
+    """Return a message's content as blocks. A block of an unknown kind becomes its JSON as text."""
+    if isinstance(content, str):
+        return (TextContent(clean(content)),) if content else ()
+    if not isinstance(content, list | tuple):
+        return (TextContent(clean(str(content))),)
+    return tuple([_content_block(item) for item in cast("list[Any]", content)])
+
+
+def _content_block(block: Any) -> Content:
+    """Convert one block of any of the forms; any other block becomes its JSON."""
+    if isinstance(block, str):
+        return TextContent(clean(block))
+    if isinstance(block, dict):
+        found = cast("dict[str, Any]", block)
+        if found.get("type") == "text" and isinstance(found.get("text"), str):
+            return TextContent(clean(found["text"]))
+        media = _media_block(found)
+        if media is not None:
+            return media
+    try:
+        return TextContent(clean(msgspec.json.encode(block, enc_hook=str).decode()))
+    except Exception:
+        return TextContent(clean(str(cast("Any", block))))
+
+
+_BINARY = "application/octet-stream"
+_MIME_TYPES = {"image": "image/png", "image_url": "image/png", "audio": "audio/wav"}
+
+
+def _media_block(block: dict[str, Any]) -> Content | None:
+    kind = str(block.get("type", ""))
+    inner: Any = block.get("image_url" if kind == "image_url" else "source")
+    if kind == "image_url" and not isinstance(inner, dict):
+        inner = {"url": str(inner)}
+    fields: dict[str, Any] = {**block, **inner} if isinstance(inner, dict) else block
+    mime = fields.get("mime_type") or fields.get("media_type") or _MIME_TYPES.get(kind)
+    data, url = fields.get("base64") or fields.get("data"), fields.get("url")
+    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
+        head, data = url[5:].split(";base64,", 1)
+        return _decoded(data, head.split(";", 1)[0] or str(mime or _BINARY))
+    if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
+        return _decoded(data, str(mime or _BINARY))
+    return ResourceLink(url, mime_type=mime and str(mime)) if isinstance(url, str) and url else None
+
+
+def _decoded(data: str, mime: str) -> Content | None:
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if mime.startswith("image/"):
+        return ImageContent(raw, mime)
+    if mime.startswith("audio/"):
+        return AudioContent(raw, mime)
+    return EmbeddedResource({"uri": f"data:{mime}", "mimeType": mime, "blob": data})

@@ -16,12 +16,9 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A daemon thread named `name` that runs an asyncio loop until `close`.
-
-    The thread starts at once. At its end `cleanup()` runs on the loop. The interpreter's exit
-    closes the thread: a daemon thread would be stopped there without cleanup and would leave its
-    processes behind.
-    """
+    """A daemon thread named `name` that runs an asyncio loop until `close`. The thread starts at
+    once. At its end `cleanup()` runs on the loop. The interpreter's exit closes the thread: a
+    daemon thread would be stopped there without cleanup and would leave its processes behind."""
 
     def __init__(
         self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]] | None = None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
-from holdfast.tools import styles
-from holdfast.tools.catalogue import Catalogue, definition
+from holdfast.tools import running, styles
+from holdfast.tools.catalogue import Catalogue, ToolSet, definition, unknown_tool_error
 from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
@@ -22,23 +25,11 @@ from holdfast.tools.json_values import copy_json
 from holdfast.tools.names import wire_name
 from holdfast.tools.overflow import Overflow
 from holdfast.tools.pins import Pins
-from holdfast.tools.running import (
-    StartThread,
-    checked_arguments,
-    error_result,
-    run_attempts,
-    run_once,
-    start_thread,
-)
+from holdfast.tools.running import StartThread, error_result, run_attempts, start_thread
 from holdfast.tools.services import ServiceSet
-from holdfast.tools.sources import Rooted, SourceHealth
+from holdfast.tools.sources import Rooted, Source, SourceHealth
 from holdfast.tools.tool import Callback, Tool
 from holdfast.tools.tool_search import best_matches, find_tools
-from holdfast.tools.tool_set import ToolSet
-
-if TYPE_CHECKING:
-    from holdfast.tools.discovery import Discovery
-    from holdfast.tools.sources import Source
 
 ToolLike = Tool | Callback
 
@@ -107,14 +98,13 @@ class ToolManager:
         self._tools = ToolSet(self._catalogue)
         self._shared: ToolManager | None = None  # the manager that this one extends
         self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
-        self._hooks = Hooks(tuple(hooks)) if hooks else None
-        self._concurrency = (
-            ConcurrencyLimits(_patterns("concurrency", concurrency)) if concurrency else None
-        )
-        self._overflow = (
-            Overflow(_patterns("result_limit", result_limit), result_dir) if result_limit else None
-        )
-        self._is_limited = bool(concurrency or result_limit)
+        calls = _patterns("concurrency", concurrency or {})
+        lengths = _patterns("result_limit", result_limit or {})
+        self._rules = CallRules(tuple(hooks), calls, lengths, pins is not None)
+        self._hooks = Hooks(self._rules.hooks) if hooks else None
+        self._concurrency = ConcurrencyLimits(calls) if calls else None
+        self._overflow = Overflow(lengths, result_dir) if lengths else None
+        self._is_limited = bool(calls or lengths)
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
                 f"tools takes a list of Tool objects or functions, not {tools!r}."
@@ -154,20 +144,16 @@ class ToolManager:
         """
         from holdfast.tools.config import build, read  # few programs read a file
 
-        return cls(
-            **build(read(config, variables=variables, base=base), builtins).arguments(),
-            discover=discover,
-        )
+        parts = build(read(config, variables=variables, base=base), builtins)
+        return cls(**parts.arguments(), discover=discover)
 
     # --- the set ---
 
     def with_own_tools(self, tools: Iterable[Tool]) -> ToolManager:
         """Return a manager of these tools and more, which come with the parts of one agent.
-
         Everything else is shared: registrations, services, connections, hooks and limits. Returns
-        the manager itself if there is nothing to add. Raises `ConfigurationError` if another
-        tool has the same name.
-        """
+        the manager itself if there is nothing to add. Raises `ConfigurationError` if another tool
+        has the same name."""
         tool_set = ToolSet(self._catalogue, tools)
         if not tool_set:
             return self
@@ -181,29 +167,21 @@ class ToolManager:
         return self._shared or self
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool.
-
-        With `pins`, a tool of an MCP server or A2A agent is held back until it is approved, like
-        those of services. Raises `ConfigurationError` if its name is taken (`unregister` the
-        other first to replace it) or if it cannot be described to a model.
-        """
+        """Add a tool. With `pins`, a tool of an MCP server or A2A agent is held back until it is
+        approved, like those of services. Raises `ConfigurationError` if its name is taken
+        (`unregister` the other first to replace it) or if it cannot be described to a model."""
         return self.replace((), (tool,))[0]
 
     def unregister(self, name: str) -> Tool:
-        """Remove a tool and return it. Raises `ToolNotFound`.
-
-        A tool that a service offers stays out until `discover(id, force=True)` names its
-        service, or until a tool with its name is registered.
-        """
+        """Remove a tool and return it. Raises `ToolNotFound`. A tool that a service offers stays
+        out until `discover(id, force=True)` names its service, or until a tool with its name is
+        registered."""
         return self._tools.remove(name)
 
     def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
-        """Replace the registered tools `old` by `new` in one step.
-
-        Names in `old` that are not registered are ignored. No call sees a state in between. A
-        tool whose name is in both keeps its place. Raises `ConfigurationError` as `register`
-        does; then nothing has changed.
-        """
+        """Replace the registered tools `old` by `new` in one step. Names in `old` that are not
+        registered are ignored. No call sees a state in between. A tool whose name is in both keeps
+        its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
         tools = [_as_tool(tool) for tool in new]
         for tool in tools:
             _ = tool.input_schema  # made now: a signature without a schema fails here, not in a run
@@ -220,14 +198,11 @@ class ToolManager:
 
     def get(self, name: str) -> Tool:
         """Return the tool with this canonical or wire name. Asks the lazy service that the name
-        belongs to.
-
-        Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool that is
-        held back.
-        """
+        belongs to. Raises `ToolNotFound`, which names the nearest tool, and `ToolError` for a tool
+        that is held back."""
         tool = self._tools.find(name) or self._fetch(name)
         if tool is None:
-            raise self._tools.not_found(name)
+            raise unknown_tool_error(self._tools.tools, name)
         return tool
 
     def exists(self, name: str) -> bool:
@@ -237,12 +212,8 @@ class ToolManager:
     @property
     def rules(self) -> CallRules:
         """The rules of calls as they were configured."""
-        return CallRules(
-            () if self._hooks is None else self._hooks.hooks,
-            {} if self._concurrency is None else dict(self._concurrency.calls),
-            {} if self._overflow is None else dict(self._overflow.limits),
-            self._catalogue.pinned,
-        )
+        calls, lengths = self._rules.concurrency, self._rules.result_limit
+        return self._rules._replace(concurrency=dict(calls), result_limit=dict(lengths))
 
     # --- services ---
 
@@ -274,28 +245,22 @@ class ToolManager:
             )
         if discovery is None:
             return []
-        wanted = self._catalogue.wanted_services
-        ids = (
-            [one for one, source in sources.items() if not source.lazy or one in wanted]
-            if id is None
-            else [id]
-        )
-        if id is not None:
-            self._catalogue.want([id])
+        if id is None:
+            wanted = self._catalogue.wanted_services
+            ids = [one for one, source in sources.items() if not source.lazy or one in wanted]
+        else:
+            ids = [id]
             if force:
                 self._catalogue.restore(id)
+            self._catalogue.want(ids)
         discovery.ask(ids, force)
-        if id is not None:  # an earlier discovery may have left out tools that are wanted now
-            self._offer_again(discovery, ids)
         origins = self._catalogue.origins
         return [tool for name, tool in self._tools.tools.items() if origins.get(name) in ids]
 
     def want(self, names: Iterable[str]) -> None:
-        """Run `discover()`, and add these tools of lazy services as `search` would.
-
-        A resumed conversation thus keeps the tools that it had. All services are asked in
-        parallel. A failing service or an unknown name raises nothing.
-        """
+        """Run `discover()`, and add these tools of lazy services as `search` would. A resumed
+        conversation thus keeps the tools that it had. All services are asked in parallel. A failing
+        service or an unknown name raises nothing."""
         missing = [name for name in names if not self.exists(name)]
         discovery = self._services.discovery
         if discovery is None or not missing:
@@ -308,35 +273,20 @@ class ToolManager:
         discovery.ask(
             [id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy]
         )
-        self._offer_again(discovery, lazy)
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
         """Return the tools of lazy services that match `words`, the best first, and add them to
-        this manager.
-
-        Services that were not asked yet are asked. The builtin `find_tools` does the same for a
-        model.
-        """
+        this manager. Services that were not asked yet are asked. The builtin `find_tools` does the
+        same for a model."""
         discovery = self._services.discovery
         if discovery is None:
             return []
         lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
-        out = {**self._catalogue.removed, **self._catalogue.held}
-        lists = [offer[0] for id in lazy if (offer := discovery.offered(id)) is not None]
-        matches = best_matches(
-            words, [tool for tools in lists for tool in tools if tool.name not in out], limit
-        )
+        candidates = self._catalogue.searchable(filter(discovery.has_offer, lazy))
+        matches = best_matches(words, candidates, limit)
         self._catalogue.want(tools=[tool.name for tool in matches])
-        self._offer_again(discovery, lazy)
         return [tool for tool in matches if tool.name in self._catalogue.tools]
-
-    def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
-        """Repeat the latest offers of services after more of their tools became wanted."""
-        for id in ids:
-            offer = discovery.offered(id)
-            if offer is not None:
-                self._catalogue.offer(discovery.sources[id], *offer)
 
     @property
     def errors(self) -> dict[str, str]:
@@ -350,24 +300,16 @@ class ToolManager:
         return {name: held.change for name, held in self._catalogue.held.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
-        """Approve a tool that is held back, in its current version, and add it.
-
-        `change` is the text that `held` showed when the tool was reviewed. If the service has
-        changed the tool since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError`
-        for another `change`, `StoreError` for a file that cannot be written.
-        """
-        held = self._catalogue.approve(name, change)
-        if (discovery := self._services.discovery) is not None and held.origin is not None:
-            self._offer_again(discovery, [held.origin])
-        return held.tool
+        """Approve a tool that is held back, in its current version, and add it. `change` is the
+        text that `held` showed when the tool was reviewed. If the service has changed the tool
+        since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError` for another
+        `change`, `StoreError` for a file that cannot be written."""
+        return self._catalogue.approve(name, change).tool
 
     def _fetch(self, name: str) -> Tool | None:
         """Return a tool of a lazy service that was not asked yet, or of which only other tools were
-        wanted; None if there is none.
-
-        Raises `ToolError` for a tool that is held back, and `ToolNotFound` if its service failed
-        or was not asked.
-        """
+        wanted; None if there is none. Raises `ToolError` for a tool that is held back, and
+        `ToolNotFound` if its service failed or was not asked."""
         self._refuse_held(name)
         discovery = self._services.discovery
         if discovery is None:
@@ -377,7 +319,7 @@ class ToolManager:
         ids = [id for id in sources if name.startswith(f"{id}.")]
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
-            if (discovery.offered(id) is None and id not in self.errors) or (
+            if (not discovery.has_offer(id) and id not in self.errors) or (
                 sources[id].lazy and id not in self._catalogue.wanted_services
             ):
                 self.discover(id)
@@ -386,14 +328,12 @@ class ToolManager:
                 if tool is not None:
                     return tool
         for id in ids:
-            if id in self.errors:
-                raise self._tools.not_found(
-                    name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}."
-                )
-            if discovery.offered(id) is None:
-                raise self._tools.not_found(
-                    name, f"Its service {id!r} was not asked for its tools yet."
-                )
+            error = self.errors.get(id)
+            if error is not None or not discovery.has_offer(id):
+                why = "was not asked for its tools yet"
+                if error is not None:
+                    why = f"could not be asked: {error.rstrip('.')}"
+                raise unknown_tool_error(self._tools.tools, name, f"Its service {id!r} {why}.")
         return None
 
     def _refuse_held(self, name: str) -> None:
@@ -422,12 +362,11 @@ class ToolManager:
         """Return a model's calls under canonical names, by which hooks and rules know them. A
         model may use the wire name of an earlier request."""
         known = self._tools.tools
+        names = [one.name if one.name in known else self.canonical(one.name) for one in calls]
         return tuple(
             [
-                call
-                if call.name in known or (name := self.canonical(call.name)) == call.name
-                else msgspec.structs.replace(call, name=name)
-                for call in calls
+                call if name == call.name else msgspec.structs.replace(call, name=name)
+                for call, name in zip(calls, names, strict=True)
             ]
         )
 
@@ -453,19 +392,15 @@ class ToolManager:
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the known styles.
         """
-        if names is None:
-            self.discover()
         if names is not None:
-            return copy_json(
-                [styles.definition(definition(self.get(name)), style) for name in names]
-            )
+            chosen = [definition(self.get(name)) for name in names]
+            return copy_json([styles.definition(tool, style) for tool in chosen])
+        self.discover()
         definitions = self.definitions()
         cached = self._styled_definitions.get(style)
         if cached is None or cached[0] is not definitions:
-            cached = self._styled_definitions[style] = (
-                definitions,
-                [styles.definition(tool, style) for tool in definitions],
-            )
+            styled = [styles.definition(tool, style) for tool in definitions]
+            cached = self._styled_definitions[style] = (definitions, styled)
         return copy_json(cached[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
@@ -488,22 +423,17 @@ class ToolManager:
 
     def summary(self) -> dict[str, Any]:
         """Return the number of tools by type and category, and the state of each service."""
-        types: dict[str, int] = {}
-        categories: dict[str, int] = {}
-        for tool in self._tools.tools.values():
-            types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
-            categories[tool.category] = categories.get(tool.category, 0) + 1
+        tools = self._tools.tools.values()
         discovery = self._services.discovery
         offered = {} if discovery is None else discovery.summary()
-        services = {
-            id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
-            for id, offer in offered.items()
-        }
         return {
-            "tools": len(self._tools.tools),
-            "types": types,
-            "categories": categories,
-            "services": services,
+            "tools": len(tools),
+            "types": dict(Counter(tool.tool_type for tool in tools)),
+            "categories": dict(Counter(tool.category for tool in tools)),
+            "services": {
+                id: offer - self._catalogue.left_out(id) if isinstance(offer, int) else offer
+                for id, offer in offered.items()
+            },
             "held": self.held,
         }
 
@@ -518,10 +448,10 @@ class ToolManager:
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
     ) -> ToolResult:
         """Run a tool once and return its result. Raises `ToolError` if there is no result."""
-        tool = self.get(name)
-        call = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
+        tool, context = self.get(name), context or ToolContext()
+        call = ToolCall(context.call_id, tool.name, arguments or {})
         with self._services.direct_call():
-            return self._apply_rules(tool, call, context or ToolContext(), run_once, self._hooks)
+            return self._apply_rules(tool, call, context, running.run_once, self._hooks)
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
@@ -530,31 +460,19 @@ class ToolManager:
         import asyncio
 
         context = context or ToolContext()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[ToolResult] = loop.create_future()
+        future: Future[ToolResult] = Future()
+        future.set_running_or_notify_cancel()  # a cancel reaches the call through its context
 
-        def settle(result: ToolResult | None, error: BaseException | None) -> None:
-            if not done.done():
-                if error is not None:
-                    done.set_exception(error)
-                elif result is not None:
-                    done.set_result(result)
+        def work() -> None:
+            try:
+                future.set_result(self.call(name, arguments, context))
+            except BaseException as error:
+                future.set_exception(error)
 
         # Not asyncio.to_thread: nested calls would use up its few threads.
-        def work() -> None:
-            result, failure = None, None
-            try:
-                result = self.call(name, arguments, context)
-            except BaseException as error:
-                failure = error
-            try:
-                loop.call_soon_threadsafe(settle, result, failure)
-            except RuntimeError:
-                pass  # the host's loop is gone
-
         start_thread(work, f"holdfast-call-{name}")
         try:
-            return await done
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             context.cancelled.cancel()
             raise
@@ -610,33 +528,26 @@ class ToolManager:
                 return hooks.with_context(answer, added) if added else answer
             changed = answer
         limits = self._concurrency
-        taken = None if limits is None else limits.enter(call.name, context.cancelled)
-        try:
-            result = attempts(tool, changed.arguments, context)
-        except ToolError as error:
-            if hooks is None:
-                raise
-            result = error_result(error)
-        finally:
-            for limit in taken or ():
-                limit.leave()
+        with nullcontext() if limits is None else limits.hold(call.name, context.cancelled):
+            try:
+                result = attempts(tool, changed.arguments, context)
+            except ToolError as error:
+                if hooks is None:
+                    raise
+                result = error_result(error)
         if hooks is not None:
             if changed is not call:
                 result = hooks.with_arguments(result, changed)
             result = hooks.after(changed, result, context)
-        if self._overflow is not None:
-            result = self._overflow.shown(call.name, call.id, result)
+        result = self._shown(call, result)
         return hooks.with_context(result, added) if hooks is not None and added else result
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
     ) -> ToolResult | None:
         """Return the immediate answer to a call that another process would run, None if the call
-        may run.
-
-        The answer is a validation error of the arguments or a hook's answer. The tool need not
-        exist here. `hooks` as in `run`.
-        """
+        may run. The answer is a validation error of the arguments or a hook's answer. The tool need
+        not exist here. `hooks` as in `run`."""
         hooks = hooks or self._hooks
         try:
             if call.invalid:
@@ -653,7 +564,7 @@ class ToolManager:
                     )
             tool = self._tools.find(call.name)
             if tool is not None:
-                checked_arguments(tool, call.arguments)
+                running.checked_arguments(tool, call.arguments)
         except ToolError as error:
             return _failed(error, hooks)
         return None
@@ -664,14 +575,16 @@ class ToolManager:
         """Apply hooks and limits to a result that did not come from a call here, such as that of
         a tool's `reconcile`. `hooks` as in `run`."""
         hooks = hooks or self._hooks
-        try:
-            if hooks is not None:
+        if hooks is not None:
+            try:
                 result = hooks.after(call, result, context)
-        except ToolError as error:
-            return _failed(error, hooks)
-        if self._overflow is not None:
-            result = self._overflow.shown(call.name, call.id, result)
-        return result
+            except ToolError as error:
+                return _failed(error, hooks)
+        return self._shown(call, result)
+
+    def _shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        limits = self._overflow
+        return result if limits is None else limits.shown(call.name, call.id, result)
 
     def __enter__(self) -> ToolManager:
         return self
@@ -692,9 +605,9 @@ class ToolManager:
         self._services.close()
 
 
-def _patterns(argument: str, limit: Any) -> Mapping[str, int]:
+def _patterns(argument: str, limit: Any) -> dict[str, int]:
     if isinstance(limit, Mapping):
-        return cast("Mapping[str, int]", limit)
+        return dict(cast("Mapping[str, int]", limit))
     if isinstance(limit, int) and not isinstance(limit, bool):
         return {"*": limit}
     raise ConfigurationError(
@@ -715,9 +628,8 @@ def _failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    langchain = callable(getattr(tool, "invoke", None)) and isinstance(
-        getattr(tool, "name", None), str
-    )
+    named = isinstance(getattr(tool, "name", None), str)
+    langchain = named and callable(getattr(tool, "invoke", None))
     if callable(tool) and not langchain:
         return Tool.from_function(tool)
     hint = ""

@@ -9,12 +9,15 @@ _ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def wire_name(name: str) -> str:
-    """Return the name of a tool in model APIs, a pure function of the canonical name.
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text, which are separated by spaces."""
+    return frozenset(text.split())
 
-    `server.tool` becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has
-    characters replaced or is cut. A hash keeps such names distinct.
-    """
+
+def wire_name(name: str) -> str:
+    """Return the name of a tool in model APIs, a pure function of the canonical name. `server.tool`
+    becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has characters
+    replaced or is cut. A hash keeps such names distinct."""
     if _ALLOWED.fullmatch(name):
         return name
     plain = name.replace(".", "__")

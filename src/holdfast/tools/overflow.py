@@ -38,7 +38,7 @@ class Overflow:
             raise ConfigurationError(
                 "result_limit needs result_dir, a folder for the texts over the limit."
             )
-        self.limits = dict(limits)
+        self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
@@ -48,28 +48,28 @@ class Overflow:
         <place of the file>}`. If a file cannot be written, its content is lost, but the result
         is not.
         """
-        limit = min(
-            (limit for pattern, limit in self.limits.items() if fnmatchcase(name, pattern)),
-            default=None,
-        )
-        if limit is None or result.meta.get(OUTPUT) is True:
+        limits = [limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)]
+        if not limits or result.meta.get(OUTPUT) is True:
             return result
-        stem = (
-            f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}"
-        )
+        limit = min(limits)
+        stem = _UNSAFE.sub("_", f"{name}-{call_id}" if call_id else name)[:100]
+        stem = f"{stem}-{uuid4().hex[:8]}"
         changes: dict[str, Any] = {}
         texts = [text for block in result.content if (text := _text(block)) is not None]
         if sum(map(len, texts)) > limit:
             text = "\n".join(texts)
-            changes["content"] = _with_one_text(
-                result.content, _cut(text, limit, self._write_file(f"{stem}.txt", text, "text"))
+            place = self._write_file(f"{stem}.txt", text, "text")
+            whole = TextContent(_cut(text, limit, place))
+            # The blocks without text, with one text at the position of the first.
+            first = next(
+                index for index, one in enumerate(result.content) if _text(one) is not None
             )
+            rest = [block for block in result.content[first:] if _text(block) is None]
+            changes["content"] = (*result.content[:first], whole, *rest)
         data = _json(result.structured_content)
         if len(data) > limit:
-            note = (
-                f"{len(data):,} characters of JSON are left out:"
-                f" {self._write_file(f'{stem}.json', data, 'JSON')}."
-            )
+            place = self._write_file(f"{stem}.json", data, "JSON")
+            note = f"{len(data):,} characters of JSON are left out: {place}."
             changes["structured_content"] = {"note": note}
         if result.error is not None and len(result.error.message) > limit:
             message = _cut(result.error.message, limit, "see the text of the result")
@@ -91,13 +91,6 @@ def _text(block: Content) -> str | None:
         return block.text
     text = block.resource.get("text") if isinstance(block, EmbeddedResource) else None
     return text if isinstance(text, str) else None
-
-
-def _with_one_text(content: tuple[Content, ...], text: str) -> tuple[Content, ...]:
-    """Return the blocks without text, with `text` at the position of the first text block."""
-    first = next(index for index, block in enumerate(content) if _text(block) is not None)
-    rest = [block for block in content[first:] if _text(block) is None]
-    return (*content[:first], TextContent(text), *rest)
 
 
 def _json(data: Any) -> str:

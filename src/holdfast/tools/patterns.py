@@ -27,6 +27,7 @@ _ESCAPES = {
 _ESCAPES_IN_CLASS = {**_ESCAPES, "b": r"\x08"}
 _COUNTED = re.compile(r"\{([0-9]{1,6})(?:(,)([0-9]{1,6})?)?\}")
 _BRACES = re.compile(r"\{[0-9A-Za-z_=]{1,60}\}")  # of `\p{Letter}` and `\u{1F600}`
+_GROUP = re.compile(r"\((?:\?(?:P?<\w{1,100}>|[a-z]{0,9}(?:-[a-z]{1,9})?[:)]))?")
 _UNICODE_CLASS_STATES = 100  # `\p{L}` in UTF-8
 
 
@@ -35,12 +36,10 @@ class UnsupportedPattern(ValueError):
 
 
 class Pattern:
-    """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason.
-
-    `states` estimates the size of its automaton. A match takes at most 15 ns for each state and
-    character of the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and
-    holds the interpreter lock meanwhile.
-    """
+    """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason. `states`
+    estimates the size of its automaton. A match takes at most 15 ns for each state and character of
+    the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and holds the
+    interpreter lock meanwhile."""
 
     __slots__ = ("_matches", "states")
 
@@ -70,20 +69,16 @@ def _translate(pattern: str) -> tuple[str, int]:
     at = 0
     while at < len(pattern):
         char = pattern[at]
-        if char == "\\":
-            text, states, at = _escape(pattern, at, _ESCAPES)
-            out.append(text)
-            groups[-1].append(states)
-        elif char == "[":
-            text, states, at = _character_class(pattern, at)
+        if char in "\\[":
+            text, states, at = (
+                _escape(pattern, at, _ESCAPES) if char == "\\" else _character_class(pattern, at)
+            )
             out.append(text)
             groups[-1].append(states)
         elif char == "(":
             if re.match(r"\(\?<?[=!]", pattern[at : at + 4]):
                 raise UnsupportedPattern("it has look-around")
-            opened = re.compile(r"\((?:\?(?:P?<\w{1,100}>|[a-z]{0,9}(?:-[a-z]{1,9})?[:)]))?").match(
-                pattern, at
-            )
+            opened = _GROUP.match(pattern, at)
             if opened is None:
                 raise UnsupportedPattern("it is not a regular expression of ECMA-262")
             out.append(opened[0])
@@ -94,8 +89,7 @@ def _translate(pattern: str) -> tuple[str, int]:
             out.append(char)
             at += 1
             if len(groups) > 1:
-                inner = sum(groups.pop())
-                groups[-1].append(inner + 2)
+                groups[-2].append(sum(groups.pop()) + 2)
         elif char == "{":
             counted = _COUNTED.match(pattern, at)
             out.append(counted[0] if counted else r"\{")
@@ -124,11 +118,8 @@ def _escape(pattern: str, at: int, known: dict[str, str]) -> tuple[str, int, int
         raise UnsupportedPattern("it has backreferences")
     braces = _BRACES.match(pattern, at + 2) if char in "pPux" else None
     states = _UNICODE_CLASS_STATES if char in "pP" else 4 if char in "sSux" else 1
-    return (
-        f"\\{char}{braces[0] if braces else ''}",
-        states,
-        at + 2 + (len(braces[0]) if braces else 0),
-    )
+    text = f"\\{char}{braces[0] if braces else ''}"
+    return text, states, at + len(text)
 
 
 def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
@@ -149,11 +140,8 @@ def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
             out.append(text)
             states += more
             continue
-        out.append(
-            f"\\{pattern[at]}"
-            if pattern[at] in "[&~" or pattern.startswith("--", at)
-            else pattern[at]
-        )
+        special = pattern[at] in "[&~" or pattern.startswith("--", at)
+        out.append(f"\\{pattern[at]}" if special else pattern[at])
         states += 0 if pattern[at].isascii() else 2
         at += 1
     if at == len(pattern):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError, StoreError
+from holdfast.tools.results import cut
 from holdfast.tools.tool import Tool
 
+_MAX_VALUE_CHARS = 120  # shown of a value
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
@@ -46,33 +48,34 @@ class Pins:
         self._read()
 
     def check(self, tool: Tool) -> str:
-        """Return "" if the tool's definition is approved, else a description of the change.
-
-        Two definitions never get the same description. Raises `StoreError` if the file cannot be
-        written, `ConfigurationError` if it is no longer a file of pins.
-        """
+        """Return "" if the tool's definition is approved, else a description of the change. Two
+        definitions never get the same description. Raises `StoreError` if the file cannot be
+        written, `ConfigurationError` if it is no longer a file of pins."""
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
         """Return the change of each tool that is not approved. New tools are written at once."""
         pins = {tool.name: _pin(tool) for tool in tools}
+
+        def unapproved() -> dict[str, _Pin]:
+            known = self._approved
+            return {
+                name: pin
+                for name, pin in pins.items()
+                if name not in known or known[name].hash != pin.hash
+            }
+
         with self._lock:
-            if any(not _same(self._approved.get(name), pin) for name, pin in pins.items()):
+            if unapproved():
                 self._read()  # another process may have approved it
             if self._first == "approve":
-                self._write(
-                    lambda: {name: pin for name, pin in pins.items() if name not in self._approved}
-                )
-            return {
-                name: self._change(name, pin)
-                for name, pin in pins.items()
-                if not _same(self._approved.get(name), pin)
-            }
+                self._write(pins, only_new=True)
+            return {name: self._change(name, pin) for name, pin in unapproved().items()}
 
     def approve(self, tool: Tool) -> None:
         """Approve this definition from now on. Raises as `check` does."""
         with self._lock:  # also guards the file
-            self._write(lambda: {tool.name: _pin(tool)})
+            self._write({tool.name: _pin(tool)})
             self._described.pop(tool.name, None)
 
     def __repr__(self) -> str:
@@ -81,11 +84,9 @@ class Pins:
 
     def _change(self, name: str, pin: _Pin) -> str:
         approved = self._approved.get(name)
-        text, whole = (
-            ("it is new", True)
-            if approved is None
-            else _difference(approved.definition, pin.definition)
-        )
+        text, whole = "it is new", True
+        if approved is not None:
+            text, whole = _difference(approved.definition, pin.definition)
         # A person approves this text, so no later definition may have the same one.
         unique = self._described.setdefault(name, pin.hash) == pin.hash and whole
         return text if unique else f"{text} (definition {pin.hash})"
@@ -105,17 +106,19 @@ class Pins:
                 f"Pins: {str(self.path)!r} is not a file of pins: {error}."
             ) from None
 
-    def _write(self, new_pins: Callable[[], dict[str, _Pin]]) -> None:
-        """Add the pins of `made`, which is called again after the file was read under its lock."""
-        if not new_pins():
-            return
-        if self.path is None:
-            self._approved = {**self._approved, **new_pins()}
+    def _write(self, pins: dict[str, _Pin], only_new: bool = False) -> None:
+        """Add pins. With `only_new` those of tools with an approved definition are left out."""
+
+        def merged() -> dict[str, _Pin]:
+            return pins | self._approved if only_new else self._approved | pins
+
+        if self.path is None or (only_new and pins.keys() <= self._approved.keys()):
+            self._approved = merged()
             return
         try:
             with _locked(self.path):
                 self._read()
-                held = {**self._approved, **new_pins()}
+                held = merged()
                 beside = self.path.with_name(f"{self.path.name}.new")
                 with beside.open("wb") as file:
                     file.write(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
@@ -166,23 +169,14 @@ def _pin(tool: Tool) -> _Pin:
     return _Pin(sha256(_sorted.encode(pinned)).hexdigest(), pinned)
 
 
-def _same(approved: _Pin | None, pin: _Pin) -> bool:
-    return approved is not None and approved.hash == pin.hash
-
-
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:
     """Return a short description of the changes by place, and whether it is complete."""
-    parts = [
-        part
-        for key in sorted({*before, *now})
-        for part in _places(key, before.get(key), now.get(key))
-    ]
+    parts = _places("", before, now)
     if not parts:
         return "its notation has changed", False
-    text = "; ".join(part for part, _ in parts[:5]) + (
-        f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
-    )
-    return text, len(parts) <= 5 and all(whole for _, whole in parts)
+    more = f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
+    text = "; ".join(part for part, _ in parts[:5]) + more
+    return text, not more and all(whole for _, whole in parts)
 
 
 def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
@@ -196,16 +190,6 @@ def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
     was, is_ = _sorted.encode(before).decode(), _sorted.encode(now).decode()
     if was == is_:  # compared as JSON, because True == 1 in Python
         return []
-    return [
-        (
-            f"{place} was {_short(was)}, is {_short(is_)}",
-            max(len(was), len(is_)) <= _MAX_VALUE_CHARS,
-        )
-    ]
-
-
-_MAX_VALUE_CHARS = 120  # shown of a value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
+    whole = max(len(was), len(is_)) <= _MAX_VALUE_CHARS
+    shown = [cut(text, _MAX_VALUE_CHARS) for text in (was, is_)]
+    return [(f"{place[1:]} was {shown[0]}, is {shown[1]}", whole)]

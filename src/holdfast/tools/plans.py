@@ -43,12 +43,10 @@ def misfit(steps: Sequence[PlanStep]) -> str:
                 f"Step {number} has {len(step.step)} characters; use at most"
                 f" {MAX_STEP_CHARS}, or several steps."
             )
-    in_progress = [
-        str(number) for number, step in enumerate(steps, 1) if step.state == "in_progress"
-    ]
-    if len(in_progress) > 1:
+    active = [str(number) for number, one in enumerate(steps, 1) if one.state == "in_progress"]
+    if len(active) > 1:
         return (
-            f"Steps {', '.join(in_progress[:-1])} and {in_progress[-1]} are in progress; at most"
+            f"Steps {', '.join(active[:-1])} and {active[-1]} are in progress; at most"
             " one is. Give the others the state pending, or make one step of them."
         )
     return ""
@@ -56,11 +54,8 @@ def misfit(steps: Sequence[PlanStep]) -> str:
 
 def plan_of(result: ToolResult, arguments: Mapping[str, Any]) -> tuple[PlanStep, ...]:
     """Return the plan that a call of the tool made; empty if the call failed, or if another tool of
-    that name answered.
-
-    The journal keeps only the beginning and end of a large result; then the plan is read from
-    the `arguments`.
-    """
+    that name answered. The journal keeps only the beginning and end of a large result; then the
+    plan is read from the `arguments`."""
     if result.is_error or result.meta.get(META) is not True:
         return ()
     return read_steps(result.structured_content) or read_steps(arguments)
@@ -79,9 +74,8 @@ def unfinished(steps: Sequence[PlanStep]) -> bool:
 def progress(steps: Sequence[PlanStep]) -> str:
     """Return a plan's progress, such as `1 of 3 steps done, 1 dropped`."""
     done, dropped = (sum(step.state == state for step in steps) for state in ("done", "dropped"))
-    return f"{done} of {len(steps) - dropped} steps done" + (
-        f", {dropped} dropped" if dropped else ""
-    )
+    more = f", {dropped} dropped" if dropped else ""
+    return f"{done} of {len(steps) - dropped} steps done{more}"
 
 
 def rendered(steps: Sequence[PlanStep]) -> str:
@@ -90,9 +84,7 @@ def rendered(steps: Sequence[PlanStep]) -> str:
         f"{number}. {MARKS[step.state]} {text}"
         for number, (step, text) in enumerate(zip(steps, texts(steps), strict=True), 1)
     ]
-    remaining = [
-        number for number, step in enumerate(steps, 1) if step.state in ("pending", "in_progress")
-    ]
+    remaining = [number for number, step in enumerate(steps, 1) if unfinished([step])]
     if not remaining:
         lines.append("All steps are done or dropped.")
     elif all(step.state != "in_progress" for step in steps):

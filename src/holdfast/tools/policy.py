@@ -6,16 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import ConfigurationError
+from holdfast.tools.callables import require
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The effects of a tool on the world, with MCP's defaults. They decide which calls may be
-    repeated after a crash.
-
-    A `read_only` tool changes nothing. A `destructive` tool may overwrite or delete. Repeating
-    an `idempotent` tool has no further effect. An `open_world` tool reaches beyond the machine.
-    """
+    repeated after a crash. A `read_only` tool changes nothing. A `destructive` tool may overwrite
+    or delete. Repeating an `idempotent` tool has no further effect. An `open_world` tool reaches
+    beyond the machine."""
 
     read_only: bool = False
     destructive: bool = True
@@ -40,17 +38,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     delay: float = 0.5
 
     def __post_init__(self) -> None:
-        values: dict[str, Any] = msgspec.structs.asdict(self)
-        if not isinstance(values["max_retries"], int) or self.max_retries < 0:
-            raise ConfigurationError(
-                f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}."
-            )
-        if values["backoff"] not in ("none", "fixed", "exponential"):
-            raise ConfigurationError(
-                "RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not"
-                f" {self.backoff!r}."
-            )
-        if not isinstance(values["delay"], int | float) or not self.delay >= 0:
-            raise ConfigurationError(
-                f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}."
-            )
+        given: Any = self  # callers are not all typed
+        whole = isinstance(given.max_retries, int) and given.max_retries >= 0
+        seconds = isinstance(given.delay, int | float) and given.delay >= 0
+        known = given.backoff in ("none", "fixed", "exponential")
+        require(
+            "RetryPolicy",
+            self,
+            ("max_retries", whole, "a number from 0"),
+            ("backoff", known, "'none', 'fixed' or 'exponential'"),
+            ("delay", seconds, "a number of seconds from 0"),
+        )

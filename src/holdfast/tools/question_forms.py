@@ -16,15 +16,13 @@ _MAX_SCHEMA_BYTES = 100_000  # as JSON; a form for a person has a few hundred
 
 def check_form(schema: Any) -> dict[str, Any]:
     """Return a copy of a form's schema. Raises `ConfigurationError` if it is not a form."""
-    if (
-        not isinstance(schema, Mapping)
-        or cast("Mapping[str, Any]", schema).get("type", "object") != "object"
-    ):
+    given = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {"type": ""}
+    if given.get("type", "object") != "object":
         raise ConfigurationError(
             "ask: schema takes the JSON Schema of an object, such as {'type': 'object',"
             " 'properties': {...}}."
         )
-    found = _copy("ask: schema", cast("Mapping[str, Any]", schema))
+    found = _copy("ask: schema", given)
     if len(json.dumps(found)) > _MAX_SCHEMA_BYTES:
         raise ConfigurationError(f"ask: schema takes at most {_MAX_SCHEMA_BYTES:,} bytes of JSON.")
     listed = found.get("properties", {})
@@ -45,9 +43,7 @@ def check_form(schema: Any) -> dict[str, Any]:
 
 def form_fields(schema: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """Return the form's fields by name, in its order."""
-    return (
-        {} if schema is None else cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
-    )
+    return {} if schema is None else schema.get("properties") or {}
 
 
 def is_secret(field: Mapping[str, Any]) -> bool:
@@ -76,12 +72,9 @@ def complete_answer(
     what: str, schema: Mapping[str, Any] | None, values: Any
 ) -> dict[str, Any] | None:
     """Return an answer completed by the form's defaults; None for a declined one (None, False).
-    True is an answer of defaults alone.
-
-    A string that holds a number or a boolean is converted where the form requires one. Raises
-    `ConfigurationError` beginning with `what` for an answer that does not fit. The error never
-    shows a secret value.
-    """
+    True is an answer of defaults alone. A string that holds a number or a boolean is converted
+    where the form requires one. Raises `ConfigurationError` beginning with `what` for an answer
+    that does not fit. The error never shows a secret value."""
     if values is None or values is False:
         return None
     answer: Any = {} if values is True else values
@@ -95,24 +88,17 @@ def complete_answer(
             raise ConfigurationError(f"{what} takes True, or None to decline: it has no form.")
         return {}
     known = form_fields(schema)
-    found = {**default_values(schema), **_copy(what, cast("Mapping[str, Any]", answer))}
-    found = {
-        **{name: found[name] for name in known if name in found},
-        **found,
-    }  # in the form's order
+    found = default_values(schema) | _copy(what, cast("Mapping[str, Any]", answer))
+    found = {name: found[name] for name in known if name in found} | found  # in the form's order
 
     def explain(_: str, __: Mapping[str, Any], problems: list[str]) -> ConfigurationError:
         messages: list[str] = []
         for problem in dict.fromkeys(problems):
             name, colon, _ = problem.partition(": ")
             hidden = colon and is_secret(known.get(name.partition(".")[0], {}))
-            messages.append(
-                f"{name}: the value does not fit"
-                if hidden
-                else problem.replace("arguments: ", "", 1).replace(
-                    "one of its parameters", "one of its fields"
-                )
-            )
+            shown = problem.replace("arguments: ", "", 1)
+            shown = shown.replace("one of its parameters", "one of its fields")
+            messages.append(f"{name}: the value does not fit" if hidden else shown)
         return ConfigurationError(
             f"{what} does not fit: {'; '.join(messages[:5]).rstrip('.')}. It takes:"
             f" {', '.join(known) or 'no values'}."

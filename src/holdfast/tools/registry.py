@@ -21,12 +21,10 @@ _DECLARATIONS = "__holdfast_tools__"  # the module attribute that holds the decl
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
-    """Declare, at a module's import, that the module provides the tool `name`.
-
-    `factory()` returns a `Tool`; a class will do. The tool gets the name `name`, whatever its
-    own is. The declaration is stored in the calling module; nothing global changes.
-    `ToolRegistry.import_module` reads it.
-    """
+    """Declare, at a module's import, that the module provides the tool `name`. `factory()`
+    returns a `Tool`; a class will do. The tool gets the name `name`, whatever its own is. The
+    declaration is stored in the calling module; nothing global changes.
+    `ToolRegistry.import_module` reads it."""
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
     declarations = cast("dict[str, Factory | Tool]", names.setdefault(_DECLARATIONS, {}))
     declarations[name] = _check_factory(name, factory)
@@ -51,17 +49,13 @@ class ToolRegistry:
     def register_tool(self, name: str, factory: Factory | Tool) -> None:
         """Add or replace a tool. Its module is that of the factory."""
         self._factories[name] = _check_factory(name, factory)
-        self._modules[name] = (
-            factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
-        )
+        is_tool = isinstance(factory, Tool)
+        self._modules[name] = factory.module_qualname if is_tool else module_of(factory)
 
     def import_module(self, qualname: str) -> list[Tool]:
         """Import a module, add the tools that it declares and return them. Works also if the module
-        was imported before.
-
-        Raises `ConfigurationError` if the module cannot be imported, declares no tools, or one
-        of them cannot be made; then none is added.
-        """
+        was imported before. Raises `ConfigurationError` if the module cannot be imported, declares
+        no tools, or one of them cannot be made; then none is added."""
         try:
             module = importlib.import_module(qualname)
         except (Exception, SystemExit) as error:
@@ -112,8 +106,7 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
         raise ConfigurationError(
             f"The factory of tool {name!r} in {module!r} returned {tool!r}, not a Tool."
         )
-    if tool.name != name:
-        tool = tool.renamed(name)
+    tool = tool if tool.name == name else tool.renamed(name)
     tool.module_qualname = module
     tool.from_factory = True
     return tool
@@ -121,20 +114,13 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
     """Return a module's tools by name: its `Tool` objects and `register_tool` declarations."""
-    declared: dict[str, Factory | Tool] = {
-        value.name: value
-        for value in vars(module).values()
-        if isinstance(value, Tool) and not _is_imported(value, module)
-    }
+    declared: dict[str, Factory | Tool] = {}
+    for value in vars(module).values():
+        if not isinstance(value, Tool):
+            continue
+        home = sys.modules.get(value.module_qualname, module)
+        imported = home is not module and any(one is value for one in list(vars(home).values()))
+        if not imported:  # no other module declares it
+            declared[value.name] = value
     declared.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
     return declared
-
-
-def _is_imported(tool: Tool, module: ModuleType) -> bool:
-    """Return True if another module declares `tool`."""
-    home = sys.modules.get(tool.module_qualname)
-    return (
-        home is not None
-        and home is not module
-        and any(value is tool for value in list(vars(home).values()))
-    )

@@ -40,15 +40,11 @@ def as_result(tool: str, value: Any) -> ToolResult:
         return _normalized(tool, value)
     if isinstance(value, _BLOCKS):
         return _normalized(tool, ToolResult((value,)))
-    if isinstance(value, list | tuple) and any(
-        isinstance(item, _BLOCKS) for item in cast("list[Any]", value)
-    ):
-        found = [
-            TextContent(item) if isinstance(item, str) else item
-            for item in cast("list[Any]", value)
-        ]
+    items = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    if any(isinstance(item, _BLOCKS) for item in items):
+        blocks = [TextContent(item) if isinstance(item, str) else item for item in items]
         try:
-            return _normalized(tool, ToolResult(tuple(found)))
+            return _normalized(tool, ToolResult(tuple(blocks)))
         except ConfigurationError as error:
             raise _invalid_value_error(tool, value, f"but {error}") from None
     mcp = _mcp_form(value)
@@ -122,21 +118,22 @@ _RESULT_LEVELS = 3  # levels around the values in a result: the result, its cont
 
 def _json(tool: str, value: Any) -> bytes:
     """Return `value` as JSON that decodes to an equal value. Raises `ToolError`."""
+    why = ""
+    data = b""
     try:
         try:
             data = _encoder.encode(value)
         except UnicodeEncodeError:
             data = _encoder.encode(_cleaned(_builtins(value)))
         # msgspec writes NaN and the infinities as null, which is another value.
-        finite = b"null" not in data or _finite(_builtins(value))
+        if b"null" in data and not _finite(_builtins(value)):
+            why = "which is not JSON: it holds NaN or an infinity"
     except RecursionError:
-        raise _invalid_value_error(
-            tool, value, "which holds itself or is too deep for JSON"
-        ) from None
+        why = "which holds itself or is too deep for JSON"
     except Exception as error:
-        raise _invalid_value_error(tool, value, f"which is not JSON: {error}") from None
-    if not finite:
-        raise _invalid_value_error(tool, value, "which is not JSON: it holds NaN or an infinity")
+        why = f"which is not JSON: {error}"
+    if why:
+        raise _invalid_value_error(tool, value, why)
     if too_deep(data, MAX_DEPTH + (_RESULT_LEVELS if isinstance(value, ToolResult) else 0)):
         raise _invalid_value_error(tool, value, f"which is nested deeper than {MAX_DEPTH} levels")
     return data
@@ -161,11 +158,9 @@ def _cleaned(value: Any) -> Any:
         return {
             clean(str(key)): _cleaned(item) for key, item in cast("dict[Any, Any]", value).items()
         }
-    return (
-        [_cleaned(item) for item in cast("list[Any]", value)]
-        if isinstance(value, list | tuple)
-        else value
-    )
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in cast("list[Any]", value)]
+    return value
 
 
 def _invalid_value_error(tool: str, value: Any, why: str) -> ToolError:
@@ -203,7 +198,11 @@ def clean(text: str) -> str:
     return text if _is_utf8(text) else text.encode(errors="replace").decode()
 
 
+def cut(text: str, limit: int) -> str:
+    """Return `text`, cut to `limit` characters."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
 def clip(text: str, limit: int = 400) -> str:
     """Return `text` on one line, cut to `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[:limit] + "..."
+    return cut(" ".join(text.split()), limit)

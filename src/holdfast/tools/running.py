@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.names import word_set
 from holdfast.tools.policy import RetryPolicy
-from holdfast.tools.results import as_result, clean
+from holdfast.tools.results import as_result, clean, cut
 
 if TYPE_CHECKING:
     from holdfast.tools.tool import Tool
@@ -38,19 +39,18 @@ def start_thread(work: Callable[[], None], name: str) -> object:
 
 def _call_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     value = tool.call(arguments, context)
-    if tool.is_async:
-        value = context.complete(_guard_system_exit(value))
-    return as_result(tool.name, value)
+    if not tool.is_async:
+        return as_result(tool.name, value)
 
+    async def work() -> Any:
+        try:
+            return await value
+        except SystemExit as error:  # would end the loop
+            raise ToolError(
+                f"The callback called sys.exit({error.code!r}).", retryable=False
+            ) from error
 
-async def _guard_system_exit(work: Any) -> Any:
-    """Await a coroutine. A `SystemExit`, which would end the loop, becomes a `ToolError`."""
-    try:
-        return await work
-    except SystemExit as error:
-        raise ToolError(
-            f"The callback called sys.exit({error.code!r}).", retryable=False
-        ) from error
+    return as_result(tool.name, context.complete(work()))
 
 
 def checked_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -84,10 +84,8 @@ def run_attempts(
     before_attempt: Callable[[int], None] | None = None,
 ) -> ToolResult:
     """Validate the arguments and call the tool until an attempt succeeds or none is permitted.
-
-    `before_attempt(n)` is called before the second and every further attempt. Raises
-    `ToolError`, and what `before_attempt` raises.
-    """
+    `before_attempt(n)` is called before the second and every further attempt. Raises `ToolError`,
+    and what `before_attempt` raises."""
     while True:
         try:
             context.cancelled.raise_if_set()  # a hook or a wait may have taken long
@@ -130,14 +128,17 @@ def error_result(error: ToolError) -> ToolResult:
 def _classified(name: str, error: Exception) -> ToolError:
     """Return an exception as a `ToolError`, classified by type and status, never by words."""
     message = f"{name!r} failed: {_describe_error(error)}"
-    kind = (
-        "timeout"
-        if isinstance(error, TimeoutError)
-        else ERROR_TYPE_OF_STATUS.get(_status_of(error)) or _by_type(error)
-    )
-    classified = (
-        ToolTimeout(message) if isinstance(error, TimeoutError) else ToolError(message, kind)
-    )
+    if isinstance(error, TimeoutError):
+        classified = ToolTimeout(message)
+    else:
+        places = (error, getattr(error, "response", None))
+        codes = (
+            getattr(place, name, None)
+            for place in places
+            for name in ("status_code", "status", "code")
+        )
+        status = next((code for code in codes if isinstance(code, int)), 0)
+        classified = ToolError(message, ERROR_TYPE_OF_STATUS.get(status) or _by_type(error))
     classified.retry_after = _retry_after(error)
     return classified
 
@@ -147,10 +148,7 @@ def _describe_error(error: Exception) -> str:
         text = str(error)
     except Exception:  # a broken __str__ must not hide the failure
         text = "(its message cannot be shown)"
-    return (
-        f"{type(error).__name__}:"
-        f" {text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + '...'}"
-    )
+    return f"{type(error).__name__}: {cut(text, _MAX_MESSAGE_CHARS)}"
 
 
 # Error types by HTTP status. requests, httpx, urllib and others store the status in the error or in
@@ -168,15 +166,6 @@ ERROR_TYPE_OF_STATUS = {
 }
 
 
-def _status_of(error: Exception) -> int:
-    for place in (error, getattr(error, "response", None)):
-        for name in ("status_code", "status", "code"):
-            status = getattr(place, name, None)
-            if isinstance(status, int):
-                return status
-    return 0
-
-
 def _retry_after(error: Exception) -> float | None:
     """Return the seconds that a service asks to wait; None if absent."""
     value: Any = getattr(error, "retry_after", None)
@@ -190,24 +179,17 @@ def _retry_after(error: Exception) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
+# By name, to import nothing: subprocess, multiprocessing, psutil, gRPC and HTTP libraries have
+# their own timeout errors, and HTTP libraries their own connection errors.
+_TIMEOUTS = word_set("Timeout TimeoutError TimeoutException TimeoutExpired DeadlineExceeded")
+_CONNECTION_ERRORS = word_set("ConnectionError TransportError gaierror URLError")
+
+
 def _by_type(error: Exception) -> str:
-    # By name, to import nothing: subprocess, multiprocessing, psutil, gRPC and HTTP libraries have
-    # their own timeout errors, and HTTP libraries their own connection errors.
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {
-        "Timeout",
-        "TimeoutError",
-        "TimeoutException",
-        "TimeoutExpired",
-        "DeadlineExceeded",
-    }:
+    if kinds & _TIMEOUTS:
         return "timeout"
-    if isinstance(error, ConnectionError) or kinds & {
-        "ConnectionError",
-        "TransportError",
-        "gaierror",
-        "URLError",
-    }:
+    if isinstance(error, ConnectionError) or kinds & _CONNECTION_ERRORS:
         return "network"
     if isinstance(error, PermissionError):
         return "authentication"
@@ -217,15 +199,14 @@ def _by_type(error: Exception) -> str:
 def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
     """Return the seconds to wait before the next attempt, None for no further attempt. An effect
     that may have happened is repeated only if the tool's configuration allows it."""
-    if not error.retryable:
-        return None
-    if not tool.annotations.repeatable and tool.retry is None:
-        return None  # the effect may have happened
     policy = tool.retry or RetryPolicy(error.max_retries, error.backoff)
-    if attempt > policy.max_retries:
-        return None
     requested = error.retry_after or 0.0
-    if requested > _MAX_RETRY_SECONDS:
+    if (
+        not error.retryable
+        or (tool.retry is None and not tool.annotations.repeatable)
+        or attempt > policy.max_retries
+        or requested > _MAX_RETRY_SECONDS
+    ):
         return None
     if policy.backoff == "none":
         return requested

@@ -16,10 +16,15 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
+from holdfast.tools.names import word_set
+from holdfast.tools.results import cut
 
 if TYPE_CHECKING:
     from holdfast.tools.untrusted import Checker
@@ -29,16 +34,14 @@ _log = logging.getLogger("holdfast.tools")
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
 Explain = Callable[[str, Mapping[str, Any], list[str]], Exception]
 
+_MAX_VALUE_CHARS = 200  # shown of a value in an error
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 
 class Parameters:
     """The parameters of a callback: their names and types, the required ones, and the one that
-    receives the `ToolContext`.
-
-    Parameters bound by a `functools.partial` are neither shown nor accepted: their value is
-    fixed and may be a secret.
-    """
+    receives the `ToolContext`. Parameters bound by a `functools.partial` are neither shown nor
+    accepted: their value is fixed and may be a secret."""
 
     __slots__ = ("callback", "context", "fields", "required", "takes_any")
 
@@ -57,13 +60,11 @@ class Parameters:
         self.required: set[str] = set()
         self.takes_any = False
         for name, parameter in signature.parameters.items():
-            annotation = hints.get(
-                name,
-                Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation,
-            )
             if name in bound:
                 continue
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given: Any = parameter.annotation
+            annotation = hints.get(name, Any if given is parameter.empty else given)
+            if parameter.kind is parameter.VAR_KEYWORD:
                 self.takes_any = True
             elif _is_context(annotation):
                 if self.context is not None:
@@ -72,19 +73,16 @@ class Parameters:
                         f" {self.context!r} and {name!r}."
                     )
                 self.context = name
-            elif parameter.kind in (
-                inspect.Parameter.VAR_POSITIONAL,
-                inspect.Parameter.POSITIONAL_ONLY,
-            ):
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
                     f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of"
                     " tools are named. Give it a plain parameter."
                 )
+            elif parameter.default is parameter.empty:
+                self.fields[name] = (annotation, ...)
+                self.required.add(name)
             else:
-                empty = parameter.default is inspect.Parameter.empty
-                self.fields[name] = (annotation, ... if empty else parameter.default)
-                if empty:
-                    self.required.add(name)
+                self.fields[name] = (annotation, parameter.default)
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations that can be resolved now. They are resolved one by one if a name
@@ -94,19 +92,15 @@ class Parameters:
             target = target.__init__
         elif not inspect.isroutine(target):
             target = type(target).__call__
-        try:
+        with suppress(Exception):
             return typing.get_type_hints(target, include_extras=True)
-        except Exception:
-            pass
         function = getattr(inspect.unwrap(target), "__func__", inspect.unwrap(target))
         names: dict[str, Any] = getattr(function, "__globals__", {})
         hints: dict[str, Any] = {}
         for name, annotation in getattr(function, "__annotations__", {}).items():
             holder: Any = types.SimpleNamespace(__annotations__={name: annotation})
-            try:
+            with suppress(Exception):
                 hints.update(typing.get_type_hints(holder, names, include_extras=True))
-            except Exception:
-                pass
         return hints
 
 
@@ -164,11 +158,8 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 safe += "_"
             renamed[safe] = name
             annotation = typing.Annotated[annotation, Field(alias=name)]
-        if (
-            name in docs
-            and not _described(annotation)
-            and not getattr(default, "description", None)
-        ):
+        extras: tuple[Any, ...] = (*getattr(annotation, "__metadata__", ()), default)
+        if name in docs and not any(getattr(extra, "description", None) for extra in extras):
             annotation = typing.Annotated[annotation, Field(description=docs[name])]
         fields[safe] = (annotation, default)
     config = ConfigDict(
@@ -189,7 +180,7 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
     schema.setdefault("properties", {})
     validate_python = model.__pydantic_validator__.validate_python
     failure = pydantic.ValidationError
-    extras = parameters.takes_any
+    takes_any = parameters.takes_any
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -199,47 +190,25 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         values: dict[str, Any] = instance.__dict__
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
-        return {**values, **(instance.__pydantic_extra__ or {})} if extras else values
+        return {**values, **(instance.__pydantic_extra__ or {})} if takes_any else values
 
     def validate_converted(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
         # pydantic converts "3" to 3, but not "[1, 2]" to a list.
         problems = error.errors(include_url=False)
-        mismatches = [
-            (item["loc"], item["input"], _CONTAINERS[item["type"]])
+        mismatches: list[Mismatch] = [
+            (item["loc"], item["input"], ("array", "object"))
             for item in problems
-            if item["type"] in _CONTAINERS
+            if item["type"].endswith("_type")  # such as list_type, dict_type, model_type
         ]
-        changed = _convert_strings(arguments, mismatches) if mismatches else None
+        changed = _convert_strings(arguments, mismatches)
         if changed is not None:
             try:
                 return validate_python(changed)
             except failure as second:
                 problems = second.errors(include_url=False)
-        raise validation_error(
-            tool, schema, [_pydantic_problem(item) for item in problems]
-        ) from None
+        raise validation_error(tool, schema, [*map(_pydantic_problem, problems)]) from None
 
     return schema, validate
-
-
-_CONTAINERS = {
-    "list_type": ("array",),
-    "tuple_type": ("array",),
-    "set_type": ("array",),
-    "frozen_set_type": ("array",),
-    "iterable_type": ("array",),
-    "dict_type": ("object",),
-    "mapping_type": ("object",),
-    "model_type": ("object",),
-    "model_attributes_type": ("object",),
-    "dataclass_type": ("object",),
-}
-
-
-def _described(annotation: Any) -> bool:
-    return any(
-        getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ())
-    )
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -259,19 +228,15 @@ def check_schema(
     tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False
 ) -> dict[str, Any]:
     """Return a copy of `schema`. Raises `ConfigurationError` naming the argument if it cannot be a
-    JSON Schema.
-
-    A trusted schema is checked superficially here and fully at the first call. An `untrusted`
-    schema is checked fully now, and its work is bounded.
-    """
+    JSON Schema. A trusted schema is checked superficially here and fully at the first call. An
+    `untrusted` schema is checked fully now, and its work is bounded."""
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
         )
     try:
-        copy: dict[str, Any] = json.loads(
-            json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False)
-        )
+        given = dict(cast("Mapping[str, Any]", schema))
+        copy: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
     kinds: Any = copy.get("type", "object")
@@ -281,33 +246,23 @@ def check_schema(
                 f"Tool {tool!r}: {argument} has type {kind!r}, which is not one of"
                 f" {', '.join(sorted(_TYPES))}."
             )
-    for key in ("properties", "$defs"):
-        if not isinstance(copy.get(key, {}), dict):
-            raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has {key} {_short(copy[key])}; it takes a dict of"
-                " schemas by name."
-            )
-    required: Any = copy.get("required", [])
-    if not isinstance(required, list) or not all(
-        isinstance(name, str) for name in cast("list[Any]", required)
+    for key, form, takes in (
+        ("properties", dict[str, Any], "a dict of schemas by name"),
+        ("$defs", dict[str, Any], "a dict of schemas by name"),
+        ("required", list[str], "a list of property names"),
     ):
-        raise ConfigurationError(
-            f"Tool {tool!r}: {argument} has required {_short(required)}; it takes a list of"
-            " property names."
-        )
+        try:
+            msgspec.convert(copy.get(key, form()), form)
+        except msgspec.ValidationError:
+            raise ConfigurationError(
+                f"Tool {tool!r}: {argument} has {key} {_short(copy[key])}; it takes {takes}."
+            ) from None
     if untrusted:
         _checker(tool, argument, copy)
     return copy
 
 
-_OBJECT_KEYWORDS = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "patternProperties",
-    "$ref",
-}
+_OBJECT_KEYWORDS = word_set("type properties required additionalProperties patternProperties $ref")
 _COMPOSITION_KEYWORDS = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 
@@ -326,10 +281,8 @@ def is_composed(schema: Mapping[str, Any]) -> bool:
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
     """Return the object schema of one argument `name` described by `schema`. Definitions stay at
     the root, where references point."""
-    inner = dict(schema)
-    outer: dict[str, Any] = {
-        key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner
-    }
+    inner, roots = dict(schema), ("$schema", "$defs", "definitions")
+    outer: dict[str, Any] = {key: inner.pop(key) for key in roots if key in inner}
     outer |= {"type": "object", "properties": {name: inner}, "additionalProperties": False}
     if required:
         outer["required"] = [name]
@@ -354,26 +307,24 @@ def from_json_schema(
         untrusted: True if the schema comes from outside. Then its size and its work are bounded
             (see `holdfast.tools.untrusted`).
     """
-    compiled: list[Callable[[Any], list[Any]]] = []
+
+    @functools.cache
+    def check() -> Callable[[Any], list[Any]]:
+        if untrusted:
+            return _checker(tool, "input_schema", schema).problems
+        return _compile(tool, schema)
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
-        if not compiled:
-            compiled.append(
-                _checker(tool, "input_schema", schema).problems
-                if untrusted
-                else _compile(tool, schema)
-            )
+        apply = check()
         try:
-            return compiled[0](arguments)
-        except Exception as error:  # a missing reference, or a schema that contains itself
-            what = (
-                "contains itself without end"
-                if isinstance(error, RecursionError)
-                else _first_line(error)
-            )
-            raise ConfigurationError(
-                f"Tool {tool!r}: input_schema cannot be applied: {what}"
-            ) from error
+            return apply(arguments)
+        except RecursionError as error:
+            problem, cause = "contains itself without end", error
+        except Exception as error:  # such as a missing reference
+            problem, cause = _first_line(error), error
+        raise ConfigurationError(
+            f"Tool {tool!r}: input_schema cannot be applied: {problem}"
+        ) from cause
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
@@ -397,24 +348,21 @@ def from_json_schema(
 
 def result_checker(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     """Return a function that checks a tool's structured content against its untrusted output
-    schema.
+    schema. The function returns a description of the violations, "" if there are none. Content that
+    cannot be checked is accepted with a warning in the log, because the schema is the server's own
+    promise."""
 
-    The function returns a description of the violations, "" if there are none. Content that
-    cannot be checked is accepted with a warning in the log, because the schema is the server's
-    own promise.
-    """
-    compiled: list[Checker] = []
+    @functools.cache
+    def checker() -> Checker:
+        return _checker(tool, "output_schema", schema)
 
     def problem(content: Any) -> str:
         try:
-            if not compiled:
-                compiled.append(_checker(tool, "output_schema", schema))
-            errors = compiled[0].problems(content)
+            errors = checker().problems(content)
         except Exception as error:
+            line = _first_line(error)
             _log.warning(
-                "Tool %r: its result is not checked against its output_schema: %s",
-                tool,
-                _first_line(error),
+                "Tool %r: its result is not checked against its output_schema: %s", tool, line
             )
             return ""
         more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
@@ -448,25 +396,20 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
             f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
             f" {error.json_path}."
         ) from None
-    kind = cast("Any", validators).extend(
-        kind, {"pattern": _lenient_pattern(kind.VALIDATORS["pattern"])}
-    )
-    # An empty registry: the default one would fetch a remote $ref over the network.
-    validator = kind(schema, registry=cast("Any", Registry)())
-    return lambda value: list(validator.iter_errors(value))
-
-
-def _lenient_pattern(check: Callable[..., Any]) -> Callable[..., Any]:
-    r"""Wrap `pattern` to skip patterns that Python cannot compile, such as `\p{L}`."""
+    check_pattern = kind.VALIDATORS["pattern"]
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
+        """Skip patterns that Python cannot compile, such as Unicode classes."""
         try:
             re.compile(wanted)
         except re.error:
             return ()
-        return check(validator, wanted, instance, schema) or ()
+        return check_pattern(validator, wanted, instance, schema) or ()
 
-    return pattern
+    kind = cast("Any", validators).extend(kind, {"pattern": pattern})
+    # An empty registry: the default one would fetch a remote $ref over the network.
+    validator = kind(schema, registry=cast("Any", Registry)())
+    return lambda value: list(validator.iter_errors(value))
 
 
 # --- strings in place of other types ---
@@ -499,9 +442,7 @@ def _convert_strings(
     for path, text, wanted in mismatches:
         value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
-            converted = _replaced(
-                arguments if converted is None else converted, path, text, value[0]
-            )
+            converted = _replaced(converted or arguments, path, text, value[0])
     return converted
 
 
@@ -518,16 +459,12 @@ def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
     return value if place == text else cast(Any, place)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": _number,
-    "boolean": lambda value: isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
+    "integer": lambda value: type(value) is int,
+    "number": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "boolean": lambda value: type(value) is bool,
+    "object": lambda value: type(value) is dict,
+    "array": lambda value: type(value) is list,
 }
 
 
@@ -537,11 +474,8 @@ def _parse_as(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
         value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except (ValueError, RecursionError):
         return None
-    return (
-        (value,)
-        if any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
-        else None
-    )
+    fits = any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
+    return (value,) if fits else None
 
 
 def _jsonschema_problem(problem: Any) -> str:
@@ -549,7 +483,7 @@ def _jsonschema_problem(problem: Any) -> str:
     if problem.validator == "required":
         missing = [name for name in problem.validator_value if name not in problem.instance]
         return " and ".join(f"{where + '.' if where else ''}{name} is required" for name in missing)
-    return f"{where or 'arguments'}: {_clip(str(problem.message))}"
+    return f"{where or 'arguments'}: {cut(str(problem.message), _MAX_VALUE_CHARS)}"
 
 
 # --- shared ---
@@ -562,13 +496,9 @@ def validation_error(
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
     names = list(cast("dict[str, Any]", schema.get("properties", {})))
-    takes = (
-        f" It takes: {', '.join(names)}."
-        if names
-        else ""
-        if is_composed(schema)
-        else " It takes no arguments."
-    )
+    takes = "" if is_composed(schema) else " It takes no arguments."
+    if names:
+        takes = f" It takes: {', '.join(names)}."
     listed = "; ".join(unique[:5]).rstrip(".")
     return ToolValidationError(
         f"{tool!r} was not run: {listed}{more}.{takes} Send the call again with all of it right."
@@ -576,11 +506,7 @@ def validation_error(
 
 
 def _short(value: Any) -> str:
-    return _clip(repr(value))
-
-
-def _clip(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else text[:limit] + "..."
+    return cut(repr(value), _MAX_VALUE_CHARS)
 
 
 def _first_line(error: Exception) -> str:

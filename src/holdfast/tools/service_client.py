@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolError
+from holdfast.tools.document import did_you_mean
 from holdfast.tools.names import wire_name
 from holdfast.tools.tool import Tool
 
@@ -60,11 +61,8 @@ class ServiceClient(ABC, Generic[SourceT]):
 
     def sources(self) -> list[SourceT]:
         """Return each service as a `Source` for a `ToolManager`, in the order of the config. Does
-        not connect.
-
-        The sources share this client's connections. Closing a source, or the client, closes its
-        connection.
-        """
+        not connect. The sources share this client's connections. Closing a source, or the client,
+        closes its connection."""
         return list(self._sources.values())
 
     def tools(self) -> list[Tool]:
@@ -85,24 +83,22 @@ class ServiceClient(ABC, Generic[SourceT]):
 
     def _discover(self) -> Discovered:
         """Ask all services at once."""
-        pending: list[tuple[SourceT, Future[Any] | ToolError]] = []
-        for source in self._sources.values():
-            try:
-                pending.append((source, source.begin_discovery()))
-            except ToolError as error:  # the connection is closing
-                pending.append((source, error))
+        pending: dict[str, Callable[[], Discovered]] = {}
         tools: dict[str, Tool] = {}
         errors: dict[str, str] = {}
-        for source, future in pending:
+        for source in self._sources.values():
             try:
-                if isinstance(future, ToolError):
-                    raise future
-                usable, unusable = source.discovered(future)
-            except ToolError as error:
+                pending[source.id] = partial(source.discovered, source.begin_discovery())
+            except ToolError as error:  # the connection is closing
                 errors[source.id] = str(error)
+        for id, discovered in pending.items():
+            try:
+                usable, unusable = discovered()
+            except ToolError as error:
+                errors[id] = str(error)
                 continue
             errors |= unusable
-            errors |= add_distinct(tools, usable, f"{self.label} {source.id!r}")
+            errors |= add_distinct(tools, usable, f"{self.label} {id!r}")
         return list(tools.values()), errors
 
     def __iter__(self) -> Iterator[Tool]:
@@ -112,11 +108,9 @@ class ServiceClient(ABC, Generic[SourceT]):
     def _disconnect(self) -> None: ...
 
     def close(self) -> None:
-        """Close all connections and server processes at the same time, within some seconds.
-
-        A connection of a pool stays open while another client holds it. Idempotent; the next use
-        connects again.
-        """
+        """Close all connections and server processes at the same time, within some seconds. A
+        connection of a pool stays open while another client holds it. Idempotent; the next use
+        connects again."""
         with self._lock:
             self._tools = None
             self._closes += 1
@@ -163,8 +157,7 @@ def read_entry(
     values = dict(defaults)
     for key, value in entry.items():
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(key), fields)
             raise ConfigurationError(
                 f"{what} has an unknown key {key!r}.{hint} It takes: {', '.join(fields)}."
             )

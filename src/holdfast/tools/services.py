@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 
 class ServiceSet:
-    """The services and the loop thread of one manager, open while conversations or direct calls
-    use them. Thread-safe.
-
-    `discovery` is None before the first service. `on_offer` receives the tools of services.
-    """
+    """The services and the loop thread of one manager, open while conversations or direct calls use
+    them. Thread-safe. `discovery` is None before the first service. `on_offer` receives the tools
+    of services."""
 
     def __init__(self, on_offer: Callable[[Source, Sequence[Tool], int], None]) -> None:
         self.discovery: Discovery | None = None

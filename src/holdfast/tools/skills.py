@@ -5,15 +5,16 @@ A prompt lists each skill in one line; a tool reads the rest.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
+from holdfast.tools.document import did_you_mean
 from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.skills_files import (
     SKILL_FILES,
@@ -38,12 +39,9 @@ _EACH_CHARS, _TOTAL_CHARS = 20_000, 60_000  # some 5,000 and 15,000 tokens
 
 class Skills:
     """The skills of an agent by name, in the order of discovery. `unreadable` holds the reasons for
-    files and folders that were left out.
-
-    At most `each` characters of one skill are shown without a request. `total` limits all skills
-    in the prompt, and separately all that are added to a conversation. Immutable; the files are
-    read again at each request of the model.
-    """
+    files and folders that were left out. At most `each` characters of one skill are shown without a
+    request. `total` limits all skills in the prompt, and separately all that are added to a
+    conversation. Immutable; the files are read again at each request of the model."""
 
     def __init__(
         self,
@@ -82,29 +80,22 @@ class Skills:
 
     def prompt(self) -> str:
         """Return the system prompt's section on the other skills: their names and descriptions, and
-        how to read one.
-
-        "" if there are none. Skills whose description does not fit are listed by name.
-        """
-        shown = {skill.name for skill, _ in self.always()}
+        how to read one. "" if there are none. Skills whose description does not fit are listed by
+        name."""
+        shown = {skill.name: text for skill, text in self.always()}
         listed = [skill for skill in self._skills.values() if skill.name not in shown]
         if not listed:
             return ""
-        remaining = self.total - sum(len(text) for _, text in self.always())
-        lines: list[str] = []
-        for number, skill in enumerate(listed):
-            line = f"- {skill.name}: {one_line(skill.description) or '(no description)'}"
-            remaining -= len(line) + 1
-            if remaining < 0:
-                names = ", ".join([skill.name for skill in listed[number:][:_MAX_LISTED_SKILLS]])
-                more = (
-                    f", and {len(listed) - number - _MAX_LISTED_SKILLS} more"
-                    if len(listed) - number > _MAX_LISTED_SKILLS
-                    else ""
-                )
-                lines.append(f"- Without a description here, to save room: {names}{more}")
-                break
-            lines.append(line)
+        lines = [f"- {_described(skill)}" for skill in listed]
+        remaining = self.total - sum(map(len, shown.values()))
+        fitting = sum(used <= remaining for used in accumulate(len(line) + 1 for line in lines))
+        if rest := [skill.name for skill in listed[fitting:]]:
+            count = len(rest) - _MAX_LISTED_SKILLS
+            names = ", ".join(rest[:_MAX_LISTED_SKILLS]) + (
+                f", and {count} more" if count > 0 else ""
+            )
+            note = f"- Without a description here, to save room: {names}"
+            lines = [*lines[:fitting], note]
         head = (
             "# Skills\n\nEach of these is know-how for one kind of task. Before a task that one of"
             " them fits, read it with the tool read_skill and do as it says; a file that it names"
@@ -120,12 +111,10 @@ class Skills:
         return self._reader
 
     def tool(self, listed: bool = True) -> Tool:
-        """Return the tool by which a model reads skills.
-
-        If `listed`, the tool's description lists the skills, at most 100 with 200 characters
-        each. If that is too long for model APIs, the list is in the parameter's description. An
-        agent whose system prompt contains `prompt()` needs no second list.
-        """
+        """Return the tool by which a model reads skills. If `listed`, the tool's description lists
+        the skills, at most 100 with 200 characters each. If that is too long for model APIs, the
+        list is in the parameter's description. An agent whose system prompt contains `prompt()`
+        needs no second list."""
         description, name = _tool_description(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
@@ -137,42 +126,38 @@ class Skills:
             " character to read, where the beginning is known."
         )
         return Tool.from_function(
-            read_skill,
-            description=description,
-            annotations=LOCAL_READ,
-            category="skills",
+            read_skill, description=description, annotations=LOCAL_READ, category="skills"
         )
 
     def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
         """Return the tool's answer from a character offset on. Raises `ToolNotFound`, or
         `ToolError` for a path outside of the skill's folder."""
-        return self._read(name, file)[max(0, offset) :]
-
-    def _read(self, name: str, file: str | None) -> str:
         skill = self._skills.get(name)
         if skill is None:
-            near = difflib.get_close_matches(name, self._skills, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolNotFound(
-                f"There is no skill {name!r}.{hint} There are: {', '.join(self._skills) or 'none'}."
+                f"There is no skill {name!r}.{did_you_mean(name, self._skills)} There are:"
+                f" {', '.join(self._skills) or 'none'}."
             )
-        if file is not None:
-            return _file(skill, file)
-        if not skill.folder and (skill.text or not skill.path):
-            return skill.text + _other_files_note(skill)
-        path = Path(skill.path)
-        try:
-            _, body = front_matter(text_below(path.parent, path.name))
-        except FileNotFoundError:
-            raise ToolNotFound(
-                f"The skill {name!r} is gone: the file {skill.path} no longer exists."
-            ) from None
-        except (OSError, ValueError) as error:
-            raise ToolValidationError(f"The skill {name!r} cannot be read: {error}.") from error
-        return body.strip() + _other_files_note(skill)
+        text = _file(skill, file) if file is not None else _instructions(skill)
+        return text[max(0, offset) :]
 
     def __repr__(self) -> str:
         return f"Skills({', '.join(self._skills)})"
+
+
+def _instructions(skill: Skill) -> str:
+    if not skill.folder and (skill.text or not skill.path):
+        return skill.text + _other_files_note(skill)
+    path = Path(skill.path)
+    try:
+        _, body = front_matter(text_below(path.parent, path.name))
+    except FileNotFoundError:
+        raise ToolNotFound(
+            f"The skill {skill.name!r} is gone: the file {skill.path} no longer exists."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ToolValidationError(f"The skill {skill.name!r} cannot be read: {error}.") from error
+    return body.strip() + _other_files_note(skill)
 
 
 def shortened(skill: Skill, most: int) -> str:
@@ -223,18 +208,16 @@ def discover(
             except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
                 unreadable[str(path)] = str(error)
                 continue
-            if skill.name in here:
-                unreadable[str(path)] = f"{here[skill.name].path} has the same name, {skill.name!r}"
+            same_name = here.setdefault(skill.name, skill)
+            if same_name is not skill:
+                unreadable[str(path)] = f"{same_name.path} has the same name, {skill.name!r}"
                 continue
-            here[skill.name] = skill
-            if skill.name in skills:
+            other = skills.setdefault(skill.name, skill)
+            if other is not skill:
                 _log.info(
-                    "The skill %s is hidden by %s, which has the same name.",
-                    path,
-                    skills[skill.name].path,
+                    "The skill %s is hidden by %s, which has the same name.", path, other.path
                 )
                 continue
-            skills[skill.name] = skill
             for problem in skill.problems:
                 _log.warning(
                     "The skill %s is loaded, but violates the specification: %s.", path, problem
@@ -253,7 +236,10 @@ def _tool_description(skills: Iterable[Skill]) -> tuple[str, str]:
         "Read a skill: its instructions, or another file of its folder.",
         "The skill's name, as in the list of skills.",
     )
-    lines = [_description_line(skill) for skill in skills]
+    lines = [
+        line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 3]}..."
+        for line in map(_described, skills)
+    ]
     if not lines:
         return about, name
     if len(lines) > _MAX_LISTED_SKILLS:
@@ -271,17 +257,19 @@ def _tool_description(skills: Iterable[Skill]) -> tuple[str, str]:
     )
 
 
-def _description_line(skill: Skill) -> str:
-    line = f"{skill.name}: {one_line(skill.description) or '(no description)'}"
-    return line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 3]}..."
+def _described(skill: Skill) -> str:
+    return f"{skill.name}: {one_line(skill.description) or '(no description)'}"
 
 
 # --- the files of a skill ---
 
 
 def _file(skill: Skill, file: str) -> str:
-    if skill.files:
-        return _sent_file(skill, file)
+    if skill.files:  # transferred as text
+        name = os.path.normpath(file)
+        if name not in skill.files:
+            raise _no_such_file(skill, file, skill.files)
+        return skill.files[name]
     if not skill.folder:
         raise ToolValidationError(f"{skill.name!r} is a single file; read it without `file`.")
     root = Path(skill.folder)
@@ -306,7 +294,7 @@ def _file(skill: Skill, file: str) -> str:
     try:
         return text_below(root, *relative.parts)
     except FileNotFoundError:
-        raise _no_such_file(skill, file, [*_files(root)]) from None
+        raise _no_such_file(skill, file, _files(root)) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ToolValidationError(
@@ -314,20 +302,11 @@ def _file(skill: Skill, file: str) -> str:
         ) from error
 
 
-def _sent_file(skill: Skill, file: str) -> str:
-    """Return a file of a skill that was transferred as text and has no folder."""
-    name = os.path.normpath(file)
-    if name not in skill.files:
-        raise _no_such_file(skill, file, [*skill.files])
-    return skill.files[name]
-
-
-def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
-    near = difflib.get_close_matches(file, names, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+def _no_such_file(skill: Skill, file: str, names: Iterable[str]) -> ToolNotFound:
+    known = list(names)
     return ToolNotFound(
-        f"The skill {skill.name!r} has no file {file!r}.{hint} It has:"
-        f" {', '.join(names) or 'none'}."
+        f"The skill {skill.name!r} has no file {file!r}.{did_you_mean(file, known)} It has:"
+        f" {', '.join(known) or 'none'}."
     )
 
 
@@ -336,7 +315,7 @@ def as_text(skill: Skill) -> Skill:
     text files up to 256 KB. Raises `ToolError` or `ToolNotFound` if the skill cannot be read."""
     if not skill.path:
         return skill
-    text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)
+    text = skill.text or _instructions(msgspec.structs.replace(skill, folder=""))
     files: dict[str, str] = {}
     remaining = _MAX_SENT_CHARS
     for name in _files(Path(skill.folder)) if skill.folder else ():
@@ -350,7 +329,6 @@ def as_text(skill: Skill) -> Skill:
     return Skill(
         skill.name,
         skill.description,
-        "",
         triggers=skill.triggers,
         paths=skill.paths,
         always=skill.always,
@@ -379,12 +357,10 @@ def _files(root: Path) -> Iterator[str]:
 
 def _other_files_note(skill: Skill) -> str:
     if skill.files:
-        return (
-            f"\n\n(The other files of this skill, for read_skill alone: {', '.join(skill.files)}.)"
-        )
+        names = ", ".join(skill.files)
+        return f"\n\n(The other files of this skill, for read_skill alone: {names}.)"
     if not skill.folder:
         return ""
-    names = [*_files(Path(skill.folder))]
-    return f"\n\n(The folder of this skill is {skill.folder}." + (
-        f" Its other files: {', '.join(names)}.)" if names else ")"
-    )
+    names = ", ".join(_files(Path(skill.folder)))
+    others = f" Its other files: {names}." if names else ""
+    return f"\n\n(The folder of this skill is {skill.folder}.{others})"

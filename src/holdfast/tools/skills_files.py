@@ -99,21 +99,20 @@ def read_skill(path: Path) -> Skill:
     is_skill = path.name in SKILL_FILES
     problems: list[str] = []
     head, body = _lenient(text, problems)
-    folder = path.resolve().parent if is_skill else None
+    folder = str(path.resolve().parent) if is_skill else ""
     own = path.parent.name if is_skill else path.stem
     if is_skill:
         problems += validate(head, own)
     name = _text_of(head.get("name")) or own
-    description = _text_of(head.get("description")) or next(
-        (line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), ""
-    )
+    lines = [line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")]
+    description = _text_of(head.get("description")) or next(iter(lines), "")
     metadata = head.get("metadata")
     shown = shown_when(head)
     return Skill(
         unicodedata.normalize("NFKC", one_line(name)),
         description[: _MAX_CHARS["description"]],
         str(path),
-        str(folder) if folder is not None else "",
+        folder,
         shown.triggers,
         _text_of(head.get("license")),
         _text_of(head.get("compatibility")),
@@ -138,34 +137,26 @@ class Shown(NamedTuple):
 
 
 def shown_when(head: Mapping[str, Any]) -> Shown:
-    """Return the conditions in front matter: `triggers`, `paths` and `always`.
-
-    `metadata` may hold them too, which is where the specification permits them in a `SKILL.md`.
-    OpenHands' `type: repo` means always.
-    """
+    """Return the conditions in front matter: `triggers`, `paths` and `always`. `metadata` may hold
+    them too, which is where the specification permits them in a `SKILL.md`. OpenHands' `type: repo`
+    means always."""
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
     def words(key: str) -> tuple[str, ...]:
-        found: list[str] = []
+        found: list[Any] = []
         for value, apart in ((head.get(key), False), (inner.get(key), True)):
-            members = (
-                value
-                if isinstance(value, Seq)
-                else _text_of(value).split(",")
-                if apart
-                else [value]
-            )
-            found += [word for member in members if (word := one_line(_text_of(member)))]
-        return tuple(dict.fromkeys(found))
+            if isinstance(value, Seq):
+                found += value
+            else:
+                found += _text_of(value).split(",") if apart else [value]
+        lines = [one_line(_text_of(member)) for member in found]
+        return tuple(dict.fromkeys(filter(None, lines)))
 
-    always = any(
-        _text_of(value).lower() in ("true", "yes")
-        for value in (head.get("always"), inner.get("always"))
-    )
-    return Shown(
-        words("triggers"), words("paths"), always or _text_of(head.get("type")).lower() == "repo"
-    )
+    flags = [_text_of(value).lower() for value in (head.get("always"), inner.get("always"))]
+    always = any(flag in ("true", "yes") for flag in flags)
+    is_repo = _text_of(head.get("type")).lower() == "repo"
+    return Shown(words("triggers"), words("paths"), always or is_repo)
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
@@ -188,13 +179,8 @@ def validate(head: Mapping[str, Any], folder: str) -> list[str]:
     name = head.get("name")
     if isinstance(name, str) and name.strip():
         name = unicodedata.normalize("NFKC", name.strip())
-        if (
-            name != name.lower()
-            or name.startswith("-")
-            or name.endswith("-")
-            or "--" in name
-            or not all(c.isalnum() or c == "-" for c in name)
-        ):
+        plain = all(c.isalnum() or c == "-" for c in name) and name == name.lower()
+        if not plain or name.startswith("-") or name.endswith("-") or "--" in name:
             problems.append(
                 f"the name {name!r} takes small letters and digits, with single hyphens between"
                 " them"
@@ -262,11 +248,9 @@ def one_line(text: str) -> str:
 
 
 def text_below(root: Path, *parts: str, follow: bool = False) -> str:
-    """Return a text file below a folder.
-
-    Each part of the path is opened relative to the one before. Unless `follow`, no link is
-    followed, because a path that was resolved earlier may be replaced in the meantime.
-    """
+    """Return a text file below a folder. Each part of the path is opened relative to the one
+    before. Unless `follow`, no link is followed, because a path that was resolved earlier may be
+    replaced in the meantime."""
     if not parts:
         raise ValueError("it is a folder")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)

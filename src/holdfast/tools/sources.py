@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from holdfast.tools.tool import Tool
-
-Kind = Literal["mcp", "a2a"]
 
 
 class SourceHealth(msgspec.Struct, frozen=True):
@@ -30,20 +28,14 @@ class Source(Protocol):
         ...
 
     @property
-    def kind(self) -> Kind: ...
-
-    @property
     def lazy(self) -> bool:
         """True if the service is asked for its tools only on demand."""
         ...
 
     def discover(self) -> list[Tool]:
-        """Connect if needed and return the service's tools. Each call asks anew.
-
-        The service's own settings bound the time. Raises `ToolError`, whose message names the
-        service and says what to do. A tool that cannot be used is left out, with a warning in
-        the log.
-        """
+        """Connect if needed and return the service's tools. Each call asks anew. The service's own
+        settings bound the time. Raises `ToolError`, whose message names the service and says what
+        to do. A tool that cannot be used is left out, with a warning in the log."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-_STRICT = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "items",
-    "anyOf",
-    "enum",
-    "const",
-    "title",
-    "description",
-    "$ref",
-    "$defs",
-}
+from holdfast.tools.names import word_set
+
+_STRICT = word_set(
+    "type properties required additionalProperties items anyOf enum const title description "
+    "$ref $defs"
+)
 
 
 def is_strict(schema: Any, root: bool = True) -> bool:
@@ -36,14 +28,10 @@ def is_strict(schema: Any, root: bool = True) -> bool:
             return False
         if kinds != "object" if root else not (kinds or "anyOf" in schema):
             return False
-        inner: list[Any] = [
-            *properties.values(),
-            *schema.get("$defs", {}).values(),
-            *schema.get("anyOf", ()),
-        ]
-        return all(
-            is_strict(each, False)
-            for each in ([*inner, schema["items"]] if "array" in kinds else inner)
-        )
+        inner: list[Any] = [*properties.values(), *schema.get("$defs", {}).values()]
+        inner += schema.get("anyOf", ())
+        if "array" in kinds:
+            inner.append(schema["items"])
+        return all(is_strict(each, False) for each in inner)
     except (AttributeError, KeyError, TypeError):  # not a well-formed schema
         return False

@@ -17,14 +17,12 @@ STYLES: tuple[str, ...] = get_args(Style)
 
 def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
     """Return the format of OpenAI's Chat Completions and compatible APIs."""
-    return {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": tool.description,
-            "parameters": tool.input_schema,
-        },
+    function = {
+        "name": name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
     }
+    return {"type": "function", "function": function}
 
 
 def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:

@@ -8,11 +8,13 @@ import sys
 import threading
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
+from holdfast.tools.callables import require
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import copy_json
 from holdfast.tools.policy import RetryPolicy, ToolAnnotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Callback = Callable[..., Any]
 Reconcile = Callable[[ToolCall, ToolContext], Any]
+_MAX_SECONDS = threading.TIMEOUT_MAX
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
 
 
@@ -100,21 +103,6 @@ class Tool:
         parallel: bool | None = None,
         inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's spelling
     ) -> None:
-        _check(name, description, annotations, category, timeout, retry)
-        if reconcile is not None:
-            if not callable(reconcile):
-                raise ConfigurationError(
-                    f"Tool {name!r}: reconcile takes a function of (call, context) or None, not"
-                    f" {reconcile!r}."
-                )
-            self.reconcile = reconcile
-        if parallel is not None and not isinstance(parallel, bool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"Tool {name!r}: parallel takes True, False or None, not {parallel!r}."
-            )
-        self._parallel = parallel
-        if input_schema is not None and inputSchema is not None:
-            raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
         self.name = name
         self.description = description
         self.callback = callback
@@ -122,16 +110,16 @@ class Tool:
         self.category = category
         self.timeout = timeout
         self.retry = retry
-        self._output_schema = (
-            None
-            if output_schema is None
-            else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
-        )
-        self._declared_schema = input_schema if input_schema is not None else inputSchema
-        if self._declared_schema is not None:
-            self._declared_schema = schemas.check_schema(
-                name, self._declared_schema, untrusted=self.untrusted
-            )
+        self.isolation = isolation
+        self._parallel = parallel
+        if reconcile is not None:
+            self.reconcile = reconcile  # over the method of a subclass
+        self._check_fields()
+        if input_schema is not None and inputSchema is not None:
+            raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
+        given_schema = input_schema if input_schema is not None else inputSchema
+        self._declared_schema = self._checked_schema("input_schema", given_schema)
+        self._output_schema = self._checked_schema("output_schema", output_schema)
         self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
         self._schema: dict[str, Any] | None = None
@@ -147,8 +135,37 @@ class Tool:
         else:
             self._take_callback(callback)
             self.module_qualname = _declaring_module() or module_of(callback)
-        self.isolation = isolation
-        self._isolated = None if isolation is None else self._isolate(isolation)
+        self._isolated = None if isolation is None else self._isolate()
+
+    def _check_fields(self) -> None:
+        name, timeout = self.name, self.timeout
+        settles = self.reconcile is None or callable(self.reconcile)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}."
+            )
+        given: Any = self  # callers are not all typed
+        bounded = isinstance(given.timeout, int | float) and 0 < given.timeout <= _MAX_SECONDS
+        require(
+            f"Tool {name!r}",
+            self,
+            ("description", isinstance(given.description, str), "a str"),
+            ("annotations", type(given.annotations) is ToolAnnotations, "ToolAnnotations(...)"),
+            ("category", isinstance(given.category, str), "a str"),
+            ("timeout", timeout is None or bounded, "a number of seconds above 0 or None"),
+            ("retry", isinstance(given.retry, RetryPolicy | None), "RetryPolicy(...) or None"),
+            ("reconcile", settles, "a function of (call, context) or None"),
+            ("isolation", given.isolation in ("process", None), "'process' or None"),
+        )
+        if not isinstance(given._parallel, bool | None):
+            raise ConfigurationError(
+                f"Tool {name!r}: parallel takes True, False or None, not {given._parallel!r}."
+            )
+
+    def _checked_schema(self, argument: str, schema: Any) -> dict[str, Any] | None:
+        if schema is None:
+            return None
+        return schemas.check_schema(self.name, schema, argument, self.untrusted)
 
     def _take_callback(self, callback: Callback) -> None:
         if not callable(callback):
@@ -176,10 +193,8 @@ class Tool:
             self._wrapped = names[0]
         elif not schemas.is_composed(schema):
             properties = set(cast("dict[str, Any]", schema.get("properties", {})))
-            unknown, missing = (
-                sorted(properties - set(names)),
-                sorted(parameters.required - properties),
-            )
+            unknown = sorted(properties - set(names))
+            missing = sorted(parameters.required - properties)
             if unknown and not parameters.takes_any:
                 raise ConfigurationError(
                     f"Tool {self.name!r}: input_schema has {', '.join(unknown)}, which the callback"
@@ -191,14 +206,10 @@ class Tool:
                     " input_schema does not have."
                 )
 
-    def _isolate(self, isolation: str) -> Isolated:
+    def _isolate(self) -> Isolated:
         # Imported late: few tools run in a process of their own.
         from holdfast.tools.isolation.isolated import Isolated
 
-        if isolation != "process":
-            raise ConfigurationError(
-                f"Tool {self.name!r}: isolation takes 'process' or None, not {isolation!r}."
-            )
         if self.callback is None or type(self).call is not Tool.call:
             raise ConfigurationError(
                 f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own"
@@ -249,30 +260,24 @@ class Tool:
 
     def _prepare(self) -> None:
         # Two threads may both do this; their results are equal and the last write wins.
-        given_schema, parameters = self._declared_schema, self._parameters
-        if given_schema is None and parameters is not None:
+        declared, parameters = self._declared_schema, self._parameters
+        if declared is None and parameters is not None:
             schema, validate = schemas.from_signature(self.name, parameters)
-        elif self._wrapped is not None and given_schema is not None and parameters is not None:
-            schema = schemas.wrapped(
-                self._wrapped, given_schema, self._wrapped in parameters.required
-            )
-            validate = schemas.from_json_schema(self.name, schema, untrusted=self.untrusted)
         else:
-            schema = cast(
-                "dict[str, Any]", {"type": "object", "properties": {}, **(given_schema or {})}
-            )
             permitted: frozenset[str] | None = None
-            if parameters is not None:
-                # Parameters that the callback requires are required, whatever the schema says.
-                needed = [
-                    name
-                    for name in parameters.fields
-                    if name in parameters.required and name not in schema.get("required", ())
-                ]
-                if needed:
-                    schema["required"] = [*schema.get("required", ()), *needed]
-                if not parameters.takes_any:
-                    permitted = frozenset(parameters.fields)
+            schema: dict[str, Any]
+            if self._wrapped is not None and declared is not None and parameters is not None:
+                required = self._wrapped in parameters.required
+                schema = schemas.wrapped(self._wrapped, declared, required)
+            else:
+                schema = {"type": "object", "properties": {}, **(declared or {})}
+                if parameters is not None:
+                    # Required by the callback, whatever the schema says.
+                    listed: list[str] = schema.get("required", [])
+                    needed = [name for name in parameters.fields if name in parameters.required]
+                    if extra := [name for name in needed if name not in listed]:
+                        schema["required"] = [*listed, *extra]
+                    permitted = None if parameters.takes_any else frozenset(parameters.fields)
             validate = schemas.from_json_schema(
                 self.name, schema, permitted, untrusted=self.untrusted
             )
@@ -309,9 +314,9 @@ class Tool:
 
     def renamed(self, name: str) -> Tool:
         """Return a copy under another name. Raises `ConfigurationError` for an invalid name."""
-        _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
         renamed_tool = copy(self)
         renamed_tool.name = name
+        renamed_tool._check_fields()
         renamed_tool._schema = renamed_tool._validate = None  # errors of both contain the name
         return renamed_tool
 
@@ -328,10 +333,8 @@ class Tool:
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
         """Return a Holdfast tool for a LangChain tool: see
         `holdfast.tools.langchain.LangChainAdapter`. A tool that `to_langchain` made is unwrapped.
-
         The options are `annotations`, `category`, `timeout`, `retry` and `parallel`. Raises
-        `ConfigurationError`.
-        """
+        `ConfigurationError`."""
         langchain = _langchain()
         inner = langchain.unwrapped(tool)
         if isinstance(inner, Tool) and name is None and not options:
@@ -429,10 +432,7 @@ def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable
     if function is not None:
         return Tool.from_function(function)
 
-    def decorate(found: Callback) -> Tool:
-        return Tool.from_function(found, **options)
-
-    return decorate
+    return partial(Tool.from_function, **options)
 
 
 def _langchain() -> Any:
@@ -454,24 +454,3 @@ def _declaring_module() -> str:
         frame = frame.f_back
     name = str(frame.f_globals.get("__name__", ""))
     return "" if name.split(".", 1)[0] == __name__.split(".", 1)[0] else name
-
-
-def _check(
-    name: Any, description: Any, annotations: Any, category: Any, timeout: Any, retry: Any
-) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}."
-        )
-    fits_timeout = timeout is None or (
-        isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX
-    )
-    for argument, value, fits, takes in (
-        ("description", description, isinstance(description, str), "a str"),
-        ("annotations", annotations, type(annotations) is ToolAnnotations, "ToolAnnotations(...)"),
-        ("category", category, isinstance(category, str), "a str"),
-        ("timeout", timeout, fits_timeout, "a number of seconds above 0 or None"),
-        ("retry", retry, isinstance(retry, RetryPolicy | None), "RetryPolicy(...) or None"),
-    ):
-        if not fits:
-            raise ConfigurationError(f"Tool {name!r}: {argument} takes {takes}, not {value!r}.")

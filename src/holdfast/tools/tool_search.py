@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.tools.tool import Tool, ToolAnnotations
@@ -31,9 +31,12 @@ def find_tools(manager: ToolManager) -> Tool:
             f"- {tool.name}: {tool.description.strip().partition(chr(10))[0][:200]}"
             for tool in found
         ]
+        # The descriptions of unapproved tools are not searched.
+        wanted, part = _words(query), query.strip().lower()
+        held = [name for name in manager.held if wanted & _words(name) or part in name.lower()]
         lines += [
             f"- {name}: held back until somebody approves it; it cannot be called."
-            for name in _matching(query, manager.held)
+            for name in held[:10]
         ]
         lines += [f"(not searched: {error})" for error in manager.errors.values()]
         return "\n".join(lines) if lines else f"No tool matches {query!r}. Try other words."
@@ -61,14 +64,6 @@ def best_matches(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
         if score:
             scored.append((-score, place, tool))
     return [tool for _, _, tool in sorted(scored, key=lambda found: found[:2])[:limit]]
-
-
-def _matching(words: str, names: Iterable[str]) -> list[str]:
-    """Return at most ten names of unapproved tools; their descriptions are not searched."""
-    wanted = _words(words)
-    return [
-        name for name in names if wanted & _words(name) or words.strip().lower() in name.lower()
-    ][:10]
 
 
 def _words(text: str) -> set[str]:

@@ -12,12 +12,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from reprlib import Repr
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 from urllib.parse import unquote, urljoin
 
+import msgspec
+
+from holdfast.tools.names import word_set
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
+from holdfast.tools.results import cut
 
 MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
@@ -51,56 +57,64 @@ class TooMuchWork(Exception):
 
 
 class Inspected(NamedTuple):
-    """The outcome of `inspect_schema`.
-
-    `expansion` is the largest number of subschemas that one value is held against. `missing` are
-    references whose target is not in the schema; nothing is fetched. `has_pattern_properties` is
-    True if `patternProperties` occurs anywhere.
-    """
+    """The outcome of `inspect_schema`. `expansion` is the largest number of subschemas that one
+    value is held against. `missing` are references whose target is not in the schema; nothing is
+    fetched. `has_pattern_properties` is True if `patternProperties` occurs anywhere."""
 
     expansion: int
     missing: frozenset[str]
     has_pattern_properties: bool
 
 
-_SCHEMA_KEYS = (
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "contentSchema",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
+_SCHEMA_KEYS = word_set(
+    "additionalItems additionalProperties contains contentSchema else if items not "
+    "propertyNames then unevaluatedItems unevaluatedProperties"
 )
 _LIST_KEYS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAP_KEYS = (
-    "$defs",
-    "definitions",
-    "dependencies",
-    "dependentSchemas",
-    "patternProperties",
-    "properties",
-)
+_MAP_KEYS = word_set("$defs definitions dependencies dependentSchemas patternProperties properties")
 _REFERENCE_KEYS = ("$ref", "$dynamicRef", "$recursiveRef")
-# Applied to the value itself.
-_CONDITIONAL_KEYS = ("not", "if", "then", "else", "dependentSchemas", "dependencies")
-_SAME_VALUE = ("allOf", "anyOf", "oneOf", *_CONDITIONAL_KEYS)
-_COUNT_KEYS = tuple(
-    f"{bound}{what}"
-    for bound in ("max", "min")
-    for what in ("Contains", "Items", "Length", "Properties")
-)
-_TEXT_KEYS = ("$anchor", "$dynamicAnchor", "$id", "$ref", "$dynamicRef", "pattern")
-_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+# Their subschemas apply to the value itself.
+_SAME_VALUE = word_set("allOf anyOf oneOf not if then else dependentSchemas dependencies")
+
+_Schema = dict[str, Any] | bool
+_Type = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
+_Count = Annotated[int, msgspec.Meta(ge=0)] | Annotated[float, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)]
+# The form of each keyword's value, and its description.
+_FORMS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(_SCHEMA_KEYS, (_Schema, "a schema")),
+    **dict.fromkeys(_LIST_KEYS, (list[_Schema], "a list of schemas")),
+    **dict.fromkeys(_MAP_KEYS, (dict[str, _Schema], "a mapping of names to schemas")),
+    **dict.fromkeys(
+        [
+            f"{bound}{what}"
+            for bound in ("max", "min")
+            for what in ("Contains", "Items", "Length", "Properties")
+        ],
+        (_Count, "a whole number from 0"),
+    ),
+    **dict.fromkeys(("maximum", "minimum"), (int | float, "a number")),
+    # Draft 4 has a boolean there.
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum"), (int | float | bool, "a number")),
+    **dict.fromkeys(
+        ("$anchor", "$dynamicAnchor", "$id", "$ref", "$dynamicRef", "pattern"), (str, "a text")
+    ),
+    "type": (
+        _Type | Annotated[list[_Type], msgspec.Meta(min_length=1)],
+        f"one or more of {', '.join(get_args(_Type))}",
+    ),
+    "items": (_Schema | list[_Schema], "a schema or a list of schemas"),
+    "dependencies": (dict[str, _Schema | list[Any]], "a mapping of names to schemas"),
+    "required": (list[str], "a list of property names"),
+    "enum": (list[Any], "a list of values"),
+    "dependentRequired": (dict[str, list[Any]], "a mapping of names to lists of names"),
+    "multipleOf": (_Positive, "a number"),
+}
 
 
 class _Place(NamedTuple):
-    """A subschema with its path, and the base address (`$id`) of its resource."""
+    """A subschema with its path (such as `.properties.a`), and the base address (`$id`) of its
+    resource."""
 
     schema: dict[str, Any]
     path: str
@@ -110,7 +124,27 @@ class _Place(NamedTuple):
 def inspect_schema(schema: dict[str, Any]) -> Inspected:
     """Check a schema's form and count its expansion. Raises `UnusableSchema`."""
     _check_size(schema)
-    return _Inspection(schema).run()
+    inspection = _Inspection(schema)
+    places = inspection.places
+    for place in places:  # a reference may lead to a subschema under no keyword: a further place
+        inspection.targets(place)
+    applied = {
+        id(place.schema): [id(child) for child in inspection.same_value(place)] for place in places
+    }
+    counts: dict[int, int] = {}
+    try:
+        for schema_id in TopologicalSorter(applied).static_order():
+            counts[schema_id] = 1 + sum(counts[child] for child in applied[schema_id])
+            if counts[schema_id] > MAX_EXPANSION:
+                raise UnusableSchema(
+                    f"takes too much work: one value is held against more than {MAX_EXPANSION:,}"
+                    " subschemas"
+                )
+    except CycleError as error:
+        path = next(place.path[1:] for place in places if id(place.schema) in error.args[1])
+        raise UnusableSchema(f"has {path or 'a root'} that refers to itself without end") from None
+    patterned = any("patternProperties" in place.schema for place in places)
+    return Inspected(max(counts.values()), frozenset(inspection.missing), patterned)
 
 
 def _check_size(schema: Any) -> None:
@@ -132,43 +166,31 @@ def _check_size(schema: Any) -> None:
 
 
 class _Inspection:
+    """The subschemas of a schema (`places`), and the targets of its references."""
+
     def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
+        self.places: list[_Place] = []
+        self.missing: set[str] = set()
+        self._seen: set[int] = set()  # the ids of the schemas in `places`
         self._resources: dict[str, dict[str, Any]] = {"": root}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
-        self._places: dict[int, _Place] = {}
-        self._missing: set[str] = set()
-        self._patterned = False
         self._id_key = "id" if "draft-04" in str(root.get("$schema")) else "$id"
-
-    def run(self) -> Inspected:
-        self._walk(_Place(self._root, "", ""))
-        visited = 0
-        while visited < len(self._places):  # a reference may point to a subschema under no keyword
-            places = list(self._places.values())[visited:]
-            visited = len(self._places)
-            for place in places:
-                self._targets(place)
-        counts: dict[int, int] = {}
-        for place in self._places.values():
-            self._count(place, counts)
-        return Inspected(max(counts.values()), frozenset(self._missing), self._patterned)
-
-    # every subschema, and its form
+        self._walk(_Place(root, "", ""))
 
     def _walk(self, start: _Place) -> None:
+        """Add every subschema, after a check of its form."""
         todo = [start]
         while todo:
             place = todo.pop()
-            if id(place.schema) in self._places:
+            if id(place.schema) in self._seen:
                 continue
             place = self._named(place)
-            self._places[id(place.schema)] = place
+            self._seen.add(id(place.schema))
+            self.places.append(place)
             _check_form(place)
-            self._patterned = self._patterned or "patternProperties" in place.schema
-            for key, _, inner in _inner(place.schema):
-                todo.append(_Place(inner, f"{place.path}.{key}" if place.path else key, place.base))
+            for path, _, inner in _subschemas(place.schema):
+                todo.append(_Place(inner, f"{place.path}.{path}", place.base))
 
     def _named(self, place: _Place) -> _Place:
         schema = place.schema
@@ -186,9 +208,8 @@ class _Inspection:
             self._anchors.setdefault((place.base, name[1:]), schema)
         return place
 
-    # references
-
-    def _targets(self, place: _Place) -> list[dict[str, Any]]:
+    def targets(self, place: _Place) -> list[dict[str, Any]]:
+        """Return the schemas to which a subschema refers, and add them to the places."""
         targets: list[dict[str, Any]] = []
         for key in _REFERENCE_KEYS:
             reference: Any = place.schema.get(key)
@@ -197,172 +218,76 @@ class _Inspection:
             target = self._target(reference, place.base)
             if isinstance(target, dict):
                 subschema = cast("dict[str, Any]", target)
-                self._walk(
-                    _Place(subschema, f"{place.path}.{key}" if place.path else key, place.base)
-                )
+                self._walk(_Place(subschema, f"{place.path}.{key}", place.base))
                 targets.append(subschema)
                 if key != "$ref":
                     targets += self._dynamic.get(reference.partition("#")[2], [])
             elif not isinstance(target, bool):
-                self._missing.add(reference)
+                self.missing.add(reference)
         return targets
 
     def _target(self, reference: str, base: str) -> Any:
         address, _, fragment = reference.partition("#")
         base = urljoin(base, address) if address else base
-        resource = self._resources.get(base)
-        if resource is None:
-            return None
-        if not fragment:
-            return resource
+        place: Any = self._resources.get(base)
+        if place is None or not fragment:
+            return place
         if not fragment.startswith("/"):
             return self._anchors.get((base, fragment))
-        place: Any = resource
         for part in unquote(fragment[1:]).split("/"):
             part = part.replace("~1", "/").replace("~0", "~")
+            index = int(part) if part.isascii() and part.isdigit() else -1
             if isinstance(place, dict) and part in place:
                 place = cast("dict[str, Any]", place)[part]
-            elif (
-                isinstance(place, list)
-                and part.isascii()
-                and part.isdigit()
-                and int(part) < len(cast("list[Any]", place))
-            ):
-                place = cast("list[Any]", place)[int(part)]
+            elif isinstance(place, list) and 0 <= index < len(cast("list[Any]", place)):
+                place = cast("list[Any]", place)[index]
             else:
                 return None
         return place
 
-    # the count
-
-    def _count(self, start: _Place, counts: dict[int, int]) -> None:
-        """Count the subschemas that apply to one value, without recursion, each once."""
-        if id(start.schema) in counts:
-            return
-        stack: list[tuple[_Place, list[dict[str, Any]]]] = [(start, self._same_value(start))]
-        open_places = {id(start.schema)}
-        while stack:
-            place, children = stack[-1]
-            waiting = next((child for child in children if id(child) not in counts), None)
-            if waiting is not None:
-                if id(waiting) in open_places:
-                    raise UnusableSchema(
-                        f"has {place.path or 'a root'} that refers to itself without end"
-                    )
-                open_places.add(id(waiting))
-                inner = self._places[id(waiting)]
-                stack.append((inner, self._same_value(inner)))
-                continue
-            counts[id(place.schema)] = total = 1 + sum(counts[id(child)] for child in children)
-            if total > MAX_EXPANSION:
-                raise UnusableSchema(
-                    f"takes too much work: one value is held against more than {MAX_EXPANSION:,}"
-                    " subschemas"
-                )
-            open_places.discard(id(place.schema))
-            stack.pop()
-
-    def _same_value(self, place: _Place) -> list[dict[str, Any]]:
-        children = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
-        targets = self._targets(place)
+    def same_value(self, place: _Place) -> list[dict[str, Any]]:
+        """Return the schemas that a subschema applies to its own value."""
+        children = [inner for _, key, inner in _subschemas(place.schema) if key in _SAME_VALUE]
         # A dynamic reference reaches its own schema again only through another value.
         return children + [
             target
-            for target in targets
+            for target in self.targets(place)
             if target is not place.schema or "$dynamicAnchor" not in target
         ]
 
 
-def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield a schema's subschemas that are objects, each with its path and its keyword."""
-    for key in _SCHEMA_KEYS:
-        value: Any = schema.get(key)
-        if isinstance(value, dict):
-            yield key, key, cast("dict[str, Any]", value)
-    for key in (*_LIST_KEYS, "items"):
-        value = schema.get(key)
-        if isinstance(value, list):
-            for index, inner in enumerate(cast("list[Any]", value)):
-                if isinstance(inner, dict):
-                    yield f"{key}.{index}", key, cast("dict[str, Any]", inner)
-    for key in _MAP_KEYS:
-        value = schema.get(key)
-        if isinstance(value, dict):
-            for name, inner in cast("dict[str, Any]", value).items():
-                if isinstance(inner, dict):
-                    yield f"{key}.{name}", key, cast("dict[str, Any]", inner)
-
-
-def _is_schema(value: Any) -> bool:
-    return isinstance(value, dict | bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_list_of(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, list)
-        and all(isinstance(item, kinds) for item in cast("list[Any]", value))
-    )
-
-
-def _is_map_of(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, dict)
-        and all(isinstance(item, kinds) for item in cast("dict[str, Any]", value).values())
-    )
-
-
-def _is_type(value: Any) -> bool:
-    kinds = cast("list[Any]", value) if isinstance(value, list) else [value]
-    return bool(kinds) and all(isinstance(kind, str) and kind in _TYPES for kind in kinds)
-
-
-_is_schema_list = _is_list_of(dict, bool)
-
-# The form of each keyword's value, and its description.
-_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(_SCHEMA_KEYS, (_is_schema, "a schema")),
-    **dict.fromkeys(_LIST_KEYS, (_is_schema_list, "a list of schemas")),
-    **dict.fromkeys(_MAP_KEYS, (_is_map_of(dict, bool), "a mapping of names to schemas")),
-    **dict.fromkeys(
-        _COUNT_KEYS, (lambda value: _is_number(value) and value >= 0, "a whole number from 0")
-    ),
-    **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
-    **dict.fromkeys(_TEXT_KEYS, (lambda value: isinstance(value, str), "a text")),
-    # Draft 4 has a boolean there.
-    **dict.fromkeys(
-        ("exclusiveMaximum", "exclusiveMinimum"),
-        (lambda value: isinstance(value, int | float), "a number"),
-    ),
-    "type": (_is_type, f"one or more of {', '.join(_TYPES)}"),
-    "items": (
-        lambda value: _is_schema(value) or _is_schema_list(value),
-        "a schema or a list of schemas",
-    ),
-    "dependencies": (_is_map_of(dict, bool, list), "a mapping of names to schemas"),
-    "required": (_is_list_of(str), "a list of property names"),
-    "enum": (lambda value: isinstance(value, list), "a list of values"),
-    "dependentRequired": (_is_map_of(list), "a mapping of names to lists of names"),
-    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number"),
-}
+    for key, value in schema.items():
+        named: dict[str, Any] = {}
+        if isinstance(value, dict) and key in _MAP_KEYS:
+            members = cast("dict[str, Any]", value)
+            named = {f"{key}.{name}": inner for name, inner in members.items()}
+        elif isinstance(value, list) and (key in _LIST_KEYS or key == "items"):
+            items = enumerate(cast("list[Any]", value))
+            named = {f"{key}.{index}": inner for index, inner in items}
+        elif key in _SCHEMA_KEYS:
+            named = {key: value}
+        for path, inner in named.items():
+            if isinstance(inner, dict):
+                yield path, key, cast("dict[str, Any]", inner)
 
 
 def _check_form(place: _Place) -> None:
     """Raise `UnusableSchema` for a keyword whose value has the wrong form."""
     for key, value in place.schema.items():
-        fits, takes = _FORMS.get(key, (None, ""))
-        if fits is not None and not fits(value):
-            path = f"{place.path}.{key}" if place.path else key
-            raise UnusableSchema(f"has {path} {short(value)}; it takes {takes}")
+        if key in _FORMS:
+            form, takes = _FORMS[key]
+            try:
+                msgspec.convert(value, form)
+            except msgspec.ValidationError:
+                path = f"{place.path}.{key}"[1:]
+                raise UnusableSchema(f"has {path} {short(value)}; it takes {takes}") from None
 
 
 def short(value: Any, limit: int = 200) -> str:
     """The repr of a value, cut to `limit` characters."""
-    text = _SHORTEN.repr(value)
-    return text if len(text) <= limit else text[:limit] + "..."
+    return cut(_SHORTEN.repr(value), limit)
 
 
 # --- short representations ---
@@ -372,18 +297,14 @@ def short(value: Any, limit: int = 200) -> str:
 
 
 class _Shorten(Repr):
+    # reprlib looks methods up by the type's name.
+    repr__Text = Repr.repr_str  # noqa: N815
+    repr__List = Repr.repr_list  # noqa: N815
+    repr__Dict = Repr.repr_dict  # noqa: N815
+
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel, self.maxdict, self.maxlist, self.maxstring, self.maxlong = 4, 8, 12, 150, 60
-
-    def repr__Text(self, value: str, level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
-        return self.repr_str(value, level)
-
-    def repr__List(self, value: list[Any], level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
-        return self.repr_list(value, level)
-
-    def repr__Dict(self, value: dict[str, Any], level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
-        return self.repr_dict(value, level)
 
 
 _SHORTEN = _Shorten()
@@ -408,31 +329,25 @@ class _Dict(_ShortRepr, dict[str, Any]):
     __slots__ = ()
 
 
-class _Copied:
-    """A copy of a JSON value with a short repr, and the number of its values."""
+def _short_copy(value: Any, drop: str = "") -> tuple[Any, int]:
+    """Return a copy of a JSON value with a short repr, without the keys `drop` whose value is a
+    text, and the number of its values."""
+    nodes = 0
 
-    __slots__ = ("nodes", "value")
-
-    def __init__(self, value: Any, drop: str = "") -> None:
-        self.nodes = 0
-        self.value = self._copy(value, drop)
-
-    def _copy(self, value: Any, drop: str) -> Any:
-        self.nodes += 1
+    def copied(value: Any) -> Any:
+        nonlocal nodes
+        nodes += 1
         if isinstance(value, str):
             return _Text(value)
         if isinstance(value, dict):
             items = cast("dict[str, Any]", value).items()
-            return _Dict(
-                {
-                    _Text(key): self._copy(item, drop)
-                    for key, item in items
-                    if key != drop or not isinstance(item, str)
-                }
-            )
+            kept = [pair for pair in items if pair[0] != drop or not isinstance(pair[1], str)]
+            return _Dict({_Text(key): copied(item) for key, item in kept})
         if isinstance(value, list | tuple):
-            return _List([self._copy(item, drop) for item in cast("list[Any]", value)])
+            return _List([copied(item) for item in cast("list[Any]", value)])
         return value
+
+    return copied(value), nodes
 
 
 # --- applying it ---
@@ -466,69 +381,66 @@ class Checker:
         self._budget = _Budget()
         self._patterns: dict[str, Pattern | None] = {}
         self._values: dict[int, frozenset[Any]] = {}
+        self._default: Mapping[str, Callable[..., Any]] = {}  # jsonschema's own checks
         self._validator: Any = None  # made at the first value, because jsonschema takes long
 
     def _compile(self) -> Any:
         from jsonschema.validators import (
+            Draft202012Validator,
             extend,  # pyright: ignore[reportUnknownVariableType]
             validator_for,
         )
         from referencing import Registry
 
-        schema = self._source
-        kind: Any = validator_for(schema, default=_default())
+        kind: Any = validator_for(self._source, default=Draft202012Validator)
         if "$ref" not in kind.VALIDATORS or "allOf" not in kind.VALIDATORS:  # draft 3
-            kind = _default()
-        own: dict[str, Any] = {
+            kind = Draft202012Validator
+        self._default = kind.VALIDATORS
+        own: dict[str, Callable[..., Any]] = {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
-            "additionalProperties": self._additional_properties(
-                kind.VALIDATORS["additionalProperties"]
-            ),
+            "additionalProperties": self._additional_properties,
             "uniqueItems": self._unique_items,
             "enum": self._enum,
+            "const": self._const,
         }
-        if "const" in kind.VALIDATORS:
-            own["const"] = self._const
-        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if key in kind.VALIDATORS:
-                own[key] = self._reference(kind.VALIDATORS[key])
+        for key in _REFERENCE_KEYS:
+            own[key] = partial(self._reference, key)
         for key in ("unevaluatedItems", "unevaluatedProperties"):
-            if key in kind.VALIDATORS:
-                own[key] = self._unevaluated(key, kind.VALIDATORS[key])
+            own[key] = partial(self._unevaluated, key)
         metered = {
-            key: self._metered(check, key not in ("const", "enum"))
-            for key, check in {**kind.VALIDATORS, **own}.items()
+            key: partial(self._metered, own.get(key, check), key not in ("const", "enum"))
+            for key, check in self._default.items()
         }
         # Without `$schema`: jsonschema would apply its own validator to a part that has one. An
         # empty registry: nothing is fetched.
         return cast("Any", extend)(kind, metered)(
-            _Copied(schema, "$schema").value, registry=cast("Any", Registry)()
+            _short_copy(self._source, "$schema")[0], registry=cast("Any", Registry)()
         )
 
     def problems(self, value: Any) -> list[Any]:
         """Return at most 1,000 errors. Raises `TooMuchWork`, and for a missing reference."""
         if self._validator is None:
             self._validator = self._compile()
-        copied = _Copied(value)
-        self._budget.left = min(_STEPS + _STEPS_PER_NODE * copied.nodes, _MAX_STEPS)
-        return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
+        copied, nodes = _short_copy(value)
+        self._budget.left = min(_STEPS + _STEPS_PER_NODE * nodes, _MAX_STEPS)
+        return list(islice(self._validator.iter_errors(copied), _MAX_ERRORS))
 
-    def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
-        """Return a check that spends from the budget; if it `walks` its value, by its size."""
-        spend = self._budget.spend
-
-        def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            spend(
-                1 + len(cast("list[Any]", wanted)) // 8
-                if walks and isinstance(wanted, list | dict)
-                else 1
-            )
-            for error in check(validator, wanted, instance, schema) or ():
-                spend(_STEPS_PER_ERROR)
-                yield error
-
-        return metered
+    def _metered(
+        self,
+        check: Callable[..., Any],
+        walks: bool,
+        validator: Any,
+        wanted: Any,
+        instance: Any,
+        schema: Any,
+    ) -> Iterator[Any]:
+        """Run a check that spends from the budget; if it `walks` its value, by its size."""
+        size = len(cast("list[Any]", wanted)) if walks and isinstance(wanted, list | dict) else 0
+        self._budget.spend(1 + size // 8)
+        for error in check(validator, wanted, instance, schema) or ():
+            self._budget.spend(_STEPS_PER_ERROR)
+            yield error
 
     # patterns
 
@@ -568,51 +480,46 @@ class Checker:
                 if self._matches(pattern, name, False):
                     yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
-    def _additional_properties(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        def additional(
-            validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]
-        ) -> Any:
-            patterns: Mapping[str, Any] = schema.get("patternProperties", {})
-            if not patterns or not isinstance(instance, dict):
-                return check(validator, wanted, instance, schema)
+    def _additional_properties(
+        self, validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]
+    ) -> Any:
+        patterns: Mapping[str, Any] = schema.get("patternProperties", {})
+        if patterns and isinstance(instance, dict):
             names = [
                 name
                 for name in cast("dict[str, Any]", instance)
                 if any(self._matches(one, name, True) for one in patterns)
             ]
-            known = {**schema.get("properties", {}), **dict.fromkeys(names, True)}
-            return check(validator, wanted, instance, {"properties": known})
-
-        return additional
+            schema = {"properties": {**schema.get("properties", {}), **dict.fromkeys(names, True)}}
+        return self._default["additionalProperties"](validator, wanted, instance, schema)
 
     # references
 
-    def _reference(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        def reference(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
-            if wanted in self._inspected.missing:
-                raise UnusableSchema(f"refers to {short(wanted)}, which is not in it")
-            return check(validator, wanted, instance, schema)
+    def _reference(self, key: str, validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
+        if wanted in self._inspected.missing:
+            raise UnusableSchema(f"refers to {short(wanted)}, which is not in it")
+        return self._default[key](validator, wanted, instance, schema)
 
-        return reference
-
-    def _unevaluated(self, key: str, check: Callable[..., Any]) -> Callable[..., Any]:
-        def unevaluated(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-            if not isinstance(instance, dict | list) or (
-                key == "unevaluatedProperties" and self._inspected.has_pattern_properties
-            ):
-                return ()
-            # jsonschema walks the expansion by itself, without the keywords above.
-            self._budget.spend(
-                self._inspected.expansion * (1 + len(cast("list[Any]", instance)) // 8)
-            )
-            return check(validator, wanted, instance, schema)
-
-        return unevaluated
+    def _unevaluated(
+        self, key: str, validator: Any, wanted: Any, instance: Any, schema: Any
+    ) -> Any:
+        if not isinstance(instance, dict | list) or (
+            key == "unevaluatedProperties" and self._inspected.has_pattern_properties
+        ):
+            return ()
+        # jsonschema walks the expansion by itself, without the keywords above.
+        size = len(cast("list[Any]", instance))
+        self._budget.spend(self._inspected.expansion * (1 + size // 8))
+        return self._default[key](validator, wanted, instance, schema)
 
     # equality
 
     def _enum(self, validator: Any, wanted: list[Any], instance: Any, schema: Any) -> Iterator[Any]:
-        if not self._is_among(wanted, instance):
+        # The ids are stable: the schema lives as long as this checker.
+        values = self._values.get(id(wanted))
+        if values is None:
+            values = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
+        if self._canonical(instance) not in values:
             yield _error(f"{instance!r} is not one of {wanted!r}")
 
     def _const(self, validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -627,13 +534,6 @@ class Checker:
             if len({self._canonical(item) for item in items}) < len(items):
                 yield _error(f"{instance!r} has non-unique elements")
 
-    def _is_among(self, wanted: list[Any], instance: Any) -> bool:
-        # The ids are stable: the schema lives as long as this checker.
-        values = self._values.get(id(wanted))
-        if values is None:
-            values = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
-        return self._canonical(instance) in values
-
     def _canonical(self, value: Any) -> Any:
         """Return a hashable value that is equal for values that JSON Schema calls equal."""
         if isinstance(value, bool):
@@ -647,12 +547,6 @@ class Checker:
             self._budget.spend(1 + len(listed) // 4)
             return list, tuple(map(self._canonical, listed))
         return value
-
-
-def _default() -> Any:
-    from jsonschema.validators import Draft202012Validator
-
-    return Draft202012Validator
 
 
 def _error(message: str) -> Any:

@@ -399,7 +399,7 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
     for key, value in options.items():
         setattr(changed, "_parallel" if key == "parallel" else key, value)
     if tool.name != changed.name and tool.isolation is not None:
-        vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
+        vars(changed).update(_isolated=changed._isolate())  # pyright: ignore[reportPrivateUsage]: a copy of it
     return changed
 
 
