@@ -404,21 +404,20 @@ def test_messages_that_arrive_meanwhile_are_not_hidden_and_are_answered(tmp_path
 
 
 def test_asked_for_in_mid_run_it_is_done_before_the_next_request() -> None:
-    llm = ScriptedLLM(worker(6))
-
     def note_and_ask(n: int) -> str:
         """Looks something up."""
         if n == 4:
             conversation.condense()  # within a call: it cannot be done now
         return note(n)
 
+    work = worker(6)
+
+    def answer(request: Any) -> Any:
+        found = work(request)
+        return ("note_and_ask", {"n": found[1]["n"]}) if isinstance(found, tuple) else found
+
+    llm = ScriptedLLM(answer)
     agent = Agent(llm, [note_and_ask], condenser=WindowCondenser(2))
-    llm.script = None
-    llm._function = lambda request, work=worker(6): (
-        ("note_and_ask", {"n": found[1]["n"]})
-        if isinstance(found := work(request), tuple)
-        else found
-    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
