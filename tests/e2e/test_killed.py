@@ -23,14 +23,14 @@ from holdfast import (
 from holdfast import events as ev
 
 PROGRAM = """
-import sys, time
+import os, time
 from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore, Tool
 
 def effect(name: str) -> str:
     with open(name, "a") as file:
         file.write("x")
     if name != "first":
-        print(name, flush=True)
+        os.write(1, name.encode() + b"\\n")  # one write: two threads print
         time.sleep(60)
     return name
 
