@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,8 +70,24 @@ class Parser(argparse.ArgumentParser):
     takes_place = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
-        args = self._server_first(args or ()) if self.takes_place else args
-        return super().parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            self._refuse_unknown(words)
+        return super().parse_known_args(
+            self._server_first(words) if self.takes_place else words, namespace
+        )
+
+    def _refuse_unknown(self, words: list[str]) -> None:
+        """Refuse an unknown option by its name; argparse would take its value for an argument."""
+        known = self._option_string_actions
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                from difflib import get_close_matches  # only here, for the time of a start
+
+                near = get_close_matches(name, known, 1, 0.75)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                self.error(f"unknown option {name}{hint}")
 
     def _server_first(self, args: Sequence[str]) -> list[str]:
         """Return the arguments with `--server URL` in the first place, where a file stands too."""
