@@ -53,20 +53,18 @@ def open_on(url: str, id: str | None = None, tools: Any = (), **options: Any) ->
     return RemoteConversation(Agent(ScriptedLLM([]), tools), workspace, id, **options)
 
 
-def sockets() -> set[str]:
-    return {
-        str(link)
-        for fd in Path("/proc/self/fd").iterdir()
-        if (link := _target(fd)).startswith("socket:")
-    }
-
-
-def described(found: set[str]) -> list[str]:
-    """The state and the ends of these sockets, as the kernel lists them."""
-    inodes = {one.strip("socket:[]") for one in found}
-    tables = [Path("/proc/self/net", name) for name in ("tcp", "unix")]
-    lines = [line for table in tables for line in table.read_text().splitlines()]
-    return [line for line in lines if inodes & set(line.split())] or sorted(found)
+def connections(port: int) -> list[str]:
+    """The open connections of this process, either end, that belong to a server's port, as the
+    kernel lists them."""
+    ours = {_target(fd) for fd in Path("/proc/self/fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return [
+        " ".join(line)
+        for line in lines
+        if f"socket:[{line[9]}]" in ours
+        and any(end.endswith(f":{port:04X}") for end in line[1:3])
+        and line[3] != "0A"  # listening
+    ]
 
 
 def _target(fd: Path) -> str:
@@ -501,7 +499,7 @@ def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) ->
 
 def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -> None:
     with StubServer() as server:
-        before, sockets_before = set(threading.enumerate()), sockets()
+        before = set(threading.enumerate())
         conversation = open_on(server.url)
         conversation.send_message("hi")
         assert not [
@@ -513,6 +511,7 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
         conversation.register_callback(told.append)
         assert conversation.status is ConversationStatus.IDLE
         until(lambda: server.streams == 1)
+        assert connections(server.port)
         mine = {
             thread.name.rsplit("-", 1)[0]
             for thread in set(threading.enumerate()) - before
@@ -530,8 +529,8 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
         with pytest.raises(ConversationClosed):
             conversation.send_message("again")
     with suppress(AssertionError):
-        until(lambda: not sockets() - sockets_before, seconds=10)
-    assert not described(sockets() - sockets_before)
+        until(lambda: not connections(server.port), seconds=10)
+    assert not connections(server.port)
 
 
 # --- calls that clients run ---
