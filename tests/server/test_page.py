@@ -1210,6 +1210,7 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(browser: Browser, server: Ser
         confirm="always",
         message=long,
     )
+    until(lambda: server.host.status("default", "c") == "finished")
     server.ask("POST", "/api/conversations/c/messages", {"text": "on"})
     page = shown(browser, server, width=360, height=740, touch=True, dark=True)
     page.wait(".item")
