@@ -78,6 +78,9 @@ class AgentLoader(msgspec.Struct, frozen=True):
     origins: list[Origin] = []
     sources: set[str] = set()
 
+    def __repr__(self) -> str:
+        return f"AgentLoader({str(self.root)!r})"  # the variables are secrets
+
     def is_placed(self, error: Exception) -> bool:
         """Return True if the error's message begins with a place in a document."""
         return str(error).startswith(tuple(self.sources))

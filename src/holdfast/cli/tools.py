@@ -269,7 +269,7 @@ class _Command(NamedTuple):
         finally:
             context.cancelled.cancel()
             status.status("")
-            for cleanup in cleanups.values():
+            for cleanup in reversed(cleanups.values()):
                 cleanup()
         return results[0]
 

@@ -153,8 +153,11 @@ class ClientCalls:
         return True
 
     def _claim(self, path: str, call: ToolCall, token: Cancellation) -> bool:
+        def stopped() -> bool:
+            return bool(token) or self.closing
+
         try:
-            self._send(path, {}, None, lambda: bool(token) or self.closing)
+            self._send(path, {}, None, stopped, until_stopped=True)
             return True
         except HoldfastError as error:
             if type(error) is not StoreError:
@@ -165,9 +168,18 @@ class ClientCalls:
             return False
 
     def _send(
-        self, path: str, body: dict[str, Any], key: str | None, stopped: Callable[[], bool]
+        self,
+        path: str,
+        body: dict[str, Any],
+        key: str | None,
+        stopped: Callable[[], bool],
+        until_stopped: bool = False,
     ) -> None:
+        """Send until the server answers; with `until_stopped` not once more after `stopped()`."""
+
         def send() -> None:
+            if until_stopped and stopped():
+                raise StoreError("The conversation is being closed here.")
             self._copy.request("POST", path, body, once=key, cancelled=self._ended)
 
         send_until_answered(send, self._ended, stopped)
@@ -248,7 +260,7 @@ class ClientCalls:
             ) > 0:
                 self._copy.changed.wait(seconds)
             self._ended.cancel()
-            cleanups, self._cleanups = list(self._cleanups.values()), {}
+            cleanups, self._cleanups = [*reversed(self._cleanups.values())], {}
         for cleanup in cleanups:
             guarded(cleanup)()
         return [thread.name for thread in running]

@@ -57,6 +57,8 @@ def named(
         made = errors.LimitExceeded("", 0, 0, "")
     elif kind is errors.LeaseHeld:
         made = errors.LeaseHeld("", "")
+    elif kind is errors.UnreadableEvent:
+        made = errors.UnreadableEvent("", "")
     else:
         made = kind(message)
     made.args = (message,)  # some classes build their own message from their fields

@@ -63,7 +63,7 @@ class ClientQuestions:
             reason = ""
         try:  # until the server takes it, so that the user is not asked again
             answer = partial(self._answer, question.id, values, reason)
-            send_until_answered(answer, self._ended, bool)
+            send_until_answered(answer, self._ended, lambda: False)
         except HoldfastError as error:
             what = "conversation %s: the agent server refused the answer to question %s: %s"
             _log.warning(what, self._copy.id, question.id, error)

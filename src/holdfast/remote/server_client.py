@@ -182,7 +182,7 @@ class ServerClient:
         Args:
             body: Sent as JSON.
             once: The `Idempotency-Key`; by default a POST gets a random one.
-            timeout: Seconds for all attempts together; None takes the link's. With `patience` it
+            timeout: Seconds for all attempts together; None takes the client's. With `patience` it
                 counts from the failure of an attempt.
             patience: Seconds for each attempt of a request that runs for long.
             raw: A text body, sent instead of `body` as it is.
@@ -284,7 +284,7 @@ class ServerClient:
             raise self._unreachable(broken) from broken
 
     def opened(self) -> None:
-        """Count a conversation that begins to use the link."""
+        """Count a conversation that begins to use the server."""
         with self._lock:
             self._users += 1
 
@@ -297,7 +297,7 @@ class ServerClient:
             self.close()
 
     def close(self) -> None:
-        """Close idle connections. The link can be used again."""
+        """Close idle connections. The client can be used again."""
         self._pool.close()
 
     def _head(self, client: str) -> str:
@@ -318,7 +318,7 @@ class ServerClient:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "A link to an agent server holds its key and is not pickled; make another"
+            "A client of an agent server holds its key and is not pickled; make another"
             " RemoteWorkspace(url, key) there."
         )
 

@@ -118,7 +118,7 @@ def build_agent(
 
 
 class Agents(msgspec.Struct, eq=False):
-    """Builds agents and opens conversations with them, in this process or in a workers's worker
+    """Builds agents and opens conversations with them, in this process or in worker
     processes. Thread-safe; blocking."""
 
     store: Store
@@ -132,6 +132,9 @@ class Agents(msgspec.Struct, eq=False):
     observers: Sequence[Observer]
     elsewhere: WorkerObservations | None
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
+
+    def __repr__(self) -> str:
+        return "Agents()"  # the variables are secrets
 
     def open(self, id: str) -> OpenConversation:
         """Open the conversation with this store id. Raises `ConversationNotFound`, and the error

@@ -427,11 +427,20 @@ class Deliveries:
 
     async def _retire(self, hook: _Hook) -> None:
         error = "The receiver answered 410: it accepts no further messages."
-        gone = msgspec.structs.replace(hook.kept.failed(0, 0.0, 0.0, error), state="gone")
-        await self._save(hook, None, lambda: self._records.change(gone))
-        if not hook.ended:
+
+        def retire() -> bool:
+            # Under one lock: a failure that another lane saves later would make it active again.
+            with self._saving:
+                if hook.ended:
+                    return False
+                gone = msgspec.structs.replace(hook.kept.failed(0, 0.0, 0.0, error), state="gone")
+                self._records.change(gone)
+                hook.ended = True
+                return True
+
+        if await self._off(retire):
             self._warn(hook, "has ended: its receiver answered 410")
-            self.stop(gone.number)
+            await self._off(self.stop, hook.kept.number)
 
     def _backoff(self, failures: int) -> float:
         delay = min(self._sending.longest, self._sending.first * 2.0 ** min(failures - 1, 40))
@@ -446,8 +455,8 @@ class Deliveries:
         if (failures, error) == (kept.failures, kept.error):
             return
         since = (kept.since or time.time()) if failures else 0.0
-        hook.kept = noted = kept.failed(failures, since, again, error)
-        await self._save(hook, None, lambda: self._records.change(noted, forced=False))
+        hook.kept = kept.failed(failures, since, again, error)
+        await self._save(hook, None, lambda: self._records.change(hook.kept, forced=False))
 
     async def _save(self, hook: _Hook, lane: _Lane | None, save: Callable[[], None]) -> None:
         """Save on a file thread, unless the webhook or the conversation has ended."""

@@ -73,6 +73,8 @@ class IdempotentCommands:
             raise next(kind for kind in _KINDS if kind.__name__ == kept.error)(text)
         try:
             work(kept.calls)
+        except errors.ConversationNotFound:
+            raise  # not the outcome: a deletion that fails gives the conversation back
         except _KINDS as error:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
             # Sealed, because the message may quote arguments.

@@ -186,6 +186,9 @@ class WebhookSender(msgspec.Struct, eq=False):
     timeout: float
     idle: list[_Connection] = []
 
+    def __repr__(self) -> str:
+        return f"WebhookSender({self.place.authority!r})"  # the target may hold a token
+
     async def post(self, body: bytes, headers: Mapping[str, str]) -> DeliveryOutcome:
         """Send one POST within the timeout and return the outcome. Does not raise."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import commands as cmd
+from holdfast.errors import NotPending
 from holdfast.server import bodies
 from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
@@ -135,6 +136,8 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
     def execute(
         tenant: str, id: str, body: Any = None, key: str | None = None, **fields: Any
     ) -> bodies.Standing:
+        if isinstance(body, bodies.ApproveRequest | bodies.RejectRequest) and body.call_id == "":
+            raise NotPending("Call '' does not wait for a decision.")
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value

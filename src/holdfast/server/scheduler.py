@@ -278,14 +278,15 @@ class Scheduler:
         now = self._clock()
         with self._lock:
             again = [id for id, fault in self._faults.items() if fault.again <= now]
-        # Commands for parked conversations that another process (`holdfast tell`) has posted.
-        posted = [summary.id for summary in self._store.list(waiting=True)]
-        driven = self._driven() if again or posted else {}
+        driven = self._driven() if again else {}
         for id in again:
             if id in driven:
                 self.wake(id)
             elif (fault := self._faults.get(id)) is not None:
                 fault.again = now + _MAX_RETRY_SECONDS
+        # Commands for parked conversations that another process (`holdfast tell`) has posted.
+        posted = [summary.id for summary in self._store.list(waiting=True)]
+        driven = driven or (self._driven() if posted else {})
         for id in posted:
             if id in driven and id not in self._faults:
                 self.wake(id)

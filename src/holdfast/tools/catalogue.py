@@ -360,6 +360,11 @@ class ToolSet:
         return bool(self._own)
 
     @property
+    def own(self) -> list[Tool]:
+        """The tools that the catalogue does not have."""
+        return list(self._own.values())
+
+    @property
     def tools(self) -> dict[str, Tool]:
         """All tools by canonical name, in order."""
         shared, own, cached = self._shared.tools, self._own, self._tools
@@ -374,10 +379,11 @@ class ToolSet:
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Return the definitions for models: the same object until the set changes."""
+        tools, cached = self.tools, self._definitions
+        # After `tools`, which name the cached ones: a change in between must not be cached.
         shared = self._shared.definitions()
         if not self._own:
             return shared
-        tools, cached = self.tools, self._definitions
         if cached is not None and cached[0] is tools:
             return cached[1]
         known = {one.name: one for one in shared if one.name not in self._own}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
+import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from tempfile import TemporaryFile
 from typing import IO, Any, cast
 
 import msgspec
@@ -28,8 +27,8 @@ _MAX_OUTPUT_BYTES = 1_000_000
 _MAX_REASON_CHARS = 10_000  # of stderr, in a reason or error
 # The exit code of a denial. Failures of a shell or of Python have other codes.
 _DENY_EXIT_CODE = 2
-# Between two checks of the output's size, and for the end where there is no pidfd.
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.02  # between two checks for the end, where there is no pidfd
+_DRAIN_SECONDS = 0.2  # for the rest of the output after the end
 
 # Names of variables that hold secrets.
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth|dsn|cookie", re.IGNORECASE)
@@ -63,7 +62,7 @@ def command_of(
 
 
 def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
-    """Return the answer that a hook command printed. Raises `Failed`."""
+    """Return the answer that a hook command printed. Raises `HookFailed`."""
     if too_deep(out):
         raise HookFailed(f"failed: the command's output is nested deeper than {MAX_DEPTH} levels")
     try:
@@ -110,56 +109,90 @@ def _run(
     context.cancelled.raise_if_set()
     deadline = time.monotonic() + timeout
     workdir: Any = getattr(context.runtime, "workdir", None)
-    with contextlib.ExitStack() as stack:
-        # Files, not pipes: nobody has to read or write while the command runs, and a process that
-        # has left the group cannot keep the hook waiting.
-        # No name leads to them, so that not even a kill -9 leaves the request behind.
-        stdin, stdout, stderr = (
-            stack.enter_context(TemporaryFile("w+b", buffering=0, prefix="holdfast-hook-"))
-            for _ in range(3)
+    try:
+        # Pipes, not files: the request may hold secrets, and a process that outlives the command
+        # could fill a disk.
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=os.fspath(workdir) if isinstance(workdir, str | PathLike) else None,
+            env={**minimal_environment(), **env, **context.process_environment()},
+            start_new_session=True,
         )
-        stdin.write(request)
-        stdin.seek(0)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=os.fspath(workdir) if isinstance(workdir, str | PathLike) else None,
-                env={**minimal_environment(), **env, **context.process_environment()},
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise _failed(f"could not be started: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _failed(f"could not be started: {error}") from error
+    with contextlib.ExitStack() as stack:
         stack.callback(_kill_group, process)
         wakeup = CancelWakeup()
         stack.callback(wakeup.close)
         stack.callback(context.cancelled.add_callback(wakeup))
+        selector = stack.enter_context(selectors.DefaultSelector())
+        selector.register(wakeup.reader, selectors.EVENT_READ)
         pidfd = open_pidfd(process.pid)
         if pidfd is not None:
             stack.callback(os.close, pidfd)
-        watched = [wakeup.reader] if pidfd is None else [wakeup.reader, pidfd]
-        while not has_ended(process.pid):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _failed(f"did not answer within {timeout:g} s")
-            _check_size(stdout)
-            if os.fstat(stderr.fileno()).st_size > _MAX_OUTPUT_BYTES:
-                os.ftruncate(stderr.fileno(), 4 * _MAX_REASON_CHARS)
-            select.select(watched, (), (), min(left, _POLL_SECONDS))
-            if context.cancelled:
-                raise ToolCancelled("The hook was cancelled.")
-        _kill_group(process)
-        _check_size(stdout)
-        out = os.pread(stdout.fileno(), _MAX_OUTPUT_BYTES, 0)
-        err = os.pread(stderr.fileno(), 4 * _MAX_REASON_CHARS, 0)
-        return process.returncode, out, err
+            selector.register(pidfd, selectors.EVENT_READ)
+        out, err = _communicate(process, request, selector, pidfd, deadline, timeout, context)
+    return process.returncode, out, err
 
 
-def _check_size(output: IO[bytes]) -> None:
-    if os.fstat(output.fileno()).st_size > _MAX_OUTPUT_BYTES:
-        raise _failed(f"printed more than {_MAX_OUTPUT_BYTES:,} bytes")
+def _communicate(
+    process: subprocess.Popen[bytes],
+    request: bytes,
+    selector: selectors.BaseSelector,
+    pidfd: int | None,
+    deadline: float,
+    timeout: float,
+    context: ToolContext,
+) -> tuple[bytes, bytes]:
+    """Write the request to stdin, and read stdout and stderr until the command has ended."""
+    stdin, stdout, stderr = (
+        cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout, process.stderr)
+    )
+    os.set_blocking(stdin.fileno(), False)
+    selector.register(stdin, selectors.EVENT_WRITE)
+    output: dict[Any, bytearray] = {stdout: bytearray(), stderr: bytearray()}
+    for pipe in output:
+        selector.register(pipe, selectors.EVENT_READ)
+    unsent, open_pipes, ended = memoryview(request), 2, False
+    while open_pipes or not ended:
+        left = deadline - time.monotonic()
+        if left <= 0 and ended:
+            break  # a process that has left the group keeps the output open
+        if left <= 0:
+            raise _failed(f"did not answer within {timeout:g} s")
+        ready = [
+            key.fileobj
+            for key, _ in selector.select(left if pidfd is not None else min(left, _POLL_SECONDS))
+        ]
+        if context.cancelled:
+            raise ToolCancelled("The hook was cancelled.")
+        if stdin in ready:
+            try:
+                unsent = unsent[os.write(stdin.fileno(), unsent[:65536]) :]
+            except OSError:  # the command has closed its stdin
+                unsent = unsent[:0]
+            if not unsent:
+                selector.unregister(stdin)
+                stdin.close()
+        for pipe in (pipe for pipe in output if pipe in ready):
+            data = os.read(pipe.fileno(), 65536)
+            output[pipe] += data
+            if not data:
+                selector.unregister(pipe)
+                open_pipes -= 1
+        if len(output[stdout]) > _MAX_OUTPUT_BYTES:
+            raise _failed(f"printed more than {_MAX_OUTPUT_BYTES:,} bytes")
+        del output[stderr][4 * _MAX_REASON_CHARS :]
+        if not ended and has_ended(process.pid):
+            ended = True
+            deadline = min(deadline, time.monotonic() + _DRAIN_SECONDS)
+            if pidfd is not None:
+                selector.unregister(pidfd)
+    return bytes(output[stdout]), bytes(output[stderr])
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -169,3 +202,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()

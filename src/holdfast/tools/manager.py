@@ -154,7 +154,7 @@ class ToolManager:
         Everything else is shared: registrations, services, connections, hooks and limits. Returns
         the manager itself if there is nothing to add. Raises `ConfigurationError` if another tool
         has the same name."""
-        tool_set = ToolSet(self._catalogue, tools)
+        tool_set = ToolSet(self._catalogue, [*self._tools.own, *tools])
         if not tool_set:
             return self
         extended = copy(self)

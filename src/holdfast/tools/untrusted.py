@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from reprlib import Repr
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
@@ -128,23 +127,43 @@ def inspect_schema(schema: dict[str, Any]) -> Inspected:
     places = inspection.places
     for place in places:  # a reference may lead to a subschema under no keyword: a further place
         inspection.targets(place)
-    applied = {
-        id(place.schema): [id(child) for child in inspection.same_value(place)] for place in places
-    }
     counts: dict[int, int] = {}
-    try:
-        for schema_id in TopologicalSorter(applied).static_order():
-            counts[schema_id] = 1 + sum(counts[child] for child in applied[schema_id])
-            if counts[schema_id] > MAX_EXPANSION:
-                raise UnusableSchema(
-                    f"takes too much work: one value is held against more than {MAX_EXPANSION:,}"
-                    " subschemas"
-                )
-    except CycleError as error:
-        path = next(place.path[1:] for place in places if id(place.schema) in error.args[1])
-        raise UnusableSchema(f"has {path or 'a root'} that refers to itself without end") from None
+    by_id = {id(place.schema): place for place in places}
+    for place in places:
+        _count(place, inspection, by_id, counts)
     patterned = any("patternProperties" in place.schema for place in places)
     return Inspected(max(counts.values()), frozenset(inspection.missing), patterned)
+
+
+def _count(
+    start: _Place, inspection: _Inspection, places: dict[int, _Place], counts: dict[int, int]
+) -> None:
+    """Count the subschemas that apply to one value, depth first and without recursion, each
+    subschema once. Only the lists on the way are held at a time: all together may be millions."""
+    if id(start.schema) in counts:
+        return
+    stack = [(start, inspection.same_value(start))]
+    open_ids = {id(start.schema)}
+    while stack:
+        place, children = stack[-1]
+        waiting = next((child for child in children if id(child) not in counts), None)
+        if waiting is not None and len(children) < MAX_EXPANSION:
+            if id(waiting) in open_ids:
+                path = place.path[1:] or "a root"
+                raise UnusableSchema(f"has {path} that refers to itself without end")
+            open_ids.add(id(waiting))
+            inner = places[id(waiting)]
+            stack.append((inner, inspection.same_value(inner)))
+            continue
+        # A child without a count is one of more than the limit.
+        counts[id(place.schema)] = total = 1 + sum(counts.get(id(child), 1) for child in children)
+        if total > MAX_EXPANSION:
+            raise UnusableSchema(
+                f"takes too much work: one value is held against more than {MAX_EXPANSION:,}"
+                " subschemas"
+            )
+        open_ids.discard(id(place.schema))
+        stack.pop()
 
 
 def _check_size(schema: Any) -> None:

@@ -466,6 +466,9 @@ class Unbuilt(NamedTuple):
     place: SourceLocation
     places: Mapping[str, SourceLocation]
 
+    def __repr__(self) -> str:
+        return f"Unbuilt({self.place})"  # the data may hold secrets
+
 
 class Made(Shape, frozen=True):
     """A shape whose data are made into an object by `make(data, place, loader)`. `write` dumps the
