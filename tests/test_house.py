@@ -17,6 +17,7 @@ REPO = Path(__file__).parents[1]
 ORDER = [
     "errors",
     "nesting",
+    "object_struct",
     "processes",
     "temporary",
     "content",

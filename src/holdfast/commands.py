@@ -3,7 +3,7 @@ form.
 
 `store.post(conversation_id, Send("..."))` leaves a command. The owner of the conversation's
 lease carries commands out in the order of posting, each once. A command of a newer version stays
-in the inbox. A known command that cannot be decoded is read as `Unreadable`, which the
+in the inbox. A known command that cannot be decoded is read as `UnreadableCommand`, which the
 conversation drops, so that it waits in no inbox for ever.
 """
 

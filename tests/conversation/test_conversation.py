@@ -17,6 +17,7 @@ from holdfast import (
     Conversation,
     ConversationState,
     ConversationStatus,
+    Hook,
     Limits,
     MemoryStore,
     Message,
@@ -31,6 +32,7 @@ from holdfast import (
     tool,
 )
 from holdfast import events as ev
+from holdfast.conversation.hook_points import HookPoints
 from holdfast.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -40,6 +42,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.llm.completion import Completion
+from holdfast.object_struct import ObjectStruct
 from tests.leftovers import Owned
 from tests.waiting import until
 
@@ -918,3 +921,52 @@ def test_results_hold_what_tools_return_in_mcp_form() -> None:
         event.result.to_json()
         == b'{"content":[{"type":"text","text":"fine"}],"meta":{"exitCode":0},"isError":false}'
     )
+
+
+def test_no_part_of_a_conversation_shows_what_was_said_in_its_repr() -> None:
+    parts: list[Any] = []
+
+    @tool
+    def look(context: ToolContext) -> str:
+        """Look."""
+        parts.append(context.outputs)
+        return ""
+
+    agent = Agent(ScriptedLLM([("look", {}), "done"]), [look])
+    with Conversation(agent) as conversation:
+        conversation.send_message("planted")
+        conversation.run()
+        hosting: Any = conversation.hosting
+        parts += [hosting.journal, hosting.context, hosting.executor, hosting._loop, hosting._calls]
+        parts.append(hosting.delegation())
+        for part in parts:
+            assert "planted" not in repr(part)
+
+
+def test_objects_that_are_structs_have_the_repr_of_objects() -> None:
+    todo, seen = [ObjectStruct], set[type]()
+    while todo:
+        kind = todo.pop()
+        seen.add(kind)
+        todo += kind.__subclasses__()
+        assert kind.__repr__ is object.__repr__, kind
+    assert len(seen) > 15
+
+
+def test_a_message_whose_conversation_closes_first_asks_no_hook(monkeypatch: Any) -> None:
+    asked: list[object] = []
+
+    def hook(message: object, context: ToolContext) -> None:
+        asked.append(message)
+
+    conversation = Conversation(Agent(ScriptedLLM([]), hooks=[Hook(before=hook, on="message")]))
+    check = HookPoints.check_message
+
+    def late(points: HookPoints, command: Any) -> Any:
+        conversation.close()
+        return check(points, command)
+
+    monkeypatch.setattr(HookPoints, "check_message", late)
+    with pytest.raises(ConversationClosed):
+        conversation.send_message("x")
+    assert asked == []

@@ -3,6 +3,7 @@ cancelled, and found again after a crash."""
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from holdfast import (
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN, Delegates
 from holdfast.commands import Approve, Send
+from holdfast.conversation.delegation_state import DelegatedChild
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.testing import crash_at_every_append
@@ -685,3 +688,20 @@ def test_bounds_are_numbers() -> None:
     for bounds in ({"max_depth": 0}, {"max_running": True}, {"send_to": "top"}):
         with pytest.raises(ConfigurationError, match="Delegates: "):
             Delegates({"a": finder()}, **bounds)  # type: ignore[arg-type]
+
+
+def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
+    store, agent = MemoryStore(), Agent(ScriptedLLM(["done"] * 9))
+    for id in ("a", "b", "c"):
+        with Conversation(agent, store, id) as child:
+            child.send_message("go")
+            child.run()
+    del child
+    with Conversation(agent, store, "parent") as parent:
+        delegation: Any = parent.hosting.delegation()
+        delegation._delegated = {id: DelegatedChild("worker", True) for id in ("a", "b", "c")}
+        outcomes = [delegation._outcome(id) for id in ("a", "b", "c")]
+        assert [one.report for one in outcomes] == ["done"] * 3
+        gc.collect()
+        journals = [one.id for one in gc.get_objects() if isinstance(one, Journal)]
+        assert not {"a", "b", "c"}.intersection(journals)

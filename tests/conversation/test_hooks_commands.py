@@ -20,12 +20,15 @@ from holdfast import (
     Agent,
     Conversation,
     ConversationStatus,
+    Hook,
     LocalRuntime,
     RemoteConversation,
     RemoteWorkspace,
     ScriptedLLM,
     SQLiteStore,
+    Tool,
     ToolCall,
+    ToolManager,
     load_agent,
 )
 from holdfast import events as ev
@@ -35,7 +38,7 @@ from holdfast.errors import ConfigurationError, HookDenied
 from holdfast.server.policy import Policy, check_agent
 from holdfast.store import MemoryStore
 from holdfast.tools import ToolContext
-from holdfast.tools.hooks import Hook, Hooks
+from holdfast.tools.hooks import Hooks
 from tests import remote_parts
 from tests.leftovers import Owned
 from tests.waiting import until
@@ -650,3 +653,29 @@ def test_a_hook_that_is_asked_from_many_threads_at_once_leaves_nothing(tmp_path:
     conversation.close()
     assert os.path.exists(tmp_path)
     owned.gone()
+
+
+def test_a_command_runs_in_a_process_with_more_than_a_thousand_open_files() -> None:
+    program = """
+import os, resource
+from holdfast import Hook, ToolManager
+from holdfast.content import ToolCall
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+manager = ToolManager(hooks=[Hook(command=["true"])])
+def ran() -> str:
+    return "ran"
+manager.register(ran)
+print(manager.run(ToolCall("1", "ran", {})).text)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "ran\n", found.stderr
+
+
+def test_a_command_reads_its_request_from_a_pipe_and_no_file_has_it() -> None:
+    """What outlives the command has nothing to fill: its output is a closed pipe."""
+    links = "import os; print([os.readlink(f'/proc/self/fd/{n}')[:5] for n in range(3)])"
+    stderr = f"import sys; sys.stdout = sys.stderr; {links}"
+    hook = Hook(command=[sys.executable, "-c", f"{stderr}; raise SystemExit(3)"])
+    manager = ToolManager([Tool("t", "", lambda: "")], hooks=[hook])
+    assert "['pipe:', 'pipe:', 'pipe:']" in manager.run(ToolCall("1", "t", {})).text

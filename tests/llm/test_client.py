@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from holdfast import events
-from holdfast.content import Message, ToolCall, Usage
+from holdfast.content import ImageContent, Message, TextContent, ToolCall, Usage
 from holdfast.errors import (
     AuthenticationError,
     BadResponse,
@@ -996,3 +996,23 @@ def test_garbage_behind_a_whole_answer_costs_nothing() -> None:
     ) as server:
         for _ in range(2):
             assert llm(server, stream=True, max_retries=0).completion("x").text == "whole"
+
+
+def test_a_picture_after_a_frame_without_one_does_not_reach_a_model_that_does_not_see() -> None:
+    """Also where the parameters in the journal belong to a model that this one replaces."""
+    with ModelServer([text("a"), text("b")]) as server:
+        llm = LLM("blind", base_url=server.url, images=False)
+        head = events.AgentConfigured(
+            seq=1,
+            id="a",
+            timestamp=datetime.now(UTC),
+            system_prompt="",
+            tools=(),
+            model="another",
+            parameters=LLM("another", base_url=server.url).parameters(),
+        )
+        transcript = Transcript([Message((TextContent("one"),))])
+        llm.completion(transcript, head=head)
+        transcript.append(Message((ImageContent(b"png", "image/png"),)))
+        llm.completion(transcript, head=head)
+        assert "[picture: " in str(server.requests[1].messages[-1]["content"])

@@ -414,3 +414,25 @@ def test_a_completion_of_anybody_gets_its_route() -> None:
             pass
 
     assert FallbackLLM([Mine()]).completion("hello").route == "mine"
+
+
+def test_its_function_of_an_error_is_asked_only_about_one_that_decides() -> None:
+    asked: list[str] = []
+
+    def moves_on(error: LLMError) -> bool:
+        asked.append(type(error).__name__)
+        return True
+
+    def failing(error: LLMError) -> ScriptedLLM:
+        return ScriptedLLM([error], model=f"m{id(error)}")
+
+    with pytest.raises(ServerError):
+        FallbackLLM([failing(ServerError("a")), failing(ServerError("b"))], on=moves_on).completion(
+            "x"
+        )
+    assert asked == ["ServerError"]  # not about the last one's
+    with pytest.raises(Cancelled):
+        FallbackLLM([failing(Cancelled("a")), failing(ServerError("b"))], on=moves_on).completion(
+            "x"
+        )
+    assert asked == ["ServerError"]

@@ -41,6 +41,7 @@ from holdfast.errors import (
     NotFound,
     RuntimeFault,
     StoreError,
+    UnreadableEvent,
 )
 from holdfast.remote import follower, server_client
 from holdfast.remote.failures import failure, named
@@ -854,3 +855,11 @@ def test_wait_returns_at_rest_and_at_its_timeout() -> None:
         with pytest.raises(ConversationBusy):
             conversation.run()
         conversation.close()
+
+
+def test_an_event_that_cannot_be_stored_is_told_by_its_class() -> None:
+    error = failure(
+        422, b'{"error": {"type": "UnreadableEvent", "message": "no"}}', "http://s", "x"
+    )
+    assert type(error) is UnreadableEvent
+    assert str(error) == "no"

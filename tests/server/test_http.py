@@ -18,11 +18,13 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+from holdfast import Agent, LocalRuntime, ScriptedLLM
 from holdfast.errors import RuntimeFault
 from holdfast.server.guard import Quota
 from tests.agent_servers import Reply, Serving
 from tests.leftovers import Owned
 from tests.serve_process import ServeProcess
+from tests.server.test_host import request
 from tests.waiting import until
 
 
@@ -773,3 +775,18 @@ def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared
     selected, count = map(int, re.findall(r"Selected: (\d+)/(\d+)", ended.stdout)[0])
     assert count - selected <= 2, ended.stdout[:2000]
     assert count > 35
+
+
+def test_a_decision_with_an_empty_call_id_is_about_no_call(server: Serving) -> None:
+    calls = [("terminal", {"command": "echo a"}), ("terminal", {"command": "echo b"})]
+    agent = Agent(ScriptedLLM([calls, "done"]), LocalRuntime().tools, confirm="always")
+    path = f"/api/conversations/{server.host.create('default', request(agent)).id}"
+    server.ask("POST", f"{path}/start")
+    server.ask("POST", f"{path}/messages", {"text": "go"})
+    until(lambda: server.ask("GET", path).json["status"] == "waiting_for_confirmation")
+    for decision in ("approve", "reject"):
+        reply = server.ask("POST", f"{path}/{decision}", {"callId": ""})
+        assert (reply.status, reply.json["error"]["type"]) == (409, "NotPending")
+    assert server.ask("GET", path).json["status"] == "waiting_for_confirmation"
+    assert server.ask("POST", f"{path}/approve", {}).status == 200
+    until(lambda: server.ask("GET", path).json["status"] == "finished")

@@ -642,3 +642,13 @@ def test_the_owners_lock_is_not_inherited_by_what_the_process_runs(path: Path) -
         finally:
             child.kill()
             child.wait()
+
+
+def test_a_read_of_a_store_that_was_moved_away_creates_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SQLiteStore(path)
+    store.acquire("x")
+    path.rename(tmp_path / "b.db")
+    with pytest.raises(StoreError):
+        store.read("x")
+    assert not path.exists()

@@ -100,3 +100,42 @@ def test_hooks_and_caps_of_the_manager_stand_around_them_too() -> None:
             if isinstance(event, ev.ToolCallFinished)
         )
     assert seen == ["plan", "look"]
+
+
+def test_a_shared_tool_replaced_while_definitions_are_made_is_not_remembered_as_it_was() -> None:
+    def shared(a: int) -> str:
+        """The first."""
+        return ""
+
+    def own() -> str:
+        """Its own."""
+        return ""
+
+    def newer(b: int) -> str:
+        """The second."""
+        return ""
+
+    manager = ToolManager([shared])
+    extended = manager.with_own_tools([Tool.from_function(own)])
+    catalogue: Any = manager._catalogue
+    real, races = catalogue.definitions, [True]
+
+    def definitions() -> Any:
+        found = real()
+        if races:  # another thread, between two reads
+            races.pop()
+            manager.replace(["shared"], [Tool.from_function(newer).renamed("shared")])
+        return found
+
+    catalogue.definitions = definitions
+    extended.definitions()
+    assert [one.description for one in extended.definitions()] == ["The second.", "Its own."]
+
+
+def test_own_tools_are_added_to_earlier_own_tools() -> None:
+    def tool_named(name: str) -> Tool:
+        return Tool(name, "", lambda: "")
+
+    manager = ToolManager([tool_named("a")]).with_own_tools([tool_named("b")])
+    extended = manager.with_own_tools([tool_named("c")])
+    assert [tool.name for tool in extended.list_tools()] == ["a", "b", "c"]

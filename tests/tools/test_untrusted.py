@@ -214,3 +214,20 @@ def test_the_form_of_a_question_is_bounded() -> None:
         complete_answer("the answer", form, {"a": "a" * 60 + "!"})
     with pytest.raises(ConfigurationError, match="takes too much work"):
         check_form({"type": "object", **chain(26, "allOf")})
+
+
+@pytest.mark.parametrize("anchors", [4_990, 5_000])
+def test_one_dynamic_reference_to_thousands_of_places_is_refused_before_it_is_followed(
+    anchors: int,
+) -> None:
+    schema = {
+        "$defs": {f"d{n}": {"$dynamicAnchor": "n"} for n in range(anchors)},
+        "properties": {f"p{n}": {"$dynamicRef": "#n"} for n in range(9_000)},
+    }
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnusableSchema, match=r"too much work|links"):
+            inspect_schema(schema)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000  # two gigabytes, if all are held
+    finally:
+        tracemalloc.stop()

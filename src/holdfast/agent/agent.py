@@ -414,7 +414,7 @@ class Agent:
         if head is None:
             if isinstance(state, Transcript):
                 raise ConfigurationError(
-                    "Agent.step: a transcript needs its head, the Agent event; or give a"
+                    "Agent.step: a transcript needs its head, the AgentConfigured event; or give a"
                     " ConversationState alone."
                 )
             with self.connections.held():

@@ -16,7 +16,7 @@ from holdfast import events as ev
 from holdfast.agent.arguments import is_number
 from holdfast.content import TextContent, ToolResult, Usage
 
-ABOUT = "damaged"  # `Message.about` of a stand-in
+ABOUT = "damaged"  # `MessageAdded.about` of a stand-in
 
 _LOST_TEXT = "The result of this call is lost: its record was damaged."
 LOST = ToolResult.failure(_LOST_TEXT, "unknown", meta={"outcome": "unknown"})

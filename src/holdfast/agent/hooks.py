@@ -189,7 +189,7 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
 
 class _CallChange(msgspec.Struct):
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    arguments: dict[str, Any] = {}
+    arguments: dict[Any, Any] = {}
 
 
 def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

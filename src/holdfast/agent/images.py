@@ -53,7 +53,7 @@ class _Picture(msgspec.Struct, frozen=True):
 
     @property
     def about(self) -> str:
-        """The `Message.about` of the picture's description."""
+        """The `MessageAdded.about` of the picture's description."""
         return f"{KIND}:{self.digest[:16]}"
 
 

@@ -227,7 +227,7 @@ class Activation:
 
     def __call__(self, situation: Situation) -> list[Addition]:
         """Return the skills and instructions that match the news and are not shown yet."""
-        fits: dict[str, str] = {}  # the reason of each match, by `Message.about`
+        fits: dict[str, str] = {}  # the reason of each match, by `MessageAdded.about`
         calls: list[ToolCall] = []
         for event in situation.news:
             if event.seq <= situation.seen:

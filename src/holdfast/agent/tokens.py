@@ -126,7 +126,8 @@ class Sizes(msgspec.Struct, eq=False):
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.AgentConfigured | None = None) -> Sizes:
         """Return the sizes of a journal, or of the part of a journal that is still shown. `before`
         is the `AgentConfigured` event that was in effect before the first of these events."""
-        found = cls(total=head(before), head=head(before))
+        size = head(before)
+        found = cls(total=size, head=size)
         for event in journal:
             found.feed(event)
         return found

@@ -50,6 +50,9 @@ class _Settings(NamedTuple):
     key: str | None
     variables: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        return f"_Settings({self.address!r})"  # key and variables are secrets
+
 
 def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server. Raises `UsageError`, `HoldfastError`."""

@@ -25,6 +25,7 @@ from holdfast.errors import (
     LimitExceeded,
     LLMError,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.store.budgets import DOLLAR, Amount, Budget, Reservation, Settlement, Shortage
 from holdfast.tools import Cancellation
 
@@ -45,14 +46,14 @@ _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 _USAGE_EVENTS = frozenset((ev.HistoryCondensed, ev.DecisionMade, ev.MessageAdded))
 
 
-class _Waiter(msgspec.Struct, eq=False):
+class _Waiter(ObjectStruct):
     """The place of one thread that waits for room in the budget of `root`."""
 
     root: str
     event: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
-class ReservationQueue(msgspec.Struct, eq=False):
+class ReservationQueue(ObjectStruct):
     """The threads of a tree that wait for room here, in order of arrival. Thread-safe."""
 
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -92,7 +93,7 @@ class ReservationQueue(msgspec.Struct, eq=False):
                         one.event.set()
 
 
-class Spending(msgspec.Struct, eq=False):
+class Spending(ObjectStruct):
     """The budgets of one open conversation: its own tree's, then those of its ancestors."""
 
     _journal: Journal
@@ -373,6 +374,7 @@ class Spending(msgspec.Struct, eq=False):
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
 
     def confirm_written(self, settled: Sequence[Settlement]) -> None:
+        """Forget settlements that the store has. Holds the lock of the journal."""
         if settled:
             self.due.clear()
             for one in settled:

@@ -13,7 +13,6 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast import events as ev
@@ -34,6 +33,7 @@ from holdfast.errors import (
     UnreadableEvent,
     WrongProcess,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
@@ -73,7 +73,7 @@ def _with_edit_note(result: ToolResult, call: ToolCall) -> ToolResult:
     return replace(result, content=(note, *result.content))
 
 
-class _Batch(msgspec.Struct, eq=False):
+class _Batch(ObjectStruct):
     """Calls that run side by side: those that have not begun, and the helper threads."""
 
     queue: deque[ToolCall]
@@ -117,7 +117,7 @@ class _Batch(msgspec.Struct, eq=False):
             helper.join()
 
 
-class Calls(msgspec.Struct, eq=False):
+class Calls(ObjectStruct):
     """The tool calls of one conversation, their threads, and the cleanups that tools registered.
 
     The loop calls `run` and `recover` on its thread; the rest is thread-safe.
@@ -134,6 +134,7 @@ class Calls(msgspec.Struct, eq=False):
     _cleaned: bool = False
 
     def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
+        """Write the start of an attempt. Only within a transaction."""
         journal = self._journal
         journal.add(
             ev.ToolCallStarted,
@@ -144,6 +145,8 @@ class Calls(msgspec.Struct, eq=False):
         )
 
     def write_refusal(self, call: ToolCall) -> None:
+        """Write the result of a call that an interrupt kept from starting. Only within a
+        transaction."""
         result = ToolResult.failure(INTERRUPTED, "cancelled")
         self._journal.add(ev.ToolCallFinished, call_id=call.id, result=result)
 
@@ -223,7 +226,7 @@ class Calls(msgspec.Struct, eq=False):
     def _run_one(
         self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
     ) -> bool:
-        """Run one call to its `ToolResult` event; return False if no further call may begin."""
+        """Run one call until its result; return False if no further call may begin."""
         journal = self._journal
         edited = False
         if not started:
@@ -456,11 +459,13 @@ class Calls(msgspec.Struct, eq=False):
             return _unknown(f" The reconcile function of {call.name!r} failed: {kind}: {error}")
 
     def refuse_queued(self) -> None:
+        """Write the refusal of all calls that were not started. Only within a transaction."""
         for item in self._journal.fold.open.values():
             if not item.attempt:
                 self.write_refusal(item.call)
 
     def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
+        """Write the rejection of calls. Only within a transaction."""
         by = "the user" if by == "user" else by
         text = REJECTED.format(by=by, reason=f": {reason}" if reason else "")
         for call in calls:

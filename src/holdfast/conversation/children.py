@@ -20,6 +20,7 @@ from holdfast.conversation.message_content import checked_content, content_of
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationBusy, HoldfastError, ToolCancelled
 from holdfast.events import AnyEvent
+from holdfast.object_struct import ObjectStruct
 from holdfast.store.namespaces import ReservingStore, id_beside
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Child(msgspec.Struct, frozen=True):
     forget: Callable[[], None] | None = None  # removes the callback of the call's cancellation
 
 
-class Children(msgspec.Struct, eq=False):
+class Children(ObjectStruct):
     """The children of one conversation that are open in this process. Thread-safe."""
 
     journal: Journal

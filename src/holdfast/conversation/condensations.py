@@ -6,8 +6,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.planning import room
@@ -15,6 +13,7 @@ from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ContextTooLong, UnreadableEvent
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_SHARE = 0.5  # of the present tokens that a condensation aims at
 
 
-class Condensations(msgspec.Struct, eq=False):
+class Condensations(ObjectStruct):
     """The condensations of one conversation. `trigger` is the number of tokens of a request from
     which it is condensed, None for never. The driving thread uses it."""
 

@@ -36,7 +36,6 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
-    ConfigurationError,
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
@@ -44,6 +43,7 @@ from holdfast.errors import (
     StoreError,
     ToolError,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.store import Summary
 from holdfast.store.namespaces import namespace_of
 
@@ -61,7 +61,7 @@ _INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of
 _PAGE_EVENTS = 200  # events of another conversation per read
 
 
-class Delegation(msgspec.Struct, eq=False):
+class Delegation(ObjectStruct):
     """The delegation of one conversation. Each child in the background has a thread that waits for
     its end. Thread-safe."""
 
@@ -528,7 +528,9 @@ class Delegation(msgspec.Struct, eq=False):
                 call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
                 self._reopen(self._call_context(call), delegates, id)
             return True
-        except (HoldfastError, ConfigurationError) as error:
+        except ReferenceError:  # the parent was dropped without a close
+            return False
+        except HoldfastError as error:
             self._journal.log(f"its child {id} could not be opened again: {error}")
             return False
 

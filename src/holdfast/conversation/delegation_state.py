@@ -127,10 +127,12 @@ class ChildOutcome(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, child: Conversation, agent: str) -> ChildOutcome:
         """Return the outcome of a child that is open here, or was just read."""
-        state, journal = child.state, child.hosting.journal
-        with journal.changed:
-            status, seq = effective_status(journal.fold), journal.fold.status_seq
-        return cls(child.id, agent, state, status, seq)
+        journal = child.hosting.journal
+        with journal.changed:  # once, so that state and status belong together
+            fold, status = journal.fold.copy(), child.status
+        # Without the events: an outcome is kept as long as the parent, and needs none.
+        state = ConversationState.of(child.id, status, fold, lambda _: ())
+        return cls(child.id, agent, state, effective_status(fold), fold.status_seq)
 
     def meta(self) -> dict[str, Any]:
         """Return the `meta` entry for a result about the child."""

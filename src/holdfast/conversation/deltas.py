@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.conversation.journal import Journal
 from holdfast.llm.completion import Delta, DeltaListener
+from holdfast.object_struct import ObjectStruct
 
 Listener = Callable[[Delta], object]
 
 
-class Deltas(msgspec.Struct, eq=False):
+class Deltas(ObjectStruct):
     """The listeners to the deltas of one conversation's model calls. Thread-safe."""
 
     _journal: Journal

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast import commands as cmd
@@ -27,6 +26,7 @@ from holdfast.errors import (
     NotPending,
     ToolError,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools.question_forms import complete_answer
 from holdfast.tools.results import clean
 
@@ -49,7 +49,7 @@ class UnfitCommand(ConfigurationError):
 REFUSALS = (ConfigurationError, Conflict)
 
 
-class CommandExecutor(msgspec.Struct, eq=False):
+class CommandExecutor(ObjectStruct):
     """Carries out the commands of one conversation. Thread-safe.
 
     `prepare` runs user code and takes no lock; `apply` runs within a transaction; `execute` does

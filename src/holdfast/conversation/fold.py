@@ -17,12 +17,13 @@ from holdfast.agent.tokens import Sizes
 from holdfast.content import ToolCall, Usage
 from holdfast.conversation import facts
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools.plans import PLAN
 
 _NO_USAGE = Usage()
 
 
-class OpenCall(msgspec.Struct, eq=False):
+class OpenCall(ObjectStruct):
     """A call without a result."""
 
     call: ToolCall
@@ -91,7 +92,7 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
     return found
 
 
-class Fold(msgspec.Struct, eq=False):
+class Fold(ObjectStruct):
     """The facts of a journal that the loop needs, updated event by event.
 
     The journal owns it and guards it by its lock. Each feature has a field with its facts, a
@@ -130,6 +131,7 @@ class Fold(msgspec.Struct, eq=False):
     pictures: facts.PictureFacts = facts.PictureFacts()
 
     def copy(self) -> Fold:
+        """Return a copy that later events do not change; without the sizes."""
         found = copy(self)
         found._uncounted = list(self._uncounted)
         found.sizes = None
@@ -394,6 +396,7 @@ class Fold(msgspec.Struct, eq=False):
 
 
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
+    """Return the fold of a journal, or of the tail that the loop needs."""
     found = Fold()
     found.take(journal)
     return found

@@ -33,6 +33,7 @@ from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
 from holdfast.llm.completion import Completion
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed
 from holdfast.tools.hooks import HOOK, BoundHook
@@ -53,6 +54,7 @@ class HookNote(msgspec.Struct, frozen=True):
     details: dict[str, Any] = {}
 
     def write(self, journal: Journal) -> None:
+        """Write the note. Only within a transaction."""
         journal.add(
             ev.NoteRecorded, about=f"hook:{self.hook}", text=self.text, details=self.details
         )
@@ -113,7 +115,7 @@ class ModelAnswer(msgspec.Struct, frozen=True):
         return {**fields, "usage": usage, "cost": cost, **more}
 
 
-class HookPoints(msgspec.Struct, eq=False):
+class HookPoints(ObjectStruct):
     """The hooks of one open conversation. Unless stated otherwise a method runs user code, so that
     its caller must not hold the journal's lock."""
 
@@ -231,6 +233,7 @@ class HookPoints(msgspec.Struct, eq=False):
         if hooked is None or not hooked.message:
             return HookedMessage(content, command.event_id, sender)
         with self._context.journal.changed:
+            self._context.check_open()  # a close that came before cancels no token of this message
             token = self._closed = self._closed or Cancellation()
         self._check_closed(token)
         what = "The message was not sent"

@@ -221,6 +221,7 @@ class Hosting:
 
     @property
     def resting(self) -> bool:
+        """True while the loop waits for something to do."""
         return self._loop.resting
 
     def at_rest(self) -> bool:
@@ -270,6 +271,7 @@ class Hosting:
         self.executor.execute(command)
 
     def send_first(self, content: tuple[Content, ...]) -> None:
+        """Send a message unless the conversation has one."""
         self.open()
         if self.journal.fold.message_seq:
             return
@@ -330,7 +332,7 @@ class Hosting:
                 self.executor.begin(resume=False)
             context = contextvars.copy_context()
             thread = threading.Thread(
-                target=lambda: context.run(self._drive, until_rest=False),
+                target=lambda: context.run(self._drive_thread),
                 name=f"holdfast-loop-{self.journal.id}",
                 daemon=True,
             )
@@ -359,7 +361,7 @@ class Hosting:
                     self.executor.begin(resume)
                 loop.thread = threading.current_thread()
                 loop.resting = False
-            contextvars.copy_context().run(self._drive, until_rest=True)
+            contextvars.copy_context().run(loop.drive, until_rest=True)
         except KeyboardInterrupt:
             self.journal.break_off()
             # closed, or the store is gone: nothing runs on anyway
@@ -368,13 +370,18 @@ class Hosting:
             raise
         finally:
             loop.leave()
+            self._finish_from_within()
 
-    def _drive(self, until_rest: bool) -> None:
+    def _drive_thread(self) -> None:
         try:
-            self._loop.drive(until_rest)
+            self._loop.drive(until_rest=False)
         finally:
-            if self._close_from_within:
-                self._finish(time.monotonic() + CLOSE_SECONDS)
+            self._finish_from_within()
+
+    def _finish_from_within(self) -> None:
+        """Finish a close that came from a call of the run that has ended now."""
+        if self._close_from_within:
+            self._finish(time.monotonic() + CLOSE_SECONDS)
 
     def interrupt(self) -> None:
         self.execute(Interrupt())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from holdfast import commands as cmd
 from holdfast.conversation.executor import REFUSALS, CommandExecutor, Effect, Prepared, detailed
 from holdfast.conversation.hook_points import HookPoints, journal_denial
@@ -15,10 +13,11 @@ from holdfast.errors import (
     HookDenied,
     StoreError,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.store import Posted
 
 
-class _Outcome(msgspec.Struct, eq=False):
+class _Outcome(ObjectStruct):
     """The outcome of a posted command, for the `waiting` callers that posted it."""
 
     waiting: int = 0
@@ -26,7 +25,7 @@ class _Outcome(msgspec.Struct, eq=False):
     error: HoldfastError | None = None
 
 
-class CommandInbox(msgspec.Struct, eq=False):
+class CommandInbox(ObjectStruct):
     """The inbox of one open conversation. Thread-safe."""
 
     _context: RunContext

@@ -21,6 +21,7 @@ from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.status import STATUSES
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
+from holdfast.object_struct import ObjectStruct
 from holdfast.processes import OwnerProcess
 from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary
 
@@ -41,7 +42,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Journal(msgspec.Struct, eq=False):
+class Journal(ObjectStruct):
     """The journal of one open conversation. Thread-safe.
 
     Reads the store at once, unless its events and their fold are `_known`; takes the lease at the
@@ -151,6 +152,7 @@ class Journal(msgspec.Struct, eq=False):
             return {_processes().OWNER: self._process_mark}
 
     def commands(self) -> list[Posted]:
+        """Return the inbox. Raises `Fenced` if the lease is lost."""
         with self.changed:
             return [] if self.lease is None or self.closed else self.store.commands(self.lease)
 
@@ -186,6 +188,7 @@ class Journal(msgspec.Struct, eq=False):
             return tuple(self.events[:seq])
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
+        """Return the events after `seq`. Holds the lock."""
         events = self.tail if seq >= self._condensed_count else self.events
         return events[seq - self._condensed_count :]
 
@@ -270,6 +273,7 @@ class Journal(msgspec.Struct, eq=False):
         self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
+        """Mark a command as done with the transaction that is open."""
         self._draft_extras = self._draft_extras or ([], [])
         self._draft_extras[0].append(posted.number)
 

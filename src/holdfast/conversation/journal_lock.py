@@ -1,4 +1,4 @@
-"""`Changed`: the lock of a journal, with a condition that is notified of every append."""
+"""`JournalLock`: the lock of a journal, with a condition that is notified of every append."""
 
 from __future__ import annotations
 

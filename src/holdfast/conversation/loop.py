@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.conversation import actions
@@ -23,13 +21,14 @@ from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConversationClosed, HoldfastError, StoreError
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.conversation.hosting import Hosting
 
 
-class Loop(msgspec.Struct, eq=False):
+class Loop(ObjectStruct):
     """The loop of one conversation. `drive` runs on one thread at a time; the rest is
     thread-safe."""
 
@@ -168,6 +167,7 @@ class Loop(msgspec.Struct, eq=False):
         self._view.rest()
 
     def leave(self) -> None:
+        """Record that this thread no longer drives. Idempotent."""
         with self.context.journal.changed:
             if self.thread is threading.current_thread():
                 self.thread = None

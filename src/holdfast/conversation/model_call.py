@@ -41,6 +41,7 @@ from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import names_blind_model, with_vision
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
 
@@ -55,7 +56,7 @@ class _Request(msgspec.Struct, frozen=True):
     reservation: str | None  # the key of what is reserved in the tree's budgets
 
 
-class ModelCall(msgspec.Struct, eq=False):
+class ModelCall(ObjectStruct):
     """The model calls of one conversation, one at a time, on the driving thread."""
 
     _context: RunContext
@@ -106,7 +107,8 @@ class ModelCall(msgspec.Struct, eq=False):
         )
 
     def _contribute(self) -> bool:
-        """Add the contributions of the agent's parts; return False if that failed, and the run."""
+        """Add the contributions of the agent's parts; return False if the model must not be
+        asked now."""
         context, journal = self._context, self._context.journal
         with journal.changed:
             contributed = self._contributed_seq

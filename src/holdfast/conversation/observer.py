@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError
+from holdfast.object_struct import ObjectStruct
 
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condensed
@@ -137,7 +138,7 @@ def observe(
     return Observed.of(given, journal.id, lambda: journal.fold)
 
 
-class Observed(msgspec.Struct, eq=False):
+class Observed(ObjectStruct):
     """The watches of one conversation. Events are queued under the journal's lock (`add`), and
     delivered once it is released (`tell`)."""
 

@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.content import Content, TextContent, ToolResult
-from holdfast.events import AnyEvent
-from holdfast.events import ToolCallFinished as ToolResultEvent
+from holdfast.events import AnyEvent, ToolCallFinished
 from holdfast.store import BLOBS, blob_id
 
 _HEAD = 0.7  # the beginning's part of the shown text, which says more than the end
@@ -65,7 +64,7 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
 
 def blobs_of(event: AnyEvent) -> list[str]:
     """Return the names of the blobs that an event refers to."""
-    entries: Any = event.result.meta.get(BLOBS) if isinstance(event, ToolResultEvent) else None
+    entries: Any = event.result.meta.get(BLOBS) if isinstance(event, ToolCallFinished) else None
     return (
         [entry["id"] for entry in cast("list[dict[str, Any]]", entries)]
         if isinstance(entries, list)

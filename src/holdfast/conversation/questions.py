@@ -15,6 +15,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.conversation.journal import Journal
 from holdfast.errors import ConfigurationError, ConversationClosed, NotPending, StoreError
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
@@ -30,7 +31,7 @@ LATE = "no answer within {timeout:g} s"
 TAKEN_BACK = "the question was withdrawn before it was answered"
 
 
-class _WaitingQuestion(msgspec.Struct, eq=False):
+class _WaitingQuestion(ObjectStruct):
     """A question that a call waits for. `values` are valid once `settled`; None declines."""
 
     question: ev.Question
@@ -45,7 +46,7 @@ class _WaitingQuestion(msgspec.Struct, eq=False):
         self.woken.set()
 
 
-class UserQuestions(msgspec.Struct, eq=False):
+class UserQuestions(ObjectStruct):
     """The questions of one conversation's calls. `ask` blocks a call's thread. Thread-safe."""
 
     _journal: Journal
@@ -208,7 +209,7 @@ class UserQuestions(msgspec.Struct, eq=False):
         if question_id is None and live:
             raise ConfigurationError(f"Several questions wait for an answer; say which.{listed}")
         if question_id is None:
-            raise NotPending("No question waits for an answer; say which.")
+            raise NotPending("No question waits for an answer.")
         raise NotPending(f"Question {question_id!r} does not wait for an answer.{listed}")
 
     def _pending(self, question_id: str) -> bool:

@@ -3,19 +3,18 @@ journal."""
 
 from __future__ import annotations
 
-import msgspec
-
 from holdfast import events as ev
 from holdfast.agent.view import View
 from holdfast.conversation.journal import Journal
 from holdfast.llm.transcript import Transcript
+from holdfast.object_struct import ObjectStruct
 
 # A conversation at rest keeps the bytes of its view only if it has more items than this. A shorter
 # one is rebuilt in 0.2 ms, and most open conversations are short and at rest.
 MIN_CACHED_ITEMS = 64
 
 
-class RequestView(msgspec.Struct, eq=False):
+class RequestView(ObjectStruct):
     """The view of a journal. The driving thread uses it, under the journal's lock."""
 
     _journal: Journal

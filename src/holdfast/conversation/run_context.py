@@ -23,6 +23,7 @@ from holdfast.errors import (
     OutputInvalid,
     UnreadableEvent,
 )
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
 
@@ -39,7 +40,7 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
 )
 
 
-class RunContext(msgspec.Struct, eq=False):
+class RunContext(ObjectStruct):
     """The shared parts of one open conversation. The journal's lock guards them.
 
     `agent` answers now, under the name `agent_name`.
@@ -98,6 +99,7 @@ class RunContext(msgspec.Struct, eq=False):
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def check_open(self) -> None:
+        """Raise `ConversationClosed` if the conversation closes."""
         if self.closing:
             raise self.journal.closed_error()
 

@@ -12,9 +12,9 @@ from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import AssistantReplied
 from holdfast.tools.callables import refuse_async
 
-# This must be the identical object that `events.AssistantReplied` has as its default. msgspec
-# omits only
-# that object from JSON; any other empty Raw is written as no bytes at all, which is invalid JSON.
+# This must be the identical object that `events.AssistantReplied` has as its default. msgspec omits
+# only that object from JSON; any other empty Raw is written as no bytes at all, which is invalid
+# JSON.
 NO_NATIVE: msgspec.Raw = next(
     field.default for field in msgspec.structs.fields(AssistantReplied) if field.name == "native"
 )

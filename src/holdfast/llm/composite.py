@@ -189,8 +189,8 @@ class FallbackLLM(_Composite):
                     isinstance(error, errors.Cancelled) or call.cancelled or name == names[-1]
                 )
                 on = self._moves_on
-                moves_on = isinstance(error, on) if isinstance(on, tuple) else on(error)
-                if is_final or not moves_on:
+                # A function of the user's is asked only about an error that decides something.
+                if is_final or not (isinstance(error, on) if isinstance(on, tuple) else on(error)):
                     for before, earlier in failures:
                         kind = type(earlier).__name__
                         error.add_note(f"Before that {before} failed: {kind}: {earlier}")

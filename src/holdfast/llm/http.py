@@ -343,6 +343,9 @@ class _Server(NamedTuple):
     port: int
     authorization: str  # the header line for a proxy's credentials
 
+    def __repr__(self) -> str:
+        return f"_Server({self.host!r}, {self.port})"
+
 
 def _split(argument: str, url: str, schemes: tuple[str, ...]) -> _Server:
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)

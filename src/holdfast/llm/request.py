@@ -105,8 +105,10 @@ def request_hash(wire: Wire, model: str, transcript: Transcript, head: AgentConf
 
 
 def _frame_of(head: AgentConfigured, transcript: Transcript, target: RequestTarget) -> RequestFrame:
+    # The frame decides about pictures, whichever model's parameters are in `head`.
+    sees = target.parameters.get(IMAGES_PARAMETER) is not False
     return transcript.cached(
-        target.cache_key or f"{target.wire.name} {target.model}",
+        f"{target.cache_key or f'{target.wire.name} {target.model}'} {sees}",
         head,
         lambda: make_frame(target, head.system_prompt, head.tools, head.id),
     )

@@ -261,8 +261,8 @@ class Transcript:
             parts = item if type(item) is tuple else ()
             if [type(part) for part in parts] != [ToolCall, ToolResult]:
                 raise ConfigurationError(
-                    "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
-                    f" ToolResult) pairs, not {item!r}."
+                    "A transcript takes messages, answers (AssistantReplied, Completion) and"
+                    f" (ToolCall, ToolResult) pairs, not {item!r}."
                 )
         if isinstance(item, Answer):
             self.last_answer = item

@@ -144,7 +144,7 @@ def with_vision(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_vision(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters without the entries of `with_sight`. Once the journal has recorded
+    """Return the parameters without the entries of `with_vision`. Once the journal has recorded
     which models have vision, the journal decides."""
     unmarked = {key: value for key, value in parameters.items() if key != IMAGES_PARAMETER}
     return _map_routes(unmarked, lambda _, inner: without_vision(inner))

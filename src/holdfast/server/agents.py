@@ -12,6 +12,7 @@ import msgspec
 from holdfast.agent.agent import Agent
 from holdfast.agent.serial_form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.object_struct import ObjectStruct
 from holdfast.runtime import LocalRuntime
 from holdfast.server import forms
 from holdfast.server.feed import Feeds
@@ -117,7 +118,7 @@ def build_agent(
     return BuiltAgent(agent, tools, standings, learned.warnings)
 
 
-class Agents(msgspec.Struct, eq=False):
+class Agents(ObjectStruct):
     """Builds agents and opens conversations with them, in this process or in worker
     processes. Thread-safe; blocking."""
 
@@ -132,9 +133,6 @@ class Agents(msgspec.Struct, eq=False):
     observers: Sequence[Observer]
     elsewhere: WorkerObservations | None
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
-
-    def __repr__(self) -> str:
-        return "Agents()"  # the variables are secrets
 
     def open(self, id: str) -> OpenConversation:
         """Open the conversation with this store id. Raises `ConversationNotFound`, and the error

@@ -23,6 +23,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.events import AnyEvent
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.outgoing import (
     AllowedHosts,
     DeliveryOutcome,
@@ -83,7 +84,7 @@ class _Ended(Exception):
     """The receiver accepts no further messages."""
 
 
-class _Lane(msgspec.Struct, eq=False):
+class _Lane(ObjectStruct):
     """One webhook's progress through one conversation. Belongs to the loop's thread, except
     `ended`."""
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-import msgspec
-
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.answers import refusal
 from holdfast.server.sockets import is_loopback
 
@@ -56,7 +55,7 @@ class RequestRefused(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class _KeyUse(msgspec.Struct, eq=False):
+class _KeyUse(ObjectStruct):
     """The present use of one key."""
 
     left: float  # tokens: requests that may arrive at once

@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.errors import HoldfastError, StoreError, TooMany
+from holdfast.object_struct import ObjectStruct
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -24,7 +23,7 @@ _log = logging.getLogger("holdfast")
 _CLOSE_SECONDS = 5.0  # time for an open conversation to stop
 
 
-class _Entry(msgspec.Struct, eq=False):
+class _Entry(ObjectStruct):
     """One open conversation. `opened` completes when opening succeeds or fails. `parked` is set
     when the conversation is closed again."""
 

@@ -24,10 +24,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.http1 import parse_head
+from holdfast.object_struct import ObjectStruct
 
 _MAX_URL_CHARACTERS = 2000
 _MAX_HEAD_BYTES = 65536
@@ -175,7 +174,7 @@ class _Connection(NamedTuple):
         self.writer.transport.abort()
 
 
-class WebhookSender(msgspec.Struct, eq=False):
+class WebhookSender(ObjectStruct):
     """Sends to one destination. Belongs to its event loop's thread. `lookups` limits the parallel
     name lookups of one tenant; `timeout` is in seconds."""
 
@@ -185,9 +184,6 @@ class WebhookSender(msgspec.Struct, eq=False):
     tls: ssl.SSLContext | None
     timeout: float
     idle: list[_Connection] = []
-
-    def __repr__(self) -> str:
-        return f"WebhookSender({self.place.authority!r})"  # the target may hold a token
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> DeliveryOutcome:
         """Send one POST within the timeout and return the outcome. Does not raise."""

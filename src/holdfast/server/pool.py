@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-import msgspec
+from holdfast.object_struct import ObjectStruct
 
 _log = logging.getLogger("holdfast")
 
@@ -17,7 +17,7 @@ LINGER_SECONDS = 5.0  # an idle thread waits this long for more work
 QUANTUM_SECONDS = 1.0
 
 
-class _Run(msgspec.Struct, eq=False):
+class _Run(ObjectStruct):
     """One conversation that is driven by a thread."""
 
     id: str

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
+from holdfast.object_struct import ObjectStruct
 from holdfast.server.claims import Claims
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.pool import RunPool
@@ -46,7 +45,7 @@ _TICK_SECONDS = 1.0  # the period of the timer
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
 
-class _Fault(msgspec.Struct, eq=False):
+class _Fault(ObjectStruct):
     """The error that prevents a conversation from being driven. `again` is the time of the next
     attempt."""
 

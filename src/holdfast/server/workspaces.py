@@ -10,14 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
+from holdfast.object_struct import ObjectStruct
 from holdfast.runtime import LocalRuntime
 from holdfast.server.limits import Bounds, checked_id
 
 
-class _Open(msgspec.Struct, eq=False):
+class _Open(ObjectStruct):
     lock: threading.Lock  # held while the runtime is created
     runtime: LocalRuntime | None = None
     users: int = 0

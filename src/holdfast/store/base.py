@@ -224,7 +224,7 @@ class Store(Protocol):
 
     def commands(self, lease: Lease) -> list[Posted]:
         """Return the commands that are not done yet, in order. A command that cannot be decoded is
-        an `Unreadable`. A command of a newer version is left out. Raises `Fenced`."""
+        an `UnreadableCommand`. A command of a newer version is left out. Raises `Fenced`."""
         ...
 
     # --- conversations ---

@@ -149,7 +149,8 @@ class ReadConnection:
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._db is None:
-            self._db = connect(self._path, self._timeout)
+            # rw: a store that was moved away is not created anew, as an empty file
+            self._db = connect(self._path, self._timeout, "mode=rw")
         return work(self._db)
 
     def version(self) -> object:

@@ -68,7 +68,14 @@ class _Ledger(Ledger):
             for key, held in self._held.items()
             if root in held and not self._lives(held[root][1])
         ]
-        return [self._held[key].pop(root)[0] for key in dead]
+        return [self._pop(key, root) for key in dead]
+
+    def _pop(self, key: str, root: str) -> Amount:
+        held = self._held[key]
+        amount, _ = held.pop(root)
+        if not held:
+            del self._held[key]
+        return amount
 
     def _lives(self, lease: Lease) -> bool:
         record = self._records.get(lease.conversation_id)
@@ -76,8 +83,8 @@ class _Ledger(Ledger):
 
     def forget(self, root: str) -> None:
         if self._accounts.pop(root, None) is not None:
-            for held in self._held.values():
-                held.pop(root, None)
+            for key in [key for key, held in self._held.items() if root in held]:
+                self._pop(key, root)
 
 
 class MemoryStore(Store):

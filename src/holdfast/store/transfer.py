@@ -86,7 +86,7 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     the errors of `store.read`.
 
     An event is one line, byte for byte as the store has it. Line ends inside an event that was
-    kept in its original form are removed. A `DamagedEvent` event whose bytes are no line of JSON is
+    kept in its original form are removed. A `DamagedEvent` whose bytes are no line of JSON is
     written with its bytes in base64.
     """
     found = next((entry for entry in store.list() if entry.id == id), None)

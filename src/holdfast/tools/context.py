@@ -56,7 +56,9 @@ class Cancellation:
             try:
                 callback()
             except Exception:
-                _log.exception("A cancellation callback failed: %r", callback)
+                # not its repr: a bound method or a partial shows its object
+                name = getattr(callback, "__qualname__", type(callback).__name__)
+                _log.exception("A cancellation callback failed: %s", name)
 
     def add_callback(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Run `callback` at the cancel, or now if it is set. Returns a function to remove it."""
@@ -229,7 +231,7 @@ class ToolContext:
         self.outputs = outputs
         self.spawns = spawns
         self.loop = None
-        # Returns the conversation's delegates (`agent.delegation.Team`).
+        # Returns the conversation's delegates (`agent.delegation.Delegates`).
         self.team = team
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()

@@ -27,6 +27,7 @@ from holdfast.tools.results import cut
 MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
 MAX_EXPANSION = 5_000  # subschemas applied to one value through `$ref`, `allOf` and the like
+_MAX_LINKS = 1_000_000  # references followed in an inspection, which takes a second
 
 # One step is one keyword applied to one value, 4 to 11 microseconds.
 _STEPS = 50_000
@@ -195,6 +196,7 @@ class _Inspection:
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
         self._id_key = "id" if "draft-04" in str(root.get("$schema")) else "$id"
+        self._links = 0  # found so far; one dynamic reference may lead to thousands of places
         self._walk(_Place(root, "", ""))
 
     def _walk(self, start: _Place) -> None:
@@ -243,6 +245,9 @@ class _Inspection:
                     targets += self._dynamic.get(reference.partition("#")[2], [])
             elif not isinstance(target, bool):
                 self.missing.add(reference)
+        self._links += len(targets)
+        if self._links > _MAX_LINKS:
+            raise UnusableSchema(f"has more than {_MAX_LINKS:,} links between its subschemas")
         return targets
 
     def _target(self, reference: str, base: str) -> Any:

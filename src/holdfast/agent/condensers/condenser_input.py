@@ -15,6 +15,7 @@ from holdfast.agent.planning import without_plan
 from holdfast.agent.tokens import Sizes
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ContextTooLong
+from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 
 
@@ -44,7 +45,7 @@ class Piece(msgspec.Struct, frozen=True):
         return isinstance(event, ev.MessageAdded) and event.sender == "user" and not self.summary
 
 
-class CondenserInput(msgspec.Struct, dict=True, eq=False):
+class CondenserInput(ObjectStruct, dict=True):
     """A conversation to shorten.
 
     Args:

@@ -57,5 +57,5 @@ def preload() -> None:
         conversation.run()
     if (threads := threading.active_count()) > 1:
         raise RuntimeError(
-            f"the rehearsal left {threads - 1} threads running, which a fork would lack"
+            f"preparing the fork server left {threads - 1} threads running, which a fork would lack"
         )
