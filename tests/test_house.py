@@ -21,6 +21,7 @@ ORDER = [
     "processes",
     "temporary",
     "content",
+    "answer",
     "events",
     "commands",
     "tools",

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent, Limits, StuckDetector
     from holdfast.agent.condensers import LLMCondenser, ToolOutputCondenser
     from holdfast.agent.load import load_agent
-    from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
+    from holdfast.content import (
+        FileContent,
+        ImageContent,
+        Message,
+        TextContent,
+        ToolCall,
+        ToolResult,
+    )
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import RunFailed, ToolError
     from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
@@ -40,7 +47,7 @@ _ROOMS = {
     "agent": ("Agent", "Limits", "StuckDetector"),
     "agent.condensers": ("LLMCondenser", "ToolOutputCondenser"),
     "agent.load": ("load_agent",),
-    "content": ("ImageContent", "Message", "TextContent", "ToolCall", "ToolResult"),
+    "content": ("FileContent", "ImageContent", "Message", "TextContent", "ToolCall", "ToolResult"),
     "conversation": ("Conversation", "ConversationState", "ConversationStatus"),
     "errors": ("RunFailed", "ToolError"),
     "llm": ("FallbackLLM", "LLM", "RecordedLLM", "RouterLLM", "ScriptedLLM"),
@@ -71,6 +78,7 @@ __all__ = [
     "ConversationState",
     "ConversationStatus",
     "FallbackLLM",
+    "FileContent",
     "Hook",
     "ImageContent",
     "LLMCondenser",

@@ -7,6 +7,7 @@ camelCase on the wire. Tool results are the MCP output format (Model Context Pro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -81,6 +82,84 @@ class AudioContent(_Media, frozen=True, tag_field="type", tag="audio"):
     mime_type: str = msgspec.field(default_factory=lambda: "audio/wav")
 
 
+_KINDS = {"image": "image", "audio": "audio", "video": "video"}
+
+
+class FileContent(Data, frozen=True, tag_field="type", tag="file"):
+    """A picture, a document, sound, a video or another file for the model to look at.
+
+    Exactly one of these says where it is:
+
+    - `data`: its bytes (base64 in JSON).
+    - `url`: an address that the provider fetches: `https:`, or a provider's own form such as
+      `gs:`.
+    - `file_id`: the id of a file that was uploaded to the provider.
+
+    `mime_type` says what it is, such as `application/pdf`; with a `url` it may be left out if the
+    address ends in a known suffix. `name` is the file's name for the model. `provider` limits an
+    id or an address to one provider, by the name that stands before a model's ("anthropic"); a
+    model of another one is given a note in its place.
+    """
+
+    data: bytes = b""
+    mime_type: str = ""
+    url: str = ""
+    file_id: str = ""
+    name: str = ""
+    provider: str = ""
+
+    def __post_init__(self) -> None:
+        values: dict[str, Any] = msgspec.structs.asdict(self)
+        for field, value in values.items():
+            kind = bytes if field == "data" else str
+            if not isinstance(value, kind):
+                raise ConfigurationError(
+                    f"FileContent: {field} takes {kind.__name__}, not {type(value).__name__}."
+                )
+        if sum(1 for place in (self.data, self.url, self.file_id) if place) != 1:
+            raise ConfigurationError(
+                "FileContent takes exactly one of data (bytes that are not empty), url and file_id."
+            )
+        if self.data and not self.mime_type:
+            raise ConfigurationError(
+                "FileContent: data needs a mime_type such as 'application/pdf'."
+                " FileContent.from_path takes it from the file's suffix."
+            )
+        if self.url and not self.mime_type:
+            guessed = _mime_type(self.url.partition("?")[0].partition("#")[0])
+            msgspec.structs.force_setattr(self, "mime_type", guessed)
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], mime_type: str = "") -> FileContent:
+        """Return the file at `path` with its bytes, which are read now. Without a `mime_type` and
+        a known suffix it is `text/plain` if it is UTF-8, else `application/octet-stream`. Raises
+        `OSError` if it cannot be read, and `ConfigurationError` if it is empty."""
+        with open(path, "rb") as file:
+            data = file.read()
+        name = str(os.path.basename(path))
+        return cls(data, mime_type or _mime_type(name) or _kind_of(data), name=name)
+
+    @property
+    def kind(self) -> Literal["image", "audio", "video", "document"]:
+        """What the file is, by its MIME type; `document` if that says nothing."""
+        return cast("Any", _KINDS.get(self.mime_type.partition("/")[0].lower(), "document"))
+
+
+def _mime_type(name: str) -> str:
+    from mimetypes import MimeTypes  # loaded late: few programs send files
+
+    # An instance of its own: the module's functions read the machine's tables.
+    return MimeTypes().guess_type(name, strict=False)[0] or ""
+
+
+def _kind_of(data: bytes) -> str:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    return "text/plain"
+
+
 class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
     """A resource that a tool names but does not include."""
 
@@ -102,10 +181,10 @@ class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
             )
 
 
-Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+Content = TextContent | ImageContent | AudioContent | FileContent | ResourceLink | EmbeddedResource
 ContentLike = str | Content | Mapping[str, Any] | Iterable[Content | Mapping[str, Any]]
 
-_BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+BLOCKS = (TextContent, ImageContent, AudioContent, FileContent, ResourceLink, EmbeddedResource)
 
 
 def blocks(content: ContentLike) -> tuple[Content, ...]:
@@ -116,7 +195,7 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
         found = cast("tuple[Any, ...]", content)
     elif isinstance(content, str):
         return (TextContent(content),) if content else ()
-    elif isinstance(content, _BLOCKS):
+    elif isinstance(content, BLOCKS):
         return (content,)
     elif isinstance(content, dict) and "type" in content:
         return (_block_of(content),)
@@ -129,7 +208,7 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
     if any(type(block) is dict for block in found):
         found = tuple([_block_of(block) if isinstance(block, dict) else block for block in found])
     for block in found:
-        if not isinstance(block, _BLOCKS):
+        if not isinstance(block, BLOCKS):
             raise ConfigurationError(
                 "content takes a str, a content block or a list of blocks, not a list with"
                 f" {block!r}."
@@ -212,14 +291,23 @@ class Message(Data, frozen=True):
 
 
 class Usage(Data, frozen=True):
-    """Tokens of one model call, or a sum of them. `input_tokens` includes the cached ones,
-    `output_tokens` the reasoning."""
+    """Tokens of one model call, or a sum of them.
+
+    `input_tokens` includes the cached ones, those written to the cache, and those of sound and
+    pictures; `output_tokens` includes the reasoning, sound and pictures. `cache_write_1h_tokens`
+    are the part of `cache_write_tokens` that the cache keeps for an hour.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    input_audio_tokens: int = 0
+    output_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    output_image_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -228,6 +316,11 @@ class Usage(Data, frozen=True):
             self.cached_input_tokens + other.cached_input_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+            self.input_audio_tokens + other.input_audio_tokens,
+            self.output_audio_tokens + other.output_audio_tokens,
+            self.input_image_tokens + other.input_image_tokens,
+            self.output_image_tokens + other.output_image_tokens,
         )
 
 
@@ -308,7 +401,7 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
             msgspec.structs.force_setattr(self, "content", blocks(self.content))
         else:
             for block in self.content:
-                if type(block) not in _BLOCKS:
+                if type(block) not in BLOCKS:
                     blocks(self.content)
 
     @property

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, text_of
 from holdfast.content import ToolResult as Result
 from holdfast.errors import UnreadableEvent
@@ -141,14 +142,16 @@ class MessageAdded(Event, frozen=True, tag="message"):
         return text_of(self.content)
 
 
-class AssistantReplied(Event, frozen=True, tag="assistant"):
+class AssistantReplied(Event, HasDetails, frozen=True, tag="assistant"):
     """One answer of the model.
 
     `based_on` is the last seq that its request contained. `native` is the provider's own form
     (of the wire `wire`) where it has more than the fields here. `duration` is in seconds, `cost`
     in US dollars if it was counted. `request_hash` identifies the request in a replay. `route`
     names the model of a composite that answered. `notes` list the parts that its request left
-    out because they belonged to another provider. `host` is the server that answered.
+    out because they belonged to another provider. `host` is the server that answered. `details`
+    are citations, refusals and other parts that only some answers have; each is an attribute of
+    the event, too.
     """
 
     text: str = ""
@@ -167,6 +170,7 @@ class AssistantReplied(Event, frozen=True, tag="assistant"):
     route: str = ""
     notes: tuple[str, ...] = ()
     host: str = ""
+    details: AnswerDetails | None = None
 
     def __post_init__(self) -> None:
         # msgspec omits a default by identity. Any other empty Raw would be written as `"native":,`,
@@ -619,7 +623,7 @@ def _free_form(event: AnyEvent | Event) -> list[Any]:
     """Return the parts of an event that have no schema."""
     match event:
         case AssistantReplied():
-            return [call.arguments for call in event.calls]
+            return [*[call.arguments for call in event.calls], event.details]
         case ToolCallFinished():
             result = event.result
             return [result.meta, result.structured_content, *_resources(result.content)]

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import AssistantReplied
 from holdfast.tools.callables import refuse_async
@@ -20,7 +21,7 @@ NO_NATIVE: msgspec.Raw = next(
 )
 
 
-class Completion(Data, frozen=True):
+class Completion(Data, HasDetails, frozen=True):
     """One answer of a model.
 
     Content:
@@ -32,6 +33,8 @@ class Completion(Data, frozen=True):
       `content_filter`, `pause` (the provider expects a further request to continue), or the
       provider's own word for any other reason.
     - `native`: the provider's own message, kept only if it holds more than these fields.
+    - `details`: citations, refusals, generated pictures and other parts that only some answers
+      have. Each is an attribute of the completion, too: `completion.citations`.
 
     Origin and cost:
 
@@ -61,6 +64,7 @@ class Completion(Data, frozen=True):
     notes: tuple[str, ...] = ()
     cost: float | None = None
     host: str = ""
+    details: AnswerDetails | None = None
 
 
 class Delta(msgspec.Struct, frozen=True):

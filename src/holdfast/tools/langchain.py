@@ -20,6 +20,7 @@ from holdfast.content import (
     Content,
     EmbeddedResource,
     ErrorInfo,
+    FileContent,
     ImageContent,
     ResourceLink,
     TextContent,
@@ -321,6 +322,11 @@ def _block_of(block: Content) -> dict[str, Any]:
             return _media("image", base64.b64encode(data).decode(), mime_type)
         case AudioContent(data, mime_type):  # tool messages have no audio blocks
             return _media("file", base64.b64encode(data).decode(), mime_type)
+        case FileContent():
+            if block.data:
+                kind = block.kind if block.kind == "image" else "file"
+                return _media(kind, base64.b64encode(block.data).decode(), block.mime_type)
+            text = block.url or f"(file {block.file_id})"
         case ResourceLink():
             text = f"{block.name}: {block.uri}" if block.name else block.uri
         case EmbeddedResource(resource):

@@ -8,10 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import (
-    AudioContent,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
+    BLOCKS,
     TextContent,
     ToolResult,
 )
@@ -20,8 +17,6 @@ from holdfast.nesting import MAX_DEPTH, too_deep
 
 # The key in a result's meta of a run's output (`Agent(output_type=)`), which is never shortened.
 OUTPUT = "holdfast/output"
-
-_BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 
 def as_result(tool: str, value: Any) -> ToolResult:
@@ -38,10 +33,10 @@ def as_result(tool: str, value: Any) -> ToolResult:
         return ToolResult((TextContent(clean(str.__str__(value))),))
     if isinstance(value, ToolResult):
         return _normalized(tool, value)
-    if isinstance(value, _BLOCKS):
+    if isinstance(value, BLOCKS):
         return _normalized(tool, ToolResult((value,)))
     items = cast("list[Any]", value) if isinstance(value, list | tuple) else []
-    if any(isinstance(item, _BLOCKS) for item in items):
+    if any(isinstance(item, BLOCKS) for item in items):
         blocks = [TextContent(item) if isinstance(item, str) else item for item in items]
         try:
             return _normalized(tool, ToolResult(tuple(blocks)))

@@ -11,6 +11,7 @@ from holdfast.content import (
     AudioContent,
     Content,
     EmbeddedResource,
+    FileContent,
     ImageContent,
     ResourceLink,
     TextContent,
@@ -39,6 +40,9 @@ def as_text(block: Content, images: bool = False) -> str:
             return ""
         case ImageContent() | AudioContent():
             return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
+        case FileContent():
+            named = block.name or block.url or block.file_id
+            return f"[{block.mime_type or 'file'} {named}, not shown]"
         case ResourceLink():
             return f"[{block.name or 'resource'}: {block.uri}]"
         case EmbeddedResource():

@@ -1,0 +1,159 @@
+"""The parts of a model's answer beyond its text, its reasoning and its calls.
+
+Several providers return these, each in its own form; a wire translates them into the types here.
+Everything else that a provider says and a user may want is in `provider_details`, under the
+provider's own names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from holdfast.content import Content, Data
+
+
+class TextPart(Data, frozen=True):
+    """One of several texts of an answer. `phase` is `commentary` (said before the model goes on
+    working), `final` (its answer), or "" if the provider does not tell them apart."""
+
+    text: str
+    phase: str = ""
+
+
+class Citation(Data, frozen=True):
+    """A source that a model names for a part of its answer.
+
+    `url` is the address of the source; `source` is the id or the position of a file, a document or
+    a search result that has none. `quote` is the cited text of the source. `start` and `end` are
+    offsets in characters of the answer's `text`: the part that the source supports, if the provider
+    says it. `details` are the provider's other fields (pages, block numbers).
+    """
+
+    url: str = ""
+    title: str = ""
+    quote: str = ""
+    source: str = ""
+    start: int | None = None
+    end: int | None = None
+    details: dict[str, Any] = {}
+
+
+class ServerToolCall(Data, frozen=True):
+    """A tool call that the provider ran itself: a web search, code that it executed, a call of an
+    MCP server. `output` is the provider's JSON without parts that only it can read; None if the
+    answer has no result yet."""
+
+    name: str
+    id: str = ""
+    arguments: Any = None
+    output: Any = None
+    is_error: bool = False
+
+
+class TokenLogprob(Data, frozen=True):
+    """The natural logarithm of a token's probability; `top` are the most likely tokens there."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+class AnswerDetails(Data, frozen=True):
+    """The parts of an answer that only some answers have.
+
+    - `parts`: the answer's texts, if the provider has several.
+    - `citations`, `server_calls`, `media` (generated pictures, sound and files).
+    - `refusal`: the text with which the model refused to answer.
+    - `logprobs`: of each token, if they were requested.
+    - `service_tier`, `stop_sequence`: as the provider names them.
+    - `filters`: results of moderation and content filters, in the provider's JSON.
+    - `provider_cost`: the price in USD, according to the provider.
+    - `container`: the id of the container in which the provider runs code.
+    - `provider_details`: everything else, under the provider's own names.
+    """
+
+    parts: tuple[TextPart, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    server_calls: tuple[ServerToolCall, ...] = ()
+    media: tuple[Content, ...] = ()
+    refusal: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    service_tier: str = ""
+    stop_sequence: str = ""
+    filters: tuple[dict[str, Any], ...] = ()
+    provider_cost: float | None = None
+    container: str = ""
+    provider_details: dict[str, Any] = {}
+
+
+_NONE = AnswerDetails()
+
+
+class HasDetails:
+    """The attributes of `AnswerDetails`, readable on an answer that may have none."""
+
+    __slots__ = ()
+
+    def _known_details(self) -> AnswerDetails:
+        return cast("Any", self).details or _NONE
+
+    @property
+    def parts(self) -> tuple[TextPart, ...]:
+        """The texts of the answer: one, unless the provider has several."""
+        text = cast("Any", self).text
+        return self._known_details().parts or ((TextPart(text),) if text else ())
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the model names."""
+        return self._known_details().citations
+
+    @property
+    def server_calls(self) -> tuple[ServerToolCall, ...]:
+        """The tool calls that the provider ran itself."""
+        return self._known_details().server_calls
+
+    @property
+    def media(self) -> tuple[Content, ...]:
+        """Pictures, sound and files that the model generated."""
+        return self._known_details().media
+
+    @property
+    def refusal(self) -> str:
+        """The text with which the model refused to answer, or ""."""
+        return self._known_details().refusal
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The probability of each token, if it was requested."""
+        return self._known_details().logprobs
+
+    @property
+    def service_tier(self) -> str:
+        """The provider's class of service that answered, or ""."""
+        return self._known_details().service_tier
+
+    @property
+    def stop_sequence(self) -> str:
+        """The stop sequence that ended the answer, or ""."""
+        return self._known_details().stop_sequence
+
+    @property
+    def filters(self) -> tuple[dict[str, Any], ...]:
+        """Results of moderation and content filters, in the provider's JSON."""
+        return self._known_details().filters
+
+    @property
+    def provider_cost(self) -> float | None:
+        """The price in USD according to the provider, or None."""
+        return self._known_details().provider_cost
+
+    @property
+    def container(self) -> str:
+        """The id of the container in which the provider runs code, or ""."""
+        return self._known_details().container
+
+    @property
+    def provider_details(self) -> dict[str, Any]:
+        """Everything else that the provider said, under its own names."""
+        return self._known_details().provider_details
