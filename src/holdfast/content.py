@@ -141,7 +141,7 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
 
     @property
     def kind(self) -> Literal["image", "audio", "video", "document"]:
-        """What the file is, by its MIME type; `document` if that says nothing."""
+        """The kind of file, by its MIME type; `document` if that is another or unknown."""
         return cast("Any", _KINDS.get(self.mime_type.partition("/")[0].lower(), "document"))
 
 
