@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Raw
 
+from holdfast.answer import AnswerDetails
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import BadResponse, LLMError
 from holdfast.llm.completion import NO_NATIVE, Completion
@@ -70,15 +71,19 @@ def as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+_TUPLES = {"parts", "citations", "server_calls", "media", "logprobs", "filters"}
+
+
 class CompletionBuilder:
     """The parts of one answer, collected for a `Completion`."""
 
-    __slots__ = ("_ids", "calls", "needs_native", "texts", "thoughts")
+    __slots__ = ("_ids", "calls", "details", "needs_native", "texts", "thoughts")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.calls: list[ToolCall] = []
+        self.details: dict[str, Any] = {}  # the fields of `AnswerDetails` that have a value
         self.needs_native = False  # True if the answer holds more than text and calls
         self._ids: set[str] = set()
 
@@ -90,6 +95,16 @@ class CompletionBuilder:
         call = read_call(join_surrogates(name), arguments, provider_id)
         self.calls.append(call)
         return call
+
+    def detail(self, name: str, value: Any) -> None:
+        """Set a field of `AnswerDetails`, or append to it if it is a tuple there. An empty value is
+        left out."""
+        if value in (None, "", {}):
+            return
+        if name in _TUPLES:
+            self.details[name] = (*self.details.get(name, ()), value)
+        else:
+            self.details[name] = value
 
     def covers(self, fields: dict[str, Any], known: set[str]) -> None:
         """Note that the completion covers the `known` keys of an object. A value under any other
@@ -116,4 +131,5 @@ class CompletionBuilder:
             wire,
             native,
             join_surrogates(id) if isinstance(id, str) else "",
+            details=AnswerDetails(**self.details) if self.details else None,
         )

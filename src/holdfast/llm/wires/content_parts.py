@@ -21,6 +21,47 @@ from holdfast.content import (
 Part = dict[str, Any]
 
 
+class Media(msgspec.Struct, frozen=True):
+    """A block that is not text: exactly one of `data` (base64), `url` and `file_id` is set.
+
+    `kind` is image, audio, video or document. `mime_type` is in lower case, without parameters;
+    "" if it is unknown.
+    """
+
+    kind: str
+    mime_type: str
+    data: str = ""
+    url: str = ""
+    file_id: str = ""
+    name: str = ""
+
+    @property
+    def data_url(self) -> str:
+        """The data as a `data:` address."""
+        return f"data:{self.mime_type};base64,{self.data}"
+
+
+def media_of(block: Content) -> Media | None:
+    """Return a picture, sound, video or document of a block, or None if it has none."""
+    if isinstance(block, TextContent | ResourceLink):
+        return None
+    if isinstance(block, FileContent):
+        data = b2a_base64(block.data, newline=False).decode() if block.data else ""
+        kind = _mime_type(block.mime_type)
+        return Media(block.kind, kind, data, block.url, block.file_id, block.name)
+    kind, data = media(block)
+    if not data:
+        return None
+    kind = _mime_type(kind)
+    family = kind.partition("/")[0]
+    return Media(family if family in ("image", "audio", "video") else "document", kind, data)
+
+
+def _mime_type(kind: str) -> str:
+    kind = kind.partition(";")[0].strip().lower()
+    return "image/jpeg" if kind == "image/jpg" else kind
+
+
 def media(block: Content) -> tuple[str, str]:
     """Return the MIME type and the base64 data of a block, or ("", "") without any."""
     if isinstance(block, ImageContent | AudioContent):
