@@ -33,6 +33,7 @@ CUT_ANSWER = (
 )
 
 _BETWEEN = "\n\n"
+SECRETS = "secrets"  # the part of a prompt that names the conversation's secrets
 
 
 def knowledge(
@@ -95,10 +96,15 @@ def join_parts(parts: Iterable[PromptSection]) -> str:
 
 def lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
     """Return the names and lengths of the parts for an `AgentConfigured` event; empty if there is
-    only one part."""
-    if len(parts) <= 1:
+    only the system prompt itself."""
+    if len(parts) <= 1 and not any(part.name == SECRETS for part in parts):
         return ()
     return tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
+
+
+def without_secrets(head: ev.AgentConfigured) -> str:
+    """Return a journaled system prompt without the part about the conversation's secrets."""
+    return _BETWEEN.join([text for name, text in apart(head) if name != SECRETS])
 
 
 def apart(head: ev.AgentConfigured) -> list[tuple[str, str]]:

@@ -119,6 +119,9 @@ _WORK: Options = {
     "--no-instructions": "do not tell the model what the AGENTS.md files of DIR's repository say",
     "--allow-outside": "let the file tools work outside of DIR too; the shell always can",
     "--env NAME ...": "an environment variable that commands may see",
+    "--secret NAME[=FILE] ...": """a secret that commands which name it get as an environment
+        variable, and that the model is never shown: the content of FILE, else the variable of
+        that name""",
     "--confirm WHAT": Option(
         "which calls wait for you: never (default), always, risky (by their risk), or tool"
         " names separated by commas, such as terminal,write_file",

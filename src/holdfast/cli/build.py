@@ -13,7 +13,7 @@ from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, matching, not_empty
 from holdfast.cli.display import ConversationDisplay
-from holdfast.cli.environment import shell_environment
+from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import folder_of
 from holdfast.cli.option_values import agent_in, agent_settings, model_of, observers_of, sub_agents
@@ -80,6 +80,7 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     model = model_of(options, env, stream)
     settings = agent_settings(options)
     passed = shell_environment(env, options.env)
+    hidden = secrets_of(env, options.secret)
     workdir = folder_of("." if options.workdir is None else options.workdir)
     with ExitStack() as stack:
         runtime = stack.enter_context(
@@ -100,7 +101,7 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         agent = agent_in(f"the folder {runtime.workdir}", model, runtime.tools, settings)
         for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
-        make = partial(Conversation, agent, store, id, observer=observers)
+        make = partial(Conversation, agent, store, id, observer=observers, secrets=hidden)
         source = LocalSource(runtime, make, stack.pop_all())
     if store is None:
         return Parts(source, model.model, policy=policy)

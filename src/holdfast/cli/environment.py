@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.files import read_text
+from holdfast.errors import ConfigurationError
 from holdfast.llm.providers import COMPATIBLE, PROVIDERS, find_provider, provider_at
+from holdfast.tools.secrets import Secrets
 
 _SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE
@@ -121,6 +124,23 @@ def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str,
             raise not_set(name, "--env")
         found[name] = env[name]
     return found
+
+
+def secrets_of(env: Mapping[str, str], asked: Sequence[str]) -> Secrets | None:
+    """Return the secrets of `--secret NAME[=FILE]`; None if there are none. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for one in asked:
+        name, given, file = one.partition("=")
+        if given:
+            found[name] = read_text(file, "--secret").rstrip("\r\n")
+        elif name not in env:
+            raise UsageError(f"{not_set(name, '--secret')}; NAME=FILE takes it from a file")
+        else:
+            found[name] = env[name]
+    try:
+        return Secrets(found) if found else None
+    except ConfigurationError as error:
+        raise UsageError(f"--secret: {str(error).removeprefix('secrets').lstrip(': ')}") from None
 
 
 def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:

@@ -15,6 +15,7 @@ from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, not_empty
 from holdfast.cli.display import ConversationDisplay
+from holdfast.cli.environment import secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.option_values import agent_in, agent_settings, model_of
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
@@ -22,6 +23,7 @@ from holdfast.cli.session import ConversationSource, Parts
 from holdfast.errors import HoldfastError
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
+from holdfast.tools.secrets import Secrets
 
 # Options that cannot be combined with --server, and the reason. None: `holdfast serve` has them.
 _LOCAL_OPTIONS = {
@@ -53,6 +55,7 @@ class ServerSource(ConversationSource):
         id: str,
         agent: Agent | None = None,
         *,
+        secrets: Secrets | None,
         started: bool = False,
         own: bool = False,
     ) -> None:
@@ -61,6 +64,7 @@ class ServerSource(ConversationSource):
         self.server = server
         self.id = id
         self._agent = agent
+        self._secrets = secrets
         self._started = started
         self._own = own
         self._gone: Callable[[], bool] = bool
@@ -77,6 +81,7 @@ class ServerSource(ConversationSource):
                     self.id,
                     on_delta=display.on_delta if streams else None,
                     on_question="wait" if asks else None,
+                    secrets=self._secrets,
                 )
         except HoldfastError as error:
             if self._own:
@@ -128,22 +133,28 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
         given = f"not {options.model_key_name!r}"
         raise UsageError(f"--model-key-name takes the name of a variable, {given}")
+    hidden = secrets_of(env, options.secret)
     server = connect(options, env, options.server, options.workspace)
     try:
         if options.id is None:
-            return _new(options, env, server, stream)
+            return _new(options, env, server, stream, hidden)
         known = server.entry(options.id) if options.new else server.matching(options.id)
         if known is None:
-            return _new(options, env, server, stream)
+            return _new(options, env, server, stream, hidden)
         if options.new:
             raise already_there(known.id)
-        return _existing(options, server, known)
+        return _existing(options, server, known, hidden)
     except BaseException:
         server.close()
         raise
 
 
-def _existing(options: Namespace, server: ServerConversations, known: ServerSummary) -> Parts:
+def _existing(
+    options: Namespace,
+    server: ServerConversations,
+    known: ServerSummary,
+    hidden: Secrets | None,
+) -> Parts:
     made_with = {name: getattr(options, name) for name in ("plan", "ask", "system_prompt_file")}
     for name, given in {"confirm": options.confirm != "never", **made_with}.items():
         if given:
@@ -166,11 +177,15 @@ def _existing(options: Namespace, server: ServerConversations, known: ServerSumm
         notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    return _parts(ServerSource(server, known.id, started=known.started), notes)
+    return _parts(ServerSource(server, known.id, secrets=hidden, started=known.started), notes)
 
 
 def _new(
-    options: Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
+    options: Namespace,
+    env: Mapping[str, str],
+    server: ServerConversations,
+    stream: bool,
+    hidden: Secrets | None,
 ) -> Parts:
     llm = model_of(options, env, stream)
     settings, own = agent_settings(options), options.workspace is None
@@ -192,7 +207,7 @@ def _new(
             f"The server calls the model at {llm.base_url}: that address is on the server's"
             " machine, not on this one."
         )
-    return _parts(ServerSource(server, id, agent, own=own), notes, llm.model)
+    return _parts(ServerSource(server, id, agent, secrets=hidden, own=own), notes, llm.model)
 
 
 def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:

@@ -309,6 +309,7 @@ class Calls(ObjectStruct):
             journal.output,
             self._family.children,
             self._family.delegation,
+            journal.secrets,
         )
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
@@ -318,6 +319,8 @@ class Calls(ObjectStruct):
         becomes an error of the call.
         """
         kept: list[bytes] = []
+        if self._journal.secrets is not None:  # the store keeps the whole of it, too
+            result = self._journal.secrets.mask_result(result)
         try:
             if not is_output(call.name, result):
                 result, kept = trim_result(result, self._context.agent.output_limit)

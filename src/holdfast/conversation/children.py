@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,6 +77,7 @@ class Children(ObjectStruct):
         id: str | None,
         detached: bool,
         runtime: object | None,
+        secrets: Sequence[str] = (),
     ) -> Conversation:
         """Open a child conversation; see `ToolContext.spawn`."""
         context.cancelled.raise_if_set()
@@ -104,7 +105,7 @@ class Children(ObjectStruct):
                     check_budget("spawn: the tree has a budget of", agent, *counts)
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
-                child = self._open_child(key, id, agent, runtime)
+                child = self._open_child(key, id, agent, runtime, secrets)
                 if self._stopped:
                     raise ToolCancelled(CLOSING)
                 self._open[id] = _Child(child, detached)
@@ -125,11 +126,17 @@ class Children(ObjectStruct):
         self._counts[call_id, attempt] = count
         return begin if count == 1 else f"{begin}-{count}"
 
-    def _open_child(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
+    def _open_child(
+        self, key: str, id: str, agent: Agent, runtime: object | None, secrets: Sequence[str]
+    ) -> Conversation:
         if id == self.journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
         on_question = self._on_question if callable(self._on_question) else None
         journal = self.journal
+        if secrets and journal.secrets is None:
+            raise ConfigurationError(
+                f"spawn: secrets names {', '.join(secrets)}, but this conversation has no secrets."
+            )
         child = self._new_conversation(
             agent,
             journal.store,
@@ -138,6 +145,7 @@ class Children(ObjectStruct):
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
+            secrets=None if journal.secrets is None else journal.secrets.limited(secrets),
             _origin=ConversationOrigin(None, key, self),
         )
         begun = bool(child.hosting.journal.fold.last_seq)

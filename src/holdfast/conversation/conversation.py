@@ -34,6 +34,7 @@ from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.results import clean
+from holdfast.tools.secrets import Secrets, SecretsByName
 
 
 def random_id() -> str:
@@ -65,6 +66,11 @@ class Conversation(ConversationInterface):
             on the call's thread; it returns the form's values, True, or None to decline.
         observer: One observer (`holdfast.observe`) or several; they follow spawned conversations,
             too.
+        secrets: Values that commands and tools may use and that nobody is shown, by name: a value,
+            a function that returns the present one, or a `Secret` with a description. The names are
+            in the system prompt. A terminal command gets those that it names as environment
+            variables; a tool asks `context.secret(name)`. The values are masked in all that is
+            journaled, streamed or observed.
         clock: Returns the current time, with a time zone.
         new_id: Returns a new unique id.
     """
@@ -97,6 +103,7 @@ class Conversation(ConversationInterface):
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
         observer: Observing = None,
+        secrets: SecretsByName | Secrets | None = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = random_id,
         _origin: ConversationOrigin = ConversationOrigin(),
@@ -107,7 +114,14 @@ class Conversation(ConversationInterface):
         self.id = new_id() if id is None else id
         self._observers = observers("Conversation: observer", observer)
         options = HostingOptions(
-            runtime, on_delta, on_progress, on_question, self._observers, clock, new_id
+            runtime,
+            on_delta,
+            on_progress,
+            on_question,
+            self._observers,
+            clock,
+            new_id,
+            Secrets.of(secrets),
         )
         self._hosting = Hosting(agent, self.store, self.id, options, _origin, Conversation)
 
@@ -175,6 +189,7 @@ class Conversation(ConversationInterface):
             "observer": self._observers,
             "clock": journal.clock,
             "new_id": journal.new_id,
+            "secrets": journal.secrets,
         }
         answers = copies.fork_events(state, journal.clock, journal.new_id)
         state.take(answers)

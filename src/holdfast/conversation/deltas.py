@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from holdfast.conversation.journal import Journal
 from holdfast.llm.completion import Delta, DeltaListener
 from holdfast.object_struct import ObjectStruct
+from holdfast.tools.secrets import Secrets, StreamMask
 
 Listener = Callable[[Delta], object]
 
@@ -17,6 +20,7 @@ class Deltas(ObjectStruct):
     _journal: Journal
     _listeners: tuple[Listener, ...] = ()
     _forward: DeltaListener | None = None
+    _masked: _MaskedDeltas | None = None  # of the present answer, if there are secrets
 
     def listen(self, listener: Listener) -> None:
         with self._journal.changed:
@@ -35,12 +39,52 @@ class Deltas(ObjectStruct):
         call that an interrupt or an error has cut off are taken back."""
         if self._forward is not None:
             self._forward.restart()
+        secrets = self._journal.secrets
+        self._masked = None if secrets is None else _MaskedDeltas(secrets, self._tell)
         return self._forward
 
     def accept(self) -> None:
+        if self._masked is not None:
+            self._masked.flush()
         if self._forward is not None:
             self._forward.whole()
 
     def _pass(self, delta: Delta) -> None:
+        (self._masked or self._tell)(delta)
+
+    def _tell(self, delta: Delta) -> None:
         for listener in self._listeners:
             listener(delta)
+
+
+class _MaskedDeltas:
+    """A receiver of deltas that passes them on with the secrets masked. A piece that may be the
+    beginning of a value waits for the next one."""
+
+    __slots__ = ("_last", "_mask", "_secrets", "_tell")
+
+    def __init__(self, secrets: Secrets, tell: Listener) -> None:
+        self._secrets = secrets
+        self._tell = tell
+        self._mask = StreamMask(secrets)
+        self._last: Delta | None = None
+
+    def __call__(self, delta: Delta) -> None:
+        last = self._last
+        if delta.kind == "restart":
+            self._mask, self._last = StreamMask(self._secrets), None
+            self._tell(delta)
+            return
+        if last is not None and (last.kind, last.index) != (delta.kind, delta.index):
+            self.flush()
+        self._last = delta
+        text = self._mask.feed_text(delta.text)
+        if text or delta.name:
+            self._tell(replace(delta, text=text))
+
+    def flush(self) -> None:
+        """Pass on the piece that waits."""
+        held = self._mask.flush().decode(errors="replace")
+        if held and self._last is not None:
+            self._tell(replace(self._last, text=held, name=""))
+        self._last = None

@@ -41,6 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Delta
 from holdfast.store import Store
+from holdfast.tools.secrets import Secrets
 
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
@@ -62,6 +63,7 @@ class HostingOptions(NamedTuple):
     observers: tuple[Observer, ...]
     clock: Clock
     new_id: Callable[[], str]
+    secrets: Secrets | None = None
 
 
 class Hosting:
@@ -110,6 +112,7 @@ class Hosting:
             origin.known,
             origin.spawned_by,
         )
+        journal.secrets = options.secrets
         journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
         context = self.context = RunContext(
@@ -170,6 +173,14 @@ class Hosting:
                 parts = self.context, self.journal, calls, drain, self._new_conversation
                 self.context.delegation = Delegation(*parts)
             return self.context.delegation
+
+    def set_secrets(self, secrets: Secrets | None) -> None:
+        """Replace the secrets from the next call on. Earlier values are still masked."""
+        with self.journal.changed:
+            earlier = self.journal.secrets
+            if secrets is None and earlier is not None:
+                secrets = Secrets({})
+            self.journal.secrets = None if secrets is None else secrets.replacing(earlier)
 
     # --- state ---
 

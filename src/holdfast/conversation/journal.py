@@ -28,6 +28,7 @@ from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary
 if TYPE_CHECKING:
     from holdfast.conversation.budget import Spending
     from holdfast.conversation.observer import Observed
+    from holdfast.tools.secrets import Secrets
 
 _log = logging.getLogger("holdfast")
 
@@ -60,6 +61,7 @@ class Journal(ObjectStruct):
     spending: Spending | None = None  # reserves and settles with the appends
     observed: Observed | None = None
     owner: OwnerProcess = msgspec.field(default_factory=OwnerProcess)
+    secrets: Secrets | None = None  # masked in all that is appended
     _changed: JournalLock = msgspec.field(default_factory=JournalLock)
     closed: bool = False
     # an append was aborted (Ctrl-C, a failing disk) after it may have been written
@@ -259,6 +261,8 @@ class Journal(ObjectStruct):
                 f"Event {event.seq} ({event.type})",
                 "its timestamp has no time zone; give a clock like datetime.now(UTC)",
             )
+        if self.secrets is not None:
+            event = self.secrets.mask_value(event)
         draft.add(cast(ev.AnyEvent, event))
         return event
 
@@ -369,7 +373,7 @@ class Journal(ObjectStruct):
         draft = self._draft
         assert draft is not None, "add_all outside of a transaction"
         for event in events:
-            draft.add(event)
+            draft.add(event if self.secrets is None else self.secrets.mask_value(event))
         if self.observed is not None:
             self.observed.skip(len(events))  # observers saw them in the original conversation
 

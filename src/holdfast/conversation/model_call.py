@@ -22,9 +22,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import events as ev
-from holdfast.agent.additions import Addition, Remark, Situation
+from holdfast.agent.additions import Addition, PromptSection, Remark, Situation
 from holdfast.agent.handoffs import not_done
-from holdfast.agent.prompt import lengths
+from holdfast.agent.prompt import SECRETS, join_parts, lengths
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
 from holdfast.conversation.calls import Calls
@@ -196,8 +196,11 @@ class ModelCall(ObjectStruct):
         if pictures or (last is not None and names_blind_model(last.parameters)):
             parameters = with_vision(agent.llm, parameters)
         self._sight_checked = pictures
+        parts = agent.prompt_parts()
+        if journal.secrets is not None and (text := journal.secrets.describe()):
+            parts = (*parts, PromptSection(SECRETS, text))
         now: dict[str, Any] = {
-            "system_prompt": agent.system_prompt,
+            "system_prompt": join_parts(parts),
             "tools": tools,
             "model": agent.llm.model,
             "parameters": parameters,
@@ -208,7 +211,7 @@ class ModelCall(ObjectStruct):
             return None
         if last is None and journal.spawned_by:
             now["spawned_by"] = journal.spawned_by
-        return {**now, "prompt_parts": lengths(agent.prompt_parts())}
+        return {**now, "prompt_parts": lengths(parts)}
 
     def _request(self, contributes: bool, token: Cancellation) -> _Request | None:
         """Return the request, with its amount reserved; None if the loop must decide anew."""

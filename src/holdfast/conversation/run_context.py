@@ -129,7 +129,8 @@ class RunContext(ObjectStruct):
         except UnreadableEvent:  # a custom error's details may hold anything
             journal.add(ev.ErrorRecorded, **fields)
         journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=kind)
-        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, error)
+        shown = str(error) if journal.secrets is None else journal.secrets.mask(str(error))
+        _log.warning("conversation %s stopped: %s: %s", journal.id, kind, shown)
 
 
 # The fields of an error that its event keeps.

@@ -25,6 +25,7 @@ from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.context import Asks
 from holdfast.tools.running import start_thread
+from holdfast.tools.secrets import Secrets
 
 _log = logging.getLogger("holdfast.remote")
 
@@ -45,8 +46,10 @@ class ClientCalls:
         runtime: object,
         asks: Asks,
         on_progress: Callable[[str, str], object] | None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.closing = False
+        self.secrets = secrets
         self.context = contextvars.copy_context()
         self._copy = copy
         self._agent = agent
@@ -200,6 +203,7 @@ class ClientCalls:
             None,
             self._asks,
             self._agent.llm,
+            secrets=self.secrets,
         )
         try:
             return self._agent.tools.run(call, context, None, start_thread)

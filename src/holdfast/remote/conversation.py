@@ -19,6 +19,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
+from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
@@ -46,6 +47,7 @@ from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.server_client import conversation_path
 from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
 from holdfast.tools.callables import refuse_async
+from holdfast.tools.secrets import Secrets, SecretsByName
 
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
@@ -111,6 +113,9 @@ class RemoteConversation(ConversationInterface):
         on_delta: As in `Conversation`. Pieces arrive over the network, so some may be missing.
         on_progress: As in `Conversation`, also for tools that run on the server.
         on_question: As in `Conversation`.
+        secrets: As in `Conversation`. They are sent to the server, which keeps them encrypted until
+            the conversation is removed; functions are called when they are sent. Tools that run
+            here ask for them here.
     """
 
     fixed = {
@@ -135,10 +140,16 @@ class RemoteConversation(ConversationInterface):
         on_delta: Callable[[Delta], object] | None = None,
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
+        secrets: SecretsByName | Secrets | None = None,
         _made: CreateReply | None = None,
     ) -> None:
         listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
-        self._options: dict[str, Any] = {"client_tools": client_tools, "deltas": deltas} | listeners
+        self._options: dict[str, Any] = {
+            "client_tools": client_tools,
+            "deltas": deltas,
+            "secrets": Secrets.of(secrets),
+            **listeners,
+        }
         _check(agent, workspace, id, listeners)
         assert workspace is not None
         self.agent = agent
@@ -159,7 +170,10 @@ class RemoteConversation(ConversationInterface):
         self._questions = ClientQuestions(self._copy, on_question, self._send_answer)
         self._calls: ClientCalls | None = None
         if agent is not None and client_tools:
-            self._calls = ClientCalls(self._copy, agent, workspace, self._questions, on_progress)
+            self._calls = ClientCalls(
+                *(self._copy, agent, workspace, self._questions, on_progress),
+                self._options["secrets"],
+            )
         self._follower = StreamFollower(self._copy, self._on_events, on_delta, on_progress)
         self._subscriptions: list[Subscription] = []
         self._lock = threading.RLock()
@@ -171,9 +185,28 @@ class RemoteConversation(ConversationInterface):
         self._drives = False  # True if this object started the loop
         self._runner: threading.Thread | None = None
         self._closing = self._closed = self._stops_server = False
+        if self._options["secrets"] is not None:
+            self._send_secrets(self._options["secrets"])
         self._server.opened()
         if agent is not None:
             agent.connections.opened()
+
+    def set_secrets(self, secrets: SecretsByName | Secrets) -> None:
+        """Replace the conversation's secrets on the server, from its next call on; see the
+        constructor. Raises `ConfigurationError`, and what a function raises."""
+        found = Secrets.of(secrets)
+        assert found is not None
+        self._send_secrets(found)
+        self._options["secrets"] = found
+        if self._calls is not None:
+            self._calls.secrets = found
+
+    def _send_secrets(self, secrets: Secrets) -> None:
+        given = {
+            name: {"value": secrets.get(name), "description": secrets.description(name)}
+            for name in secrets.names
+        }
+        self._copy.request("PUT", "/secrets", {"secrets": given})
 
     def _create(self, id: str | None) -> CreateReply:
         agent, options = self.agent, self._options
@@ -655,7 +688,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
         return
     known = {tool.name: tool for tool in head.tools}
     other: list[str] = []
-    if agent.system_prompt != head.system_prompt:
+    if agent.system_prompt != without_secrets(head):
         other.append("another system prompt")
     if agent.llm.model != head.model:
         other.append(f"the model {head.model!r}, not {agent.llm.model!r}")

@@ -76,6 +76,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             interactive=interactive,
             cancelled=context.cancelled,
             mark=context.process_environment,
+            secrets=context.secrets,
         )
 
     def terminal_input(

@@ -22,6 +22,7 @@ from holdfast.runtime.environment import find_program
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.tools.context import Cancellation
+from holdfast.tools.secrets import Secrets, StreamMask
 
 # Seconds after which a new background process has certainly closed our pipe, if it redirects its
 # output.
@@ -52,6 +53,8 @@ class Run:
     process: subprocess.Popen[bytes]
     stdout: IO[bytes]
     stdin: IO[bytes] | None
+    mask: StreamMask | None = None
+    """Hides the conversation's secrets in the output."""
     pidfd: int = -1
     done: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -162,15 +165,19 @@ class Shell:
         timeout: float,
         interactive: bool,
         marked: Callable[[], Mapping[str, str]] | None,
+        secrets: Secrets | None = None,
     ) -> Run:
-        """Start `command`, which is ended `timeout` seconds from now. The variables of `marked` are
-        added to its environment. Raises `RuntimeFault` if the command cannot be started."""
+        """Start `command`, which is ended `timeout` seconds from now. The variables of `marked`,
+        and the `secrets` that the command names, are added to its environment, and are not carried
+        to the next command. Raises `RuntimeFault` if the command cannot be started, `ToolError` if
+        the value of a secret cannot be had."""
         program = find_program(self._program, self._env)
+        named = {} if secrets is None else secrets.named_in(command)
         with self._turn:
             self._check_open()
             self._number += 1
         number, name = self._number, f"_{os.urandom(8).hex()}"
-        marks = {**(marked() if marked is not None else {})}
+        marks = {**named, **(marked() if marked is not None else {})}
         marks[processes.MARK] = f"{self._mark}.{number}."
         if not os.path.isdir(self.state.cwd):
             self.state = replace(self.state, cwd=self._workdir)
@@ -203,7 +210,8 @@ class Shell:
             os.set_blocking(pipe.fileno(), False)
         output = CommandOutput(Path(f"{self._outputs}{number}.txt"), MAX_OUTPUT_BYTES)
         pipes = (process.stdout, process.stdin)
-        run = Run(number, command, timeout, name, marks, output, process, *pipes)
+        mask = None if secrets is None else StreamMask(secrets)
+        run = Run(number, command, timeout, name, marks, output, process, *pipes, mask)
         with self._lock:
             self._run = run
 
@@ -297,7 +305,7 @@ class Shell:
             if not data:
                 self._drop_output(run)
                 break
-            run.output.append(data)
+            run.output.append(data if run.mask is None else run.mask.feed(data))
         run.notify()
 
     def _drop_output(self, run: Run) -> None:
@@ -305,6 +313,8 @@ class Shell:
             self._pump.unwatch(run.stdout.fileno())
             self._drains.discard(run)
             run.stdout.close()
+            if run.mask is not None:
+                run.output.append(run.mask.flush())
         run.output.close()
 
     def _on_end(self, run: Run) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
-from holdfast.errors import RuntimeFault
+from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.shell import Run, Shell
 from holdfast.tools.context import Cancellation
+from holdfast.tools.secrets import Secrets
 
 # Bytes of all outputs of a runtime that are kept; the oldest are removed first.
 _MAX_ALL_OUTPUTS_BYTES = 10 * MAX_OUTPUT_BYTES
@@ -68,6 +69,7 @@ class Terminal:
         interactive: bool = False,
         cancelled: Cancellation | None = None,
         mark: Callable[[], Mapping[str, str]] | None = None,
+        secrets: Secrets | None = None,
     ) -> ToolResult:
         """Run a command, and return its result when it has ended or after `wait` seconds.
 
@@ -80,6 +82,8 @@ class Terminal:
             interactive: True opens the command's stdin for `send`.
             cancelled: Ends the command when it is set.
             mark: Returns variables to add to the command's environment.
+            secrets: Those that the command names are in its environment; all are masked in its
+                output.
         """
         try:
             command.encode(errors="surrogateescape")
@@ -110,8 +114,8 @@ class Terminal:
                 )
                 shell.running = None
             try:
-                run = shell.start(command, limit, interactive, mark)
-            except RuntimeFault as error:
+                run = shell.start(command, limit, interactive, mark, secrets)
+            except (RuntimeFault, ToolError) as error:  # also a secret that cannot be had
                 return ToolResult.failure(f"{earlier}{error}", "internal")
             self._wait(shell, run, wait, cancelled)
             return self._result(shell, run, earlier)

@@ -31,6 +31,7 @@ from holdfast.server.records import (
 from holdfast.server.shapes import ToolStanding
 from holdfast.server.tool_resolution import import_parts, resolve_tools
 from holdfast.server.workspaces import Workspaces
+from holdfast.tools.secrets import Secret, Secrets
 
 if TYPE_CHECKING:
     from holdfast.conversation.observer import Observer
@@ -78,6 +79,7 @@ class BuiltAgent(NamedTuple):
     tools: dict[str, Tool]
     standings: list[ToolStanding]
     warnings: list[str]
+    secrets: Secrets | None = None  # of the conversation
 
 
 def build_agent(
@@ -113,9 +115,11 @@ def build_agent(
         tools[name] = tool
         standings.append(standing)
     import_parts(form, policy)
-    variables = {**known, **wanted.secrets}
+    variables = {**known, **forms.agent_secrets(wanted.secrets)}
     agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
-    return BuiltAgent(agent, tools, standings, learned.warnings)
+    own = forms.own_secrets(wanted.secrets)
+    secrets = Secrets(own) if own else None
+    return BuiltAgent(agent, tools, standings, learned.warnings, secrets)
 
 
 class Agents(ObjectStruct):
@@ -194,7 +198,7 @@ class Agents(ObjectStruct):
         bounds.check("secrets_bytes", len(encode(secrets)), message)
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
-        forms.check_secrets(secrets, form)
+        forms.check_secrets(forms.agent_secrets(secrets), form)
         check_agent(form, self.policy)
         return AgentParts(tenant, form, secrets, tools, options)
 
@@ -247,6 +251,17 @@ class Agents(ObjectStruct):
         built = self.build(wanted, record.workspace)
         form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
         return self.records.set_tools(record, form, tools, wanted.options), built
+
+    def set_secrets(
+        self, record: ConversationRecord, own: Mapping[str, Secret]
+    ) -> tuple[ConversationRecord, BuiltAgent]:
+        """Replace the conversation's own secrets in the records. Raises `ConfigurationError`."""
+        kept = self.stored_parts(record)
+        wanted = kept._replace(secrets=forms.with_own_secrets(kept.secrets, own))
+        self.bounds.check("secrets_bytes", len(encode(wanted.secrets)), "The request has too much")
+        built = self.build(wanted, record.workspace)
+        sealed = self.records.seal.seal(encode(wanted.secrets), record.store_id)
+        return self.records.set_secrets(record, sealed), built
 
     def needs_runtime(self, wanted: AgentParts) -> bool:
         """Return True if one of the tools needs a workspace."""

@@ -10,9 +10,12 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.secrets import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"secret_[0-9]{1,6}")
+# Beside the agent's secrets: those of the conversation, and their descriptions.
+_OWN, _ABOUT = "env:", "about:"
 
 
 # Fields in which a secret reaches only its recipient. Other fields are shown: prompts and names are
@@ -22,6 +25,31 @@ _SECRET_FIELDS = frozenset(
     ("api_key", "args", "auth", "env", "headers", "parameters", "token", *_URLS)
 )
 _SECRET_REFERENCE = re.compile(r"(?<!\$)\$\{secret_[0-9]+[:}]")
+
+
+def own_secrets(secrets: Mapping[str, str]) -> dict[str, Secret]:
+    """Return the secrets of the conversation itself, which its commands and tools use."""
+    return {
+        name: Secret(value, secrets.get(_ABOUT + name, ""))
+        for key, value in secrets.items()
+        if (name := key.removeprefix(_OWN)) != key
+    }
+
+
+def agent_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the `${secret_N}` of the agent."""
+    return {name: value for name, value in secrets.items() if ":" not in name}
+
+
+def with_own_secrets(secrets: Mapping[str, str], own: Mapping[str, Secret]) -> dict[str, str]:
+    """Return the agent's secrets with those of the conversation, in one mapping."""
+    found = agent_secrets(secrets)
+    for name, secret in own.items():
+        assert isinstance(secret.value, str)
+        found[_OWN + name] = secret.value
+        if secret.description:
+            found[_ABOUT + name] = secret.description
+    return found
 
 
 def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:

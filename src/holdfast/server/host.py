@@ -39,6 +39,7 @@ from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import SQLiteStore, Store, Summary
+from holdfast.tools.secrets import Secret, Secrets
 from holdfast.tools.sources import SourceHealth
 
 if TYPE_CHECKING:
@@ -241,7 +242,8 @@ class Host:
             # original ones anywhere.
             form, secrets = request.agent, {}
         if request.secrets is not None:
-            secrets = request.secrets
+            own = {} if request.agent is not None else forms.own_secrets(kept.secrets)
+            secrets = forms.with_own_secrets(request.secrets, own)
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
             form = forms.with_tools(form, [tool.name for tool in request.tools])
@@ -261,7 +263,9 @@ class Host:
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
                 # A fork takes no lease of either conversation; it only reads the original.
-                original = Conversation(built.agent, self._store, record.store_id)
+                original = Conversation(
+                    built.agent, self._store, record.store_id, secrets=built.secrets
+                )
                 forked = original.fork(request.seq, id=place)
                 created = _created(new, built, forked.status.value)
                 forked.close()
@@ -287,7 +291,9 @@ class Host:
             return self.status(tenant, id)
         built = self._agents.build(self._agents.stored_parts(record), record.workspace)
         try:
-            Conversation.from_state(state, built.agent, self._store, record.store_id).close()
+            Conversation.from_state(
+                state, built.agent, self._store, record.store_id, secrets=built.secrets
+            ).close()
         except errors.HoldfastError:
             raise
         except Exception as error:  # valid events can still contradict each other
@@ -412,6 +418,31 @@ class Host:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
         return _created(record, built, status)
+
+    def set_secrets(
+        self, tenant: str, id: str, request: shapes.SecretsRequest
+    ) -> shapes.SecretNames:
+        """Replace the secrets that the conversation's commands and tools may use, from its next
+        call on."""
+        own = {
+            name: Secret(given)
+            if isinstance(given, str)
+            else Secret(given.value, given.description)
+            for name, given in request.secrets.items()
+        }
+        Secrets(own)  # checks names and values
+        record = self._records.find(tenant, id)
+        with self._scheduler.conversations.use(record.store_id) as live:
+            record, built = self._agents.set_secrets(record, own)
+            live.set_secrets(record, built)
+        return self.secret_names(tenant, id)
+
+    def secret_names(self, tenant: str, id: str) -> shapes.SecretNames:
+        """Return the names and descriptions of the conversation's secrets."""
+        own = forms.own_secrets(self._agents.stored_parts(self._records.find(tenant, id)).secrets)
+        return shapes.SecretNames(
+            secrets={name: secret.description for name, secret in sorted(own.items())}
+        )
 
     # --- requests to one conversation ---
 

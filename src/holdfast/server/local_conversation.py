@@ -69,6 +69,7 @@ class LocalConversation:
             on_progress=progress,
             on_question="wait" if options.questions else None,
             observer=observers,
+            secrets=built.secrets,
         )
 
     # --- requests ---
@@ -177,6 +178,11 @@ class LocalConversation:
         agent = self.report.agent
         agent.tools.replace(self.report.tools, built.tools.values())
         self.report = built._replace(agent=agent)
+
+    def set_secrets(self, record: ConversationRecord, built: BuiltAgent) -> None:
+        """Replace the conversation's secrets from its next call on."""
+        self.record = msgspec.structs.replace(self.record, secrets=record.secrets)
+        self._conversation.hosting.set_secrets(built.secrets)
 
     def close(self, timeout: float) -> None:
         """Stop and release everything. Work that this cuts off continues when the conversation

@@ -480,6 +480,11 @@ class Records:
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
+    def set_secrets(self, record: ConversationRecord, sealed: bytes) -> ConversationRecord:
+        """Replace the sealed secrets."""
+        self.run("UPDATE conversations SET secrets = ? WHERE number = ?", sealed, record.number)
+        return msgspec.structs.replace(record, secrets=sealed)
+
     def set_state(self, record: ConversationRecord, state: State) -> None:
         """Set a state. A conversation that is `going` is not found, but its id is not free yet."""
         self.run("UPDATE conversations SET state = ? WHERE number = ?", state, record.number)

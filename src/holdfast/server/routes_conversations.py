@@ -145,6 +145,31 @@ def add(routes: Routes) -> None:
         """Replaces its tools from its next step on."""
         return host.set_tools(tenant, id, body)
 
+    @routes.put(
+        "/{id}/secrets",
+        "Replace a conversation's secrets",
+        example={
+            "secrets": {
+                "GITHUB_TOKEN": {"value": "ghp_...", "description": "may read repositories"}
+            }
+        },
+        gave={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
+        conflicts=True,
+    )
+    def set_secrets(tenant: str, id: Id, body: shapes.SecretsRequest) -> shapes.SecretNames:
+        """Its commands and tools may use them from its next call on. They are kept encrypted,
+        masked in all that comes back, and deleted with the conversation."""
+        return host.set_secrets(tenant, id, body)
+
+    @routes.get(
+        "/{id}/secrets",
+        "List the names of a conversation's secrets",
+        gave={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
+    )
+    def get_secrets(tenant: str, id: Id) -> shapes.SecretNames:
+        """Names and descriptions, never values."""
+        return host.secret_names(tenant, id)
+
 
 def _event_id(key: str | None) -> str:
     """Return an id for a message without one. A repeated request under the same key gives the

@@ -73,6 +73,32 @@ class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     client_tools: bool = msgspec.field(default=True, name="client_tools")
 
 
+class SecretsRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The secrets that replace the conversation's present ones, by name: values of at least 8
+    characters, which its commands and tools may use."""
+
+    secrets: dict[str, str | SecretValue]
+
+    def __repr__(self) -> str:
+        return f"SecretsRequest({', '.join(self.secrets)})"
+
+
+class SecretValue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A secret with a description for the model."""
+
+    value: str
+    description: str = ""
+
+    def __repr__(self) -> str:
+        return f"SecretValue(description={self.description!r})"
+
+
+class SecretNames(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The names of a conversation's secrets, with their descriptions. Values are never sent."""
+
+    secrets: dict[str, str]
+
+
 class ToolStanding(Data, frozen=True):
     """The place where a tool runs. `warning` says why its module could not be used."""
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from copy import copy
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from holdfast.content import ContentLike, Message, ToolResult, Usage
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.errors import ConfigurationError, NotFound, ToolCancelled, ToolError
 from holdfast.tools.loop import LoopThread
+
+if TYPE_CHECKING:
+    from holdfast.tools.secrets import Secrets
 
 T = TypeVar("T")
 
@@ -170,6 +173,7 @@ class Spawns(Protocol):
         id: str | None,
         detached: bool,
         runtime: object | None,
+        secrets: Sequence[str] = (),
     ) -> ChildConversation:
         """See `ToolContext.spawn`."""
         ...
@@ -195,6 +199,7 @@ class ToolContext:
         "loop",
         "outputs",
         "runtime",
+        "secrets",
         "spawns",
         "team",
     )
@@ -217,6 +222,7 @@ class ToolContext:
         outputs: Callable[[str], ToolResult | None] | None = None,
         spawns: Callable[[], Spawns] | None = None,
         team: Callable[[], object] | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -233,6 +239,7 @@ class ToolContext:
         self.loop = None
         # Returns the conversation's delegates (`agent.delegation.Delegates`).
         self.team = team
+        self.secrets = secrets
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()
 
@@ -257,9 +264,25 @@ class ToolContext:
             )
         return result
 
+    def secret(self, name: str) -> str:
+        """Return the present value of one of the conversation's secrets (`Conversation(secrets=)`).
+
+        Wherever the value comes back, in a result, an error or a progress report, it is masked.
+        Raises `NotFound` if the conversation has no such secret, `ToolError` if the function that
+        provides the value fails.
+        """
+        if self.secrets is None:
+            raise NotFound(
+                f"There is no secret {name!r}: this call is of a conversation without secrets. Give"
+                " Conversation(agent, secrets={...}).",
+                "secret",
+                name,
+            )
+        return self.secrets.get(name)
+
     def report_progress(self, message: str) -> None:
         """Report progress to observers. It is neither journaled nor shown to the model."""
-        self._progress(message)
+        self._progress(message if self.secrets is None else self.secrets.mask(message))
 
     def ask(
         self,
@@ -304,6 +327,8 @@ class ToolContext:
         self.cancelled.raise_if_set()
         if self.asks is None:
             return None
+        if self.secrets is not None:
+            message = self.secrets.mask(message)
         wait = [time.monotonic()]
         self._waits = (*self._waits, wait)
         try:
@@ -334,12 +359,14 @@ class ToolContext:
         id: str | None = None,
         detached: bool = False,
         runtime: object | None = None,
+        secrets: Sequence[str] = (),
     ) -> ChildConversation:
         """Return a child `Conversation` in the same store: `with context.spawn(agent, "Do this") as
         child: return child.run().answer`.
 
         The child runs with `agent` (an `Agent`). Its runtime is `runtime` if given, else that of
-        the agent's tools, else that of this conversation.
+        the agent's tools, else that of this conversation. It can use those of this conversation's
+        secrets that `secrets` names; the values of all of them are masked in it.
 
         Its id is `{conversation_id}.{call_id}`, followed by `-{name}` if it has a name, else by
         `-2`, `-3`, ... for the second and further children of a call. Give names where several
@@ -364,7 +391,7 @@ class ToolContext:
                 else "spawn: this call is not of a conversation, so it has no children. Use"
                 " Conversation(agent)."
             )
-        return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
+        return self.spawns().spawn(self, agent, message, name, id, detached, runtime, secrets)
 
     def on_close(self, key: object, cleanup: Callable[[], None]) -> None:
         """Run `cleanup` when the conversation closes, once per `key`. Without a conversation,

@@ -106,7 +106,20 @@ def run_attempts(
 def attempt(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
 ) -> ToolResult:
-    """Call the tool once with checked arguments. Raises `ToolError` for any exception."""
+    """Call the tool once with checked arguments. Raises `ToolError` for any exception. Secrets of
+    the conversation are masked in both."""
+    secrets = context.secrets
+    if secrets is None:
+        return _attempt(tool, arguments, context, start)
+    try:
+        return secrets.mask_result(_attempt(tool, arguments, context, start))
+    except ToolError as error:
+        raise secrets.mask_error(error) from error.__cause__
+
+
+def _attempt(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
+) -> ToolResult:
     try:
         # An isolated tool enforces its timeout itself, by killing its process.
         if tool.timeout is not None and tool.isolation is None:

@@ -231,6 +231,10 @@ class Worker:
         live.set_tools(live.record, built)
         return report
 
+    def set_secrets(self, order: Order) -> None:
+        live = self._conversation()
+        live.set_secrets(live.record, self._build(order)[0])
+
     def close(self, timeout: float) -> None:
         """Close the conversation. The process exits after the answer."""
         if self._live is not None:
@@ -301,7 +305,7 @@ class Worker:
 METHODS = callable_methods(
     Worker,
     "ping drain hand_over drive check open execute begin go_on report_state pending_confirmations"
-    " set_tools close",
+    " set_tools set_secrets close",
 )
 """The methods that the server may call."""
 

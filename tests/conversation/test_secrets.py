@@ -1,0 +1,463 @@
+"""Secrets of a conversation: who gets them, and that their values come back nowhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import (
+    Agent,
+    Conversation,
+    LocalRuntime,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    ToolContext,
+    ToolError,
+    tool,
+)
+from holdfast import events as ev
+from holdfast.content import TextContent, ToolResult
+from holdfast.errors import ConfigurationError, NotFound
+from holdfast.tools.secrets import Secret, Secrets, StreamMask
+
+VALUE = 'ghp_"q7\\x/Zü9+' + "k" * 20
+SECRETS = {"GITHUB_TOKEN": VALUE}
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
+    with LocalRuntime(tmp_path) as runtime:
+        yield runtime
+
+
+def run(agent: Agent, **options: Any) -> Conversation:
+    conversation = Conversation(agent, **{"secrets": SECRETS, **options})
+    conversation.send_message("Go.")
+    conversation.run()
+    return conversation
+
+
+def journal(conversation: Conversation) -> str:
+    return "\n".join(ev.encode(event).decode() for event in conversation.get_history())
+
+
+def last_result(conversation: Conversation) -> str:
+    found = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
+    return found[-1].result.text
+
+
+# --- who gets them ---
+
+
+def test_a_command_gets_the_variables_that_it_names_and_no_others(runtime: LocalRuntime) -> None:
+    script = [
+        ("terminal", {"command": 'printf %s "$GITHUB_TOKEN" | wc -c; env | grep -c NPM'}),
+        ("terminal", {"command": "env | grep -c TOKEN"}),
+        "Done.",
+    ]
+    model = ScriptedLLM(script)
+    with run(Agent(model, runtime.tools), secrets={**SECRETS, "NPM_TOKEN": "n" * 20}) as done:
+        results = [
+            e.result.text.split() for e in done.get_history() if isinstance(e, ev.ToolCallFinished)
+        ]
+    assert results[0][:2] == [str(len(VALUE.encode())), "0"]
+    assert results[1][0] == "0"  # it is not carried to the next command
+
+
+def test_the_model_reads_names_and_descriptions_and_never_a_value() -> None:
+    model = ScriptedLLM(["Done."])
+    secrets = {"DB_PASSWORD": Secret("correct horse battery", "of the staging database")}
+    with run(Agent(model), secrets=secrets) as done:
+        head = next(e for e in done.get_history() if isinstance(e, ev.AgentConfigured))
+    assert "- DB_PASSWORD: of the staging database" in head.system_prompt
+    assert "correct horse" not in head.system_prompt + journal(done)
+    assert [part.name for part in head.prompt_parts][-1] == "secrets"
+
+
+def test_a_tool_asks_for_a_secret_by_name() -> None:
+    seen: list[str] = []
+
+    @tool
+    def fetch(context: ToolContext) -> str:
+        """Fetch."""
+        seen.append(context.secret("GITHUB_TOKEN"))
+        return "fetched with " + seen[-1]
+
+    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as done:
+        assert last_result(done) == "fetched with <secret:GITHUB_TOKEN>"
+    assert seen == [VALUE]
+
+
+def test_an_unknown_name_is_told_with_those_that_exist() -> None:
+    @tool
+    def fetch(context: ToolContext) -> str:
+        """Fetch."""
+        return context.secret("NPM_TOKEN")
+
+    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as done:
+        assert "no secret 'NPM_TOKEN'" in last_result(done)
+        assert "GITHUB_TOKEN" in last_result(done)
+    with pytest.raises(NotFound, match="conversation without secrets"):
+        ToolContext().secret("X")
+
+
+def test_a_child_has_the_secrets_that_it_is_given_and_masks_them_all(runtime: LocalRuntime) -> None:
+    command = {"command": "echo $A_TOKEN/$B_TOKEN/$C; cat key"}
+    (runtime.workdir / "key").write_text("b" * 20)
+    store = MemoryStore()
+
+    @tool
+    def ask(context: ToolContext) -> str:
+        """Ask a child."""
+        worker = Agent(ScriptedLLM([("terminal", command), "ok"]), runtime.tools)
+        with context.spawn(worker, "Work.", secrets=["A_TOKEN"]) as child:
+            return child.run().answer
+
+    secrets = {"A_TOKEN": "a" * 20, "B_TOKEN": "b" * 20}
+    with run(Agent(ScriptedLLM([("ask", {}), "Done."]), [ask]), secrets=secrets, store=store) as it:
+        [child] = it.children
+        events = store.read(child.id)
+    text = next(e.result.text for e in events if isinstance(e, ev.ToolCallFinished))
+    assert text.splitlines()[0] == "<secret:A_TOKEN>//"
+    assert "<secret:B_TOKEN>" in text.splitlines()[1]
+    head = next(e for e in events if isinstance(e, ev.AgentConfigured))
+    assert "A_TOKEN" in head.system_prompt
+    assert "B_TOKEN" not in head.system_prompt
+
+
+def test_a_function_is_asked_at_each_use_and_earlier_values_stay_masked() -> None:
+    values = iter(["first-value-0123", "second-value-456"])
+
+    @tool
+    def use(context: ToolContext) -> str:
+        """Use."""
+        return context.secret("KEY")
+
+    @tool
+    def both() -> str:
+        """Show both."""
+        return "first-value-0123 and second-value-456"
+
+    script = [("use", {}), ("use", {}), ("both", {}), "Done."]
+    with run(Agent(ScriptedLLM(script), [use, both]), secrets={"KEY": lambda: next(values)}) as it:
+        assert last_result(it) == "<secret:KEY> and <secret:KEY>"
+        assert "value-" not in journal(it)
+
+
+def test_a_function_that_fails_is_the_calls_error_without_its_message(
+    runtime: LocalRuntime,
+) -> None:
+    def rotate() -> str:
+        raise OSError(f"the vault said {VALUE}")
+
+    script = [("terminal", {"command": "echo $KEY"}), "Done."]
+    with run(Agent(ScriptedLLM(script), runtime.tools), secrets={"KEY": rotate}) as done:
+        assert "its function raised OSError" in last_result(done)
+        assert "vault" not in journal(done)
+
+
+# --- where values come back ---
+
+
+def forms(value: str) -> dict[str, str]:
+    data = value.encode()
+    return {
+        "plain": value,
+        "json": json.dumps({"a": value}),
+        "wide json": json.dumps({"a": value}, ensure_ascii=False),
+        "json in json": json.dumps(json.dumps({"a": value})),
+        "base64": base64.b64encode(data).decode(),
+        "base64 after one byte": base64.b64encode(b"x" + data).decode(),
+        "base64 between": base64.b64encode(b"ab" + data + b"cde").decode(),
+        "url-safe base64": base64.urlsafe_b64encode(data).decode(),
+        "quoted": quote(value, safe=""),
+        "path": quote(value),
+    }
+
+
+@pytest.mark.parametrize("name", forms(VALUE))
+def test_each_form_is_masked(name: str) -> None:
+    form = forms(VALUE)[name]
+    masked = Secrets(SECRETS).mask(f"[{form}]")
+    assert VALUE not in masked
+    core = form[5:-5]
+    assert core not in masked, masked
+    assert "GITHUB_TOKEN" in masked or "SECRET" in masked
+
+
+def test_base64_that_holds_a_secret_still_decodes() -> None:
+    data = b'{"token": "' + VALUE.encode() + b'"}'
+    masked = Secrets(SECRETS).mask(base64.b64encode(data).decode())
+    decoded = base64.b64decode(masked, validate=True)
+    assert len(decoded) == len(data)
+    assert VALUE.encode() not in decoded
+    assert VALUE.encode()[4:-4] not in decoded
+
+
+def test_a_command_that_prints_a_secret_in_many_forms(runtime: LocalRuntime) -> None:
+    python = "import os, json; v = os.environ['GITHUB_TOKEN']; print(v, json.dumps(v), repr(v))"
+    commands = [
+        'echo "$GITHUB_TOKEN"',
+        'printf %s "$GITHUB_TOKEN" | base64 -w0',
+        f'GITHUB_TOKEN="$GITHUB_TOKEN" {sys.executable} -c "{python}"',
+        'echo "$GITHUB_TOKEN" > kept; cat kept',
+    ]
+    script = [
+        *[("terminal", {"command": one}) for one in commands],
+        ("read_file", {"path": "kept"}),
+    ]
+    with run(Agent(ScriptedLLM([*script, "Done."]), runtime.tools)) as done:
+        text = journal(done)
+        assert "<secret:GITHUB_TOKEN>" in last_result(done)
+    for form in forms(VALUE).values():
+        assert form[8:-8] not in text
+
+
+def test_a_value_that_is_split_over_two_answers_of_one_command(runtime: LocalRuntime) -> None:
+    command = (
+        'printf %s "${GITHUB_TOKEN:0:9}"; while [ ! -e go ]; do sleep 0.01; done;'
+        ' printf "%s\\n" "${GITHUB_TOKEN:9}"'
+    )
+    script = [
+        ("terminal", {"command": command, "wait": 0.3}),
+        ("write_file", {"path": "go", "content": ""}),
+        ("terminal_input", {"wait": 10}),
+        "Done.",
+    ]
+    with run(Agent(ScriptedLLM(script), runtime.tools)) as done:
+        text = journal(done)
+        assert last_result(done).startswith("<secret:GITHUB_TOKEN>")
+    assert VALUE[:9] not in text
+    assert VALUE[9:] not in text
+
+
+def test_a_large_output_is_masked_in_its_file_and_in_the_store(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    command = 'for n in $(seq 4000); do echo "line $n $GITHUB_TOKEN"; done'
+    script = [("terminal", {"command": command}), "Done."]
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        run(Agent(ScriptedLLM(script), runtime.tools), store=store) as done,
+    ):
+        [finished] = [e for e in done.get_history() if isinstance(e, ev.ToolCallFinished)]
+        whole = done.get_output(finished.call_id).text
+        output = Path(finished.result.meta["outputFile"]).read_text()
+    assert VALUE not in output
+    assert VALUE not in whole
+    assert output.count("<secret:GITHUB_TOKEN>") == 4000
+    for file in tmp_path.glob("s.db*"):
+        assert VALUE.encode() not in file.read_bytes()
+
+
+def test_errors_progress_questions_logs_and_deltas(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    progress: list[str] = []
+    questions: list[str] = []
+    deltas: list[str] = []
+
+    @tool
+    def fails(context: ToolContext) -> str:
+        """Fail."""
+        context.report_progress(f"using {VALUE}")
+        context.ask(f"May I use {VALUE}?")
+        raise ToolError(f"401 for {VALUE}") from ValueError(VALUE)
+
+    @tool
+    def raises() -> str:
+        """Raise."""
+        raise RuntimeError(f"bad key {VALUE}")
+
+    @tool
+    def meta() -> ToolResult:
+        """Return it everywhere."""
+        return ToolResult(
+            (TextContent(VALUE),), {VALUE: [VALUE, {"a": VALUE.encode().hex()}]}, {"m": VALUE}
+        )
+
+    def on_question(question: Any) -> None:
+        questions.append(question.message)
+
+    model = ScriptedLLM(
+        [("fails", {}), ("raises", {}), ("meta", {}), f"It is {VALUE}!"], stream=True
+    )
+    with run(
+        Agent(model, [fails, raises, meta]),
+        on_progress=lambda _, text: progress.append(text),
+        on_question=on_question,
+        on_delta=lambda delta: deltas.append(delta.text),
+    ) as done:
+        text = journal(done)
+        assert done.state.answer == "It is <secret:GITHUB_TOKEN>!"
+    for found in (text, caplog.text, *progress, *questions, "".join(deltas), repr(done)):
+        assert VALUE not in found
+        assert json.dumps(VALUE)[1:-1] not in found
+    assert progress == ["using <secret:GITHUB_TOKEN>"]
+    assert questions == ["May I use <secret:GITHUB_TOKEN>?"]
+    assert "".join(deltas).endswith("It is <secret:GITHUB_TOKEN>!")
+
+
+def test_a_message_of_the_user_is_masked_and_a_request_has_no_value() -> None:
+    model = ScriptedLLM(["Done."])
+    with Conversation(Agent(model), secrets=SECRETS) as conversation:
+        conversation.send_message(f"My token is {VALUE}.")
+        conversation.run()
+        assert conversation.get_history()[0].content[0].text == (  # type: ignore[union-attr]
+            "My token is <secret:GITHUB_TOKEN>."
+        )
+    assert VALUE not in str(model.requests[0].text)
+
+
+def test_a_reopened_conversation_sends_the_same_bytes(tmp_path: Path) -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return VALUE
+
+    with SQLiteStore(tmp_path / "s.db") as store:
+        model = ScriptedLLM([("look", {}), "One.", "Two."])
+        with run(Agent(model, [look]), store=store, id="c") as done:
+            first = model.requests[-1].body
+        model = ScriptedLLM(["Two."])
+        with Conversation(Agent(model, [look]), store, "c", secrets=SECRETS) as again:
+            again.send_message("More.")
+            again.run()
+            assert [type(e) for e in again.get_history()].count(ev.AgentConfigured) == 1
+        assert model.requests[0].body.startswith(first[: first.rindex(b"]")])
+        assert done.id == "c"
+
+
+def test_a_fork_has_the_secrets_of_its_origin() -> None:
+    @tool
+    def look(context: ToolContext) -> str:
+        """Look."""
+        return context.secret("GITHUB_TOKEN")
+
+    agent = Agent(ScriptedLLM(["One.", ("look", {}), "Two."]), [look])
+    with run(agent) as done, done.fork() as fork:
+        fork.send_message("Look.")
+        fork.run()
+        assert last_result(fork) == "<secret:GITHUB_TOKEN>"
+
+
+def test_own_words_that_equal_a_secret_stay() -> None:
+    """A secret like a status or an event's type must not make the journal unreadable."""
+    for value in ("finished", "assistant", "timestamp", "toolCalls"):
+        with run(Agent(ScriptedLLM(["Done."])), secrets={"WORD": value}) as done:
+            assert done.state.status.value == "finished"
+            assert [ev.decode(ev.encode(e)) for e in done.get_history()] == done.get_history()
+
+
+def test_a_provider_item_that_holds_a_secret_is_left_out_as_a_whole() -> None:
+    secrets = Secrets(SECRETS)
+    native = [{"type": "thinking", "thinking": VALUE, "signature": "s"}]
+    import msgspec
+
+    event = ev.AssistantReplied(
+        seq=1, id="a", timestamp=ev.EPOCH, text="x", native=msgspec.Raw(msgspec.json.encode(native))
+    )
+    masked = secrets.mask_value(event)
+    assert bytes(masked.native) == b""
+    assert ev.decode(ev.record(masked), 1) == masked
+
+
+# --- the stream ---
+
+
+@given(st.data(), st.lists(st.sampled_from(["ghp", "_", VALUE, VALUE[:7], "k", "ü", "\n"])))
+def test_no_division_of_a_stream_shows_more_than_the_whole(data: Any, words: list[str]) -> None:
+    secrets = Secrets(SECRETS)
+    whole = "".join(words).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    mask, out = StreamMask(secrets), b""
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        out += mask.feed(whole[start:end])
+    out += mask.flush()
+    assert out == secrets.mask_bytes(whole)
+
+
+def test_what_cannot_begin_a_value_is_passed_on_at_once() -> None:
+    mask = StreamMask(Secrets(SECRETS))
+    assert mask.feed(b"Password: ") == b"Password: "
+    assert mask.feed(b"a gh") == b"a "
+    assert mask.feed(b"ost") == b"ghost"
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("secrets", "problem"),
+    [
+        ({"A B": "12345678"}, "names of environment variables"),
+        ({"": "12345678"}, "names of environment variables"),
+        ({"TOKEN": "1234567"}, "fewer than 8 characters"),
+        ({"TOKEN": " " * 9}, "fewer than 8 characters"),
+        ({"TOKEN": "1234567\0"}, "NUL"),
+        ({"TOKEN": "1234567\ud800"}, "surrogate"),
+        ({"TOKEN": 12345678}, "takes a str or a function"),
+        ({"TOKEN": b"12345678"}, "takes a str or a function"),
+        ({"PATH": "/usr/local/bin"}, "changes how programs start"),
+        ({"BASH_ENV": "/usr/local/bin"}, "changes how programs start"),
+        ({"LD_PRELOAD": "/usr/local/bin"}, "changes how programs start"),
+        (["TOKEN"], "takes a mapping"),
+    ],
+)
+def test_bad_secrets_are_refused_and_not_shown(secrets: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        Conversation(Agent(ScriptedLLM([])), secrets=secrets)
+    assert "1234567" not in str(caught.value)
+
+
+def test_no_repr_has_a_value() -> None:
+    secret = Secret("12345678", "d")
+    secrets = Secrets({"A": secret})
+    conversation = Conversation(Agent(ScriptedLLM([])), secrets=secrets)
+    for one in (secret, secrets, conversation, conversation.hosting, ToolContext(secrets=secrets)):
+        assert "12345678" not in repr(one)
+    assert repr(secrets) == "Secrets(A)"
+
+
+def test_two_threads_that_use_a_rotating_secret() -> None:
+    numbers = iter(range(10**8, 10**9))
+    secrets = Secrets({"KEY": lambda: str(next(numbers))})
+    got: list[str] = []
+
+    def use() -> None:
+        got.extend(secrets.get("KEY") for _ in range(200))
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert secrets.mask(" ".join(got)) == " ".join(["<secret:KEY>"] * 800)
+
+
+def test_a_process_of_another_command_does_not_have_it(runtime: LocalRuntime) -> None:
+    script = [
+        ("terminal", {"command": "sleep 30 & echo $!"}),
+        ("terminal", {"command": 'echo "$GITHUB_TOKEN" > /dev/null; echo $!'}),
+        "Done.",
+    ]
+    with run(Agent(ScriptedLLM(script), runtime.tools)) as done:
+        pid = next(
+            e.result.text for e in done.get_history() if isinstance(e, ev.ToolCallFinished)
+        ).split()[0]
+        assert VALUE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+        subprocess.run(["kill", pid], check=False)
+        assert os.environ.get("GITHUB_TOKEN") != VALUE
