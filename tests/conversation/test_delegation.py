@@ -691,17 +691,18 @@ def test_bounds_are_numbers() -> None:
 
 
 def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
+    ids = ("remembered-a", "remembered-b", "remembered-c")  # of no other test
     store, agent = MemoryStore(), Agent(ScriptedLLM(["done"] * 9))
-    for id in ("a", "b", "c"):
+    for id in ids:
         with Conversation(agent, store, id) as child:
             child.send_message("go")
             child.run()
     del child
     with Conversation(agent, store, "parent") as parent:
         delegation: Any = parent.hosting.delegation()
-        delegation._delegated = {id: DelegatedChild("worker", True) for id in ("a", "b", "c")}
-        outcomes = [delegation._outcome(id) for id in ("a", "b", "c")]
+        delegation._delegated = {id: DelegatedChild("worker", True) for id in ids}
+        outcomes = [delegation._outcome(id) for id in ids]
         assert [one.report for one in outcomes] == ["done"] * 3
         gc.collect()
         journals = [one.id for one in gc.get_objects() if isinstance(one, Journal)]
-        assert not {"a", "b", "c"}.intersection(journals)
+        assert not set(ids).intersection(journals)
