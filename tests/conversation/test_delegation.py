@@ -704,5 +704,5 @@ def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
         outcomes = [delegation._outcome(id) for id in ids]
         assert [one.report for one in outcomes] == ["done"] * 3
         gc.collect()
-        journals = [one.id for one in gc.get_objects() if isinstance(one, Journal)]
+        journals = [one.id for one in gc.get_objects() if type(one) is Journal]
         assert not set(ids).intersection(journals)

@@ -133,7 +133,7 @@ def test_a_wait_ends_with_its_timeout_and_leaves_nothing_registered() -> None:
     token = Cancellation()
     assert token.wait(0.001) is False
     assert token.wait(0) is False
-    assert token._callbacks == {}
+    assert token._callbacks == []
     token.cancel()
     assert token.wait() is True
 

@@ -560,7 +560,7 @@ def test_a_cancel_from_outside_reaches_a_timed_call() -> None:
     timer.start()
     assert run(waits, context, timeout=10).text == "True in conv:1.0"
     timer.join()
-    assert context.cancelled._callbacks == {}
+    assert context.cancelled._callbacks == []
 
 
 def test_a_timed_call_sees_the_callers_context_variables() -> None:

@@ -77,7 +77,7 @@ class Recent(msgspec.Struct):
     last: _Step | None = None
     before: _Step | None = None  # the step before the last one
     calls: tuple[ToolCall, ...] = ()  # calls of the last answer, until all have results
-    results: dict[str, ToolResult] = {}
+    results: dict[str, ToolResult] | None = None  # of these calls, once there is one
 
     def _reset(self) -> None:
         self.repeat = self.ping_pong = self.errors = self.monologue = 0
@@ -86,7 +86,8 @@ class Recent(msgspec.Struct):
 
     def copy(self) -> Recent:
         """Return an independent copy."""
-        return msgspec.structs.replace(self, results=dict(self.results))
+        results = None if self.results is None else dict(self.results)
+        return msgspec.structs.replace(self, results=results)
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
@@ -95,7 +96,7 @@ class Recent(msgspec.Struct):
         if type(event) is ev.ToolCallFinished:
             self._on_result(event)
         elif type(event) is ev.AssistantReplied:
-            self.calls, self.results = event.calls, {}
+            self.calls, self.results = event.calls, None
             if event.calls:
                 self._count("monologue", 0)
             elif event.stop_reason not in ("pause", "denied"):  # by the provider or a hook
@@ -119,12 +120,13 @@ class Recent(msgspec.Struct):
     def _on_result(self, event: ev.ToolCallFinished) -> None:
         if not self.calls:
             return
-        calls, results = self.calls, self.results
+        calls, results = self.calls, self.results or {}
         results.setdefault(event.call_id, event.result)
         if len(results) < len(calls):
+            self.results = results
             return
         step = _Step(calls, tuple([results[call.id] for call in calls if call.id in results]))
-        self.calls, self.results = (), {}
+        self.calls, self.results = (), None
         if not any(map(_still_running, step.results)):
             self._on_step(step)
 

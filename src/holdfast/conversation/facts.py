@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -91,7 +92,7 @@ class RunCounters(Reducer, frozen=True):
 
     def feed(self, event: Any, fold: Fold) -> RunCounters:
         if event.status in AT_REST:
-            return RunCounters()
+            return NO_RUN
         if event.status == ConversationStatus.RUNNING:
             since = self.since or event.timestamp
             return self if since is self.since else replace(self, since=since)
@@ -120,6 +121,10 @@ class RunCounters(Reducer, frozen=True):
             if spent >= limits.seconds:
                 return "seconds", spent, limits.seconds
         return None
+
+
+NO_RUN = RunCounters()
+"""The counters of a conversation at rest. One object for all: a process may hold many thousands."""
 
 
 class OutputFacts(Reducer, frozen=True):
@@ -151,7 +156,8 @@ class OutputFacts(Reducer, frozen=True):
             # If invalid output ended the run, a resumed run first tells the model of the last
             # failure; that must not count as a new round.
             invalid = fold.error is not None and fold.error.error == OutputInvalid.__name__
-            return replace(self, failures=-1 if invalid else 0)
+            failures = -1 if invalid else 0
+            return self if failures == self.failures else replace(self, failures=failures)
         if type(event) is ev.DamagedEvent and isinstance(damage.stand_in(event), ev.MessageAdded):
             return OutputFacts(failures=self.failures)
         return self
@@ -308,9 +314,7 @@ class CallKinds(Reducer, frozen=True):
     def feed(self, event: Any, fold: Fold) -> CallKinds:
         if type(event) is ev.AgentConfigured:
             clients = _names([tool for tool in event.tools if tool.executor == "client"])
-            return CallKinds(
-                clients, frozenset(_names([one for one in event.tools if one.parallel]))
-            )
+            return _call_kinds(clients, _names([one for one in event.tools if one.parallel]))
         if event.original_type == "agent":
             return CallKinds((*self.clients, *damage.client_tools(event)), self.parallel)
         return self
@@ -318,6 +322,12 @@ class CallKinds(Reducer, frozen=True):
 
 def _names(tools: list[ev.ToolDefinition]) -> tuple[str, ...]:
     return tuple([name for tool in tools for name in (tool.name, tool.wire_name) if name])
+
+
+@lru_cache(maxsize=64)
+def _call_kinds(clients: tuple[str, ...], parallel: tuple[str, ...]) -> CallKinds:
+    """Return the kinds of these tools' calls: one object for all conversations of an agent."""
+    return CallKinds(clients, frozenset(parallel))
 
 
 class OwnMessages(Reducer, frozen=True):

@@ -124,7 +124,7 @@ class Fold(ObjectStruct):
     handoff: facts.HandoffFacts = facts.HandoffFacts()
     hooks: facts.HookCounts = facts.HookCounts()
     blanks: facts.BlankAnswers = facts.BlankAnswers()
-    run: facts.RunCounters = facts.RunCounters()
+    run: facts.RunCounters = facts.NO_RUN
     condensation: facts.CondensationFacts = facts.CondensationFacts()
     call_kinds: facts.CallKinds = facts.CallKinds()
     own_messages: facts.OwnMessages = facts.OwnMessages()

@@ -40,6 +40,7 @@ from holdfast.errors import (
     ToolCancelled,
 )
 from holdfast.llm.completion import Delta
+from holdfast.object_struct import ObjectStruct
 from holdfast.store import Store
 from holdfast.tools.secrets import Secrets
 
@@ -103,12 +104,14 @@ class Hosting:
     ) -> None:
         parent = None if origin.family is None else origin.family.journal
         observed = None if parent is None else parent.observed
+        # weak: a conversation that nobody holds is freed by its reference count
+        family = weakref.proxy(self)
         journal = self.journal = Journal(
             store,
             id,
             options.clock,
             options.new_id,
-            _weak_drain(self),
+            _InboxNews(family),
             origin.known,
             origin.spawned_by,
         )
@@ -124,10 +127,13 @@ class Hosting:
             self.deltas.listen(guarded(options.on_delta))
         view = RequestView(journal)
         self._hooks = HookPoints(context)
-        # weak: a conversation that nobody holds is freed by its reference count
-        family = weakref.proxy(self)
+        on_progress = options.on_progress
         self._calls = Calls(
-            context, journal, self.questions, guarded(options.on_progress or _ignore), family
+            context,
+            journal,
+            self.questions,
+            _ignore if on_progress is None else guarded(on_progress),
+            family,
         )
         condensing = Condensations(context, self._hooks, view)
         self._loop = Loop(
@@ -138,14 +144,14 @@ class Hosting:
             view,
             ModelCall(context, self._calls, self._hooks, condensing, view, self.deltas),
             family,
-            lambda: None if parent is None else parent.spending,
+            parent,
         )
         self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
         self.inbox = CommandInbox(context, self.executor, self._hooks)
         self._parent_children = origin.family
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: tuple[Subscription, ...] = ()
         # True once the conversation has written here, or may write: its state is its own
         self.has_lease = False
         self._own_thread: threading.Thread | None = None  # made by start_thread
@@ -421,7 +427,7 @@ class Hosting:
                 raise ConversationClosed(f"Conversation {journal.id!r} is closed.")
             after_seq = journal.fold.last_seq if after_seq is None else after_seq
             subscription = Subscription(journal, callback, after_seq)
-            self._subscriptions.append(subscription)
+            self._subscriptions += (subscription,)
         return subscription
 
     # --- the end ---
@@ -463,7 +469,7 @@ class Hosting:
         if context.delegation is not None:
             context.delegation.join(deadline)
         with self.journal.changed:
-            subscriptions, self._subscriptions = self._subscriptions, []
+            subscriptions, self._subscriptions = self._subscriptions, ()
             opened, self.has_lease = self.has_lease, False
         left = self._calls.left_running(deadline)
         self._hooks.end(deadline)
@@ -495,13 +501,14 @@ def _ignore(call_id: str, message: str) -> None:
     """Drop a call's progress: nobody follows it."""
 
 
-def _weak_drain(hosting: Hosting) -> Callable[[], None]:
-    """Return the store's callback for news, which does not keep the conversation alive."""
-    reference = weakref.ref(hosting)
+class _InboxNews(ObjectStruct):
+    """The store's callback for news, which does not keep the conversation alive."""
 
-    def notify() -> None:
-        found = reference()
-        if found is not None:
-            found.drain_inbox()
+    _hosting: Hosting  # weak
 
-    return notify
+    def __call__(self) -> None:
+        try:
+            drain = self._hosting.drain_inbox
+        except ReferenceError:  # nobody holds the conversation any more
+            return
+        drain()

@@ -11,11 +11,12 @@ from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.conversation import actions
 from holdfast.conversation.actions import Action, AwaitEvents, CallModel, Nudge, Stop, next_action
-from holdfast.conversation.budget import Spending, spending_of
+from holdfast.conversation.budget import spending_of
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.handoff import delegating_agents, handoff_problem
 from holdfast.conversation.hook_points import HookPoints
+from holdfast.conversation.journal import Journal
 from holdfast.conversation.model_call import ModelCall
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
@@ -39,8 +40,8 @@ class Loop(ObjectStruct):
     _view: RequestView
     _model_call: ModelCall
     _family: Hosting  # weak
-    _parent_spending: Callable[[], Spending | None]
-    _guests: list[Agent] = []  # other agents whose connections are open here
+    _parent: Journal | None  # of the conversation whose call spawned this one, if it is open
+    _guests: tuple[Agent, ...] = ()  # other agents whose connections are open here
     thread: threading.Thread | None = None  # the driving thread, None if no thread drives
     resting: bool = True  # True while it waits for something to do
     hosted: bool = False  # True if a host drives it as soon as there is work
@@ -61,7 +62,8 @@ class Loop(ObjectStruct):
             if agent is not context.agent:  # another process handed over meanwhile
                 self._take_over(agent, name)
             limits = context.own_agent.tree_limits
-            journal.spending = spending_of(journal, limits, self._parent_spending())
+            above = None if self._parent is None else self._parent.spending
+            journal.spending = spending_of(journal, limits, above)
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
@@ -216,7 +218,7 @@ class Loop(ObjectStruct):
         agent, head = context.agent, fold.agent
         if agent is not context.own_agent and not any(one is agent for one in self._guests):
             agent.connections.opened(context.runtime)
-            self._guests.append(agent)
+            self._guests += (agent,)
         self._condensing.serve()
         # the agent in force may not be the one that delegated
         delegating = delegating_agents(agent, context.own_agent)
@@ -229,6 +231,6 @@ class Loop(ObjectStruct):
 
     def release_guests(self) -> None:
         """Close the connections of agents that the conversation was handed to."""
-        guests, self._guests = self._guests, []
+        guests, self._guests = self._guests, ()
         for guest in guests:
             guest.connections.closed(self.context.runtime)

@@ -70,8 +70,9 @@ class ModelCall(ObjectStruct):
     _just_taken_over: bool = False  # True if the agent has just taken over
     # True if the last `AgentConfigured` event was made when there was a picture
     _sight_checked: bool = False
-    # the last `AgentConfigured` event, and the tool definitions that it matches
-    _known_head: tuple[ev.AgentConfigured | None, object] = (None, None)
+    # the last `AgentConfigured` event that was compared, and the tool definitions that it matches
+    _known_head: ev.AgentConfigured | None = None
+    _known_definitions: object = None
 
     def step(self) -> None:
         """Ask the model once, journal its answer, and run the calls whose turn it is."""
@@ -89,7 +90,7 @@ class ModelCall(ObjectStruct):
 
     def take_over(self) -> None:
         """Forget what is known of the agent before: another one answers from here on."""
-        self._known_head = (None, None)
+        self._known_head = None
         self._contributed_seq = 0  # its skills have not seen the user's messages
         self._just_taken_over = True
 
@@ -172,7 +173,7 @@ class ModelCall(ObjectStruct):
 
     def head(self) -> dict[str, Any]:
         """Return the fields of an `AgentConfigured` event for the agent that answers now."""
-        self._known_head = (None, None)
+        self._known_head = None
         found = self._changed_head()
         assert found is not None, "another agent has another name"
         return found
@@ -185,8 +186,8 @@ class ModelCall(ObjectStruct):
         definitions = agent.tools.definitions()
         if (
             last is not None
-            and self._known_head[0] is last
-            and self._known_head[1] is definitions
+            and self._known_head is last
+            and self._known_definitions is definitions
             and pictures is self._sight_checked
         ):
             # an agent is frozen: only its tools may have changed, and then in a new tuple
@@ -207,7 +208,7 @@ class ModelCall(ObjectStruct):
             "name": context.agent_name,
         }
         if last is not None and all(getattr(last, name) == value for name, value in now.items()):
-            self._known_head = (last, definitions)
+            self._known_head, self._known_definitions = last, definitions
             return None
         if last is None and journal.spawned_by:
             now["spawned_by"] = journal.spawned_by

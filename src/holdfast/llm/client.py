@@ -19,6 +19,7 @@ from holdfast.llm.info import ModelInfo, model_info
 from holdfast.llm.request import ModelRequest, RequestTarget
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
+from holdfast.tools.json_values import freeze_json
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
@@ -129,7 +130,7 @@ class LLM(ProviderModel):
             _price_key=(address.model, address.base_url),
             _arguments=arguments,
             _address=address,
-            _parameters=parameters,
+            _parameters=freeze_json(parameters),
             _secrets=secrets.argument_secrets(arguments),
             _lock=threading.Lock(),
             _endpoint=None,
@@ -262,8 +263,8 @@ class LLM(ProviderModel):
     def parameters(self) -> dict[str, Any]:
         """Return the settings that shape answers: those that are sent, the wire and the host.
         The port and credentials are left out, since both may change while the answers stay the
-        same. The values are JSON values without secrets."""
-        return dict(self._parameters)
+        same. The values are JSON values without secrets. The dict is shared, so it is immutable."""
+        return self._parameters
 
     @property
     def info(self) -> ModelInfo | None:

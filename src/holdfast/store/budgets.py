@@ -194,6 +194,8 @@ class Ledger(ABC):
     """The budgets and reservations of a store. Its owner holds a lock, or a transaction, around
     each method."""
 
+    __slots__ = ()
+
     @abstractmethod
     def account(self, root: str) -> Account | None:
         """Return the account of the tree of `root`, None if it has no budget."""

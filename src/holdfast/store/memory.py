@@ -40,6 +40,8 @@ class _Record:
 class _Ledger(Ledger):
     """The budgets and reservations of the conversations in `records`."""
 
+    __slots__ = ("_accounts", "_held", "_records")
+
     def __init__(self, records: dict[str, _Record]) -> None:
         self._records = records
         self._accounts: dict[str, Account] = {}
@@ -98,7 +100,7 @@ class MemoryStore(Store):
         # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
         self._posted = 0
-        self._ledger = _Ledger(self._records)
+        self._ledger: _Ledger | None = None  # created for the first budget
         self._closed = False
 
     # --- leases ---
@@ -115,7 +117,7 @@ class MemoryStore(Store):
             record.epoch = self._epoch
             record.notify = notify
             by = record.summary.spawned_by
-            budgets = self._ledger.above(conversation_id, by)
+            budgets = () if self._ledger is None else self._ledger.above(conversation_id, by)
             return Lease(conversation_id, record.epoch, (), by, budgets)
 
     def renew(self, lease: Lease) -> None:
@@ -167,9 +169,9 @@ class MemoryStore(Store):
                     )
                 record.summary = summary
             if batch.settlements:
-                self._ledger.settle(batch.settlements)
+                self._budgets().settle(batch.settlements)
             wanted = batch.reservation
-            held = wanted is not None and self._ledger.reserve(lease, wanted) is None
+            held = wanted is not None and self._budgets().reserve(lease, wanted) is None
             if self._appended is not None:
                 self._appended.notify_all()
             return held
@@ -225,17 +227,22 @@ class MemoryStore(Store):
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         with self._lock:
             self._held(lease)
-            self._ledger.bound(lease.conversation_id, budget)
+            self._budgets().bound(lease.conversation_id, budget)
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         with self._lock:
             self._held(lease)
-            return self._ledger.reserve(lease, wanted)
+            return self._budgets().reserve(lease, wanted)
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         with self._lock:
             self._check_open()
-            self._ledger.settle(settled)
+            self._budgets().settle(settled)
+
+    def _budgets(self) -> _Ledger:
+        if self._ledger is None:
+            self._ledger = _Ledger(self._records)
+        return self._ledger
 
     # --- the inbox ---
 
@@ -311,7 +318,7 @@ class MemoryStore(Store):
             while todo:
                 gone = todo.pop()
                 del self._records[gone]
-                self._ledger.forget(gone)
+                self._budgets().forget(gone)
                 for id, record in self._records.items():
                     if not record.summary.spawned_by or record.summary.spawner != gone:
                         continue

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from holdfast.content import ContentLike, Message, ToolResult, Usage
@@ -31,14 +32,15 @@ class Cancellation:
     registers a wake-up function with `add_callback`. A cancel thus ends a socket read or a process
     at once."""
 
-    # No lock: `cancel` may run in a signal handler that interrupted `add_callback`. Removing a
-    # callback from the dict is atomic, so exactly one thread gets it: the canceller or its owner.
+    # No lock: `cancel` may run in a signal handler that interrupted `add_callback`. Removing an
+    # entry from the list is atomic, so exactly one thread gets it: the canceller or its owner.
+    # An emptied list frees its table, which an emptied dict keeps.
 
     __slots__ = ("_callbacks", "_is_set")
 
     def __init__(self) -> None:
         self._is_set = False
-        self._callbacks: dict[object, Callable[[], object]] = {}
+        self._callbacks: list[partial[object]] = []
 
     def __bool__(self) -> bool:
         return self._is_set
@@ -53,27 +55,35 @@ class Cancellation:
         self._is_set = True
         while self._callbacks:
             try:
-                _, callback = self._callbacks.popitem()
-            except KeyError:  # another thread took the last one
+                callback = self._callbacks.pop()
+            except IndexError:  # another thread took the last one
                 return
             try:
                 callback()
             except Exception:
                 # not its repr: a bound method or a partial shows its object
-                name = getattr(callback, "__qualname__", type(callback).__name__)
+                name = getattr(callback.func, "__qualname__", type(callback.func).__name__)
                 _log.exception("A cancellation callback failed: %s", name)
 
     def add_callback(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Run `callback` at the cancel, or now if it is set. Returns a function to remove it."""
-        key = object()
-        self._callbacks[key] = callback
-        if self._is_set and self._callbacks.pop(key, None) is not None:
+        entry = partial(callback)  # equal only to itself, unlike the callback
+
+        self._callbacks.append(entry)
+        if self._is_set and self._take(entry):
             callback()
 
         def remove() -> None:
-            self._callbacks.pop(key, None)
+            self._take(entry)
 
         return remove
+
+    def _take(self, entry: partial[object]) -> bool:
+        try:
+            self._callbacks.remove(entry)
+        except ValueError:  # another thread has it
+            return False
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set or `timeout` seconds have passed. Return the flag."""

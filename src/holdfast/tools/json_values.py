@@ -1,4 +1,4 @@
-"""Copies of JSON values, and immutable ones that protect a shared tool definition."""
+"""Copies of JSON values, and immutable ones that several owners share."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ def _rebuilt(value: Any, mapping: type[dict[str, Any]], sequence: type[list[Any]
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
-    raise TypeError(
-        "This part of a tool's definition is shared and cannot be changed; change a copy.deepcopy()"
-        " of it."
-    )
+    raise TypeError("This value is shared and cannot be changed; change a copy.deepcopy() of it.")
 
 
 class _Frozen:

@@ -97,7 +97,7 @@ class ToolManager:
         self._services = ServiceSet(self._catalogue.offer)
         self._tools = ToolSet(self._catalogue)
         self._shared: ToolManager | None = None  # the manager that this one extends
-        self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+        self._styled_definitions: dict[str, tuple[object, bytes]] = {}
         calls = _patterns("concurrency", concurrency or {})
         lengths = _patterns("result_limit", result_limit or {})
         self._rules = CallRules(tuple(hooks), calls, lengths, pins is not None)
@@ -399,9 +399,9 @@ class ToolManager:
         definitions = self.definitions()
         cached = self._styled_definitions.get(style)
         if cached is None or cached[0] is not definitions:
-            styled = [styles.definition(tool, style) for tool in definitions]
-            cached = self._styled_definitions[style] = (definitions, styled)
-        return copy_json(cached[1])
+            data = msgspec.json.encode([styles.definition(tool, style) for tool in definitions])
+            cached = self._styled_definitions[style] = (definitions, data)
+        return msgspec.json.decode(cached[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
         """Return everything known about a tool, as JSON values. Raises `ToolNotFound`."""
