@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast import errors
@@ -54,6 +54,11 @@ class LLM(ProviderModel):
     - `images`: True if the model accepts pictures. None means: as `info` says, and True if
       `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
       x 480, 12 KB]` replaces each picture.
+    - `send_reasoning`: the reasoning of earlier answers that is sent back, for Chat Completions.
+      True sends it as it came, False never, "tags" within `<think>` tags before the text. None
+      means: as the provider's documentation asks; with tool calls alone if the host is unknown.
+    - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
+      `reasoning` and not `text`. None means: for hosts that are known to send it so.
     - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
       of requests.
     - `stream`: True to request the answer in pieces.
@@ -103,6 +108,8 @@ class LLM(ProviderModel):
         prompt_caching: bool = True,
         tool_calls: str = "native",
         images: bool | None = None,
+        send_reasoning: bool | Literal["tags"] | None = None,
+        think_tags: bool | None = None,
         stream: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
