@@ -210,7 +210,11 @@ class LLM(ProviderModel):
                 if not secrets.credentials_of(self._arguments):
                     end = "" if str(error).endswith((".", "!", "?")) else "."
                     error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is errors.BadResponse and endpoint.url not in str(error):
+            elif (
+                type(error) is errors.BadResponse
+                and not (error.status or error.code)  # an error of the provider's own
+                and endpoint.url not in str(error)
+            ):
                 hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
                 error.args = (f"{error} {hint}",)
             self._scrub(error)

@@ -134,10 +134,10 @@ class ErrorBody(msgspec.Struct):
 
 def parse_error(value: Any) -> ErrorBody:
     """Parse an error from a decoded body, an event of a stream, or the `error` object in one."""
-    if isinstance(value, list) and value:
-        value = cast("list[Any]", value)[0]
     error_body = ErrorBody()
     for _ in range(4):  # errors may be nested, because proxies wrap them
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
         if not isinstance(value, dict):
             break
         level = cast("dict[str, Any]", value)
@@ -157,7 +157,7 @@ def parse_error(value: Any) -> ErrorBody:
         _read_details(level.get("details"), error_body)
         if isinstance(level.get("metadata"), dict):
             _read_metadata(level["metadata"], error_body)
-        value = level.get("error") or level.get("response")
+        value = level.get("error") or level.get("response") or level.get("errors")
     if isinstance(value, str):
         error_body.message = value
     error_body.message = shorten(error_body.message)
