@@ -62,8 +62,10 @@ def ask(body: Any, model: str = "m", **settings: Any) -> Completion:
     """Return the answer of a loopback server that answers with `body`; a str is a stream, which is
     sent byte by byte, and whose deltas must add up to the answer."""
     is_stream = isinstance(body, str)
-    sent = Stream([body.encode()[at : at + 1] for at in range(len(body.encode()))])
-    with ModelServer([sent if is_stream else body]) as server:
+    if isinstance(body, str):
+        data = body.encode()
+        body = Stream([data[at : at + 1] for at in range(len(data))])
+    with ModelServer([body]) as server:
         llm = LLM(model, base_url=server.url, max_retries=0, stream=is_stream, **settings)
         seen: list[Delta] = []
         answer = llm.completion("hello", on_delta=seen.append)
@@ -78,7 +80,7 @@ def both(message: dict[str, Any], *deltas: dict[str, Any], **settings: Any) -> C
     """Return the answer that a message and the pieces of it give."""
     found = ask(plain(message), **settings)
     streamed = ask(stream(*map(delta, deltas), delta({}, "stop")), **settings)
-    assert streamed == found.__class__.from_json(found.to_json()) or _same(streamed, found)
+    assert _same(streamed, found)
     return found
 
 
@@ -213,11 +215,19 @@ def test_an_error_in_a_choice_is_an_error(finish: str | None, content: str) -> N
     ("body", "kind", "text"),
     [
         ({"base_resp": {"status_code": 1004, "status_msg": "login fail"}}, "auth", "login fail"),
-        ({"base_resp": {"status_code": 1002, "status_msg": "slow"}, "choices": None}, "limit", ""),
+        (
+            {"base_resp": {"status_code": 1002, "status_msg": "slow"}, "choices": None},
+            "limit",
+            "slow",
+        ),
         ({"object": "error", "message": "boom", "code": 50000}, "server", "boom"),
         ({"detail": "boom"}, "server", "boom"),
         ({"success": False, "errors": [{"code": 5, "message": "boom"}]}, "server", "boom"),
-        ({"code": "InvalidApiKey", "message": "Invalid API-key provided."}, "auth", ""),
+        (
+            {"code": "InvalidApiKey", "message": "Invalid API-key provided."},
+            "auth",
+            "Invalid API-key",
+        ),
         ({"error": "boom"}, "server", "boom"),
         ({"error": {"message": ["boom"]}}, "server", "boom"),
     ],
@@ -420,9 +430,7 @@ def test_think_tags_at_the_beginning_are_reasoning(content: str, reasoning: str,
     pieces = [{"content": letter} for letter in content]
     answer = both({"content": content}, *pieces, think_tags=True)
     assert (answer.reasoning, answer.text) == (reasoning, text)
-    assert both({"content": content}, {"content": content}, think_tags=True) == answer or _same(
-        both({"content": content}, {"content": content}, think_tags=True), answer
-    )
+    both({"content": content}, {"content": content}, think_tags=True)
     untouched = both({"content": content}, *pieces)
     assert (untouched.reasoning, untouched.text) == ("", content)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.answer import REFUSAL
 from holdfast.errors import BadResponse, LLMError, ServerError
@@ -82,6 +83,19 @@ class _About(msgspec.Struct):
     model: Any
 
 
+class _RawChoice(msgspec.Struct):
+    message: Raw
+
+
+class _RawAnswer(msgspec.Struct):
+    """The choices of an answer, with the bytes of their messages."""
+
+    choices: list[_RawChoice]
+
+
+_raw_answers = msgspec.json.Decoder(_RawAnswer)
+
+
 def parse(data: bytes, rules: ChatRules = _DEFAULT) -> Completion:
     """Return the completion of a plain answer. Raises the error that it reports, or
     `BadResponse`."""
@@ -102,7 +116,7 @@ def _read(answer: dict[str, Any], data: bytes, rules: ChatRules) -> Completion:
         raise error
     if not isinstance(message, dict):
         raise answers.bad_answer("a chat completion: it has no message", data)
-    return _completion(answer, choice, cast("dict[str, Any]", message), rules)
+    return _completion(answer, choice, cast("dict[str, Any]", message), rules, data)
 
 
 def _reported(answer: dict[str, Any]) -> LLMError | None:
@@ -132,9 +146,14 @@ def _choice_error(choice: dict[str, Any]) -> LLMError | None:
 
 
 def _completion(
-    answer: dict[str, Any], choice: dict[str, Any], message: dict[str, Any], rules: ChatRules
+    answer: dict[str, Any],
+    choice: dict[str, Any],
+    message: dict[str, Any],
+    rules: ChatRules,
+    data: bytes = b"",
 ) -> Completion:
-    """Return a completion from the parts of an answer, plain or assembled from a stream."""
+    """Return a completion from the parts of an answer, plain or assembled from a stream. `data` is
+    the plain answer's JSON."""
     builder = answers.CompletionBuilder()
     content, refusal = message.get("content"), message.get("refusal")
     reasonings = [message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)]
@@ -174,7 +193,10 @@ def _completion(
     chat_details.add(builder, answer, choice, message, is_split)
     about = _About(answer.get("id"), answer.get("model"))
     usage = chat_details.usage(answer, choice)
-    return builder.build(NAME, usage, stop_reason, about, _native(message), None)
+    native, raw = _native(message), None
+    if data and builder.needs_native and native is message:
+        raw = _raw_answers.decode(data).choices[0].message
+    return builder.build(NAME, usage, stop_reason, about, native, raw)
 
 
 def _keep_native(
@@ -200,9 +222,12 @@ def _keep_native(
 
 def _native(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without its sound and pictures, which `media` holds."""
-    audio = as_dict(message.get("audio"))
-    kept = {key: value for key, value in message.items() if key not in ("audio", "images")}
-    return {**kept, "audio": {"id": audio["id"]}} if audio.get("id") else kept
+    media = {key for key in ("audio", "images") if message.get(key)}
+    if not media:
+        return message
+    kept = {key: value for key, value in message.items() if key not in media}
+    audio_id = as_dict(message.get("audio")).get("id")
+    return {**kept, "audio": {"id": audio_id}} if audio_id else kept
 
 
 def _call_entries(message: dict[str, Any]) -> list[Any]:

@@ -85,7 +85,7 @@ _STATUS_CODES: dict[int, tuple[str, ...]] = {
         *("unsupported_image_media_type", "empty_image_file", "failed_to_download_image"),
         *("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"),  # Google
     ),
-    401: ("invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
+    401: ("invalid_api_key", "authentication_error", "UNAUTHENTICATED", "InvalidApiKey"),
     402: ("billing_error",),
     403: ("permission_error", "PERMISSION_DENIED"),
     404: ("model_not_found", "not_found_error", "NOT_FOUND"),
@@ -141,7 +141,7 @@ def parse_error(value: Any) -> ErrorBody:
         if not isinstance(value, dict):
             break
         level = cast("dict[str, Any]", value)
-        found = [level.get(key) for key in ("code", "type", "status")]
+        found = [level.get(key) for key in ("code", "type", "status", "status_code")]
         codes = [str(code) for code in found if isinstance(code, str | int)]
         error_body.codes[:0] = [
             code for code in codes if code not in _ENVELOPES and re.fullmatch(r"\S{0,79}", code)
