@@ -22,17 +22,20 @@ from holdfast.content import (
 )
 from holdfast.errors import (
     AuthenticationError,
+    BadRequest,
     BadResponse,
     ConfigurationError,
     LLMError,
     RateLimited,
     ServerError,
 )
+from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.http import HTTPPool
 from holdfast.llm.wires import chat_hosts
 from tests.model_server import ModelServer, Stream
 
+PLAIN = {"role": "assistant", "content": "a"}
 PNG = b"\x89PNG fake"
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
@@ -270,6 +273,27 @@ def test_an_error_beside_a_proper_finish_is_a_detail() -> None:
     assert (answer.text, answer.provider_details["error"]) == ("a", UPSTREAM)
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (422, {"detail": [{"loc": ["body", "x"], "msg": "field required"}]}, "field required"),
+        (422, {"message": {"detail": [{"msg": "Extra inputs"}]}, "code": None}, "Extra inputs"),
+        (400, {"errors": [{"code": 7003, "message": "No route"}], "success": False}, "No route"),
+        (400, {"error": ["Input validation error"]}, "Input validation error"),
+        (400, [{"error": {"code": 400, "message": "Bad part"}}], "Bad part"),
+        (400, {"error": "bad", "message": "worse"}, "bad"),
+        (400, {"error": {"error": {"message": "wrapped twice"}}}, "wrapped twice"),
+        (400, b"plain words", "plain words"),
+        (400, b"<html><body>a page</body></html>", "a page"),
+        (400, b"", "no reason given"),
+    ],
+)
+def test_a_refused_request_says_why_in_every_form(status: int, body: Any, text: str) -> None:
+    with pytest.raises(BadRequest, match=text) as caught:
+        ask((status, {}, body))
+    assert caught.value.status == status
+
+
 # --- calls ---
 
 
@@ -435,6 +459,39 @@ def test_think_tags_at_the_beginning_are_reasoning(content: str, reasoning: str,
     assert (untouched.reasoning, untouched.text) == ("", content)
 
 
+def test_calls_as_text_may_follow_thoughts() -> None:
+    called = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    content = f"<think>hm</think>\nI will.\n{called}"
+    tool = ToolDefinition("f", "", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    chunks = [delta({"content": letter}) for letter in content]
+    for body in (plain({"content": content}), stream(*chunks, delta({}, "stop"))):
+        with ModelServer([body]) as server:
+            is_stream = isinstance(body, str)
+            llm = LLM(
+                "m", base_url=server.url, tool_calls="text", think_tags=True, stream=is_stream
+            )
+            answer = llm.completion("hi", [tool])
+        assert (answer.reasoning, answer.text, made(answer)) == (
+            "hm",
+            "I will.",
+            [("f", {"a": 1}, "")],
+        )
+
+
+def test_a_summary_of_reasoning_in_parts_is_reasoning() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "a"}]
+    answer = both({"content": parts}, {"content": [thought]}, {"content": parts[1:]})
+    assert (answer.reasoning, answer.text) == ("hm", "a")
+
+
+def test_opaque_reasoning_goes_back() -> None:
+    answer = both({**PLAIN, "reasoning_opaque": "xyz"}, {**PLAIN, "reasoning_opaque": "xyz"})
+    with ModelServer([plain(PLAIN)]) as server:
+        LLM("m", base_url=server.url).completion(Transcript([Message("hi"), answer]))
+        assert server.requests[0].messages[1] == {**PLAIN, "reasoning_opaque": "xyz"}
+
+
 # --- reasoning in the history ---
 
 
@@ -456,7 +513,6 @@ def history(
 
 
 THOUGHT = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
-PLAIN = {"role": "assistant", "content": "a"}
 
 
 @pytest.mark.parametrize(

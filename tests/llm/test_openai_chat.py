@@ -1094,7 +1094,8 @@ def in_head(**parameters: Any) -> dict[str, Any]:
     return decoded(openai_chat.body(openai_chat.head("m", "s", (), parameters, {}), [], False))
 
 
-def test_a_cache_key_goes_to_openai_alone() -> None:
+def test_a_cache_key_goes_to_openai_and_mistral_alone() -> None:
+    assert in_head(cache_key="k", host="api.mistral.ai")["prompt_cache_key"] == "k"
     assert in_head(cache_key="k", host="api.openai.com")["prompt_cache_key"] == "k"
     assert len(in_head(cache_key="k" * 65, host="api.openai.com")["prompt_cache_key"]) == 64
     assert (

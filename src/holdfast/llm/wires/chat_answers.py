@@ -26,8 +26,9 @@ from holdfast.llm.wires.streams import StreamParser
 NAME = "openai_chat"
 
 REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
-# Parts of a message that go back to the provider as they came.
-CARRIED_KEYS = ("reasoning_details", "extra_content")
+# Parts of a message that go back to the provider as they came. `reasoning_opaque` is GitHub
+# Copilot's.
+CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content")
 CALL_KEYS = {"index", "id", "type", "function", "name", "arguments"}
 FUNCTION_KEYS = {"name", "arguments"}
 _DEFAULT = ChatRules()
@@ -459,7 +460,7 @@ class ChatStream(StreamParser):
             call is None
             or (id and name and call.id and id != call.id)
             or (name and is_one_of_many and index is None and not id)
-            or (name and not id and not call.id and call.is_whole and (arguments or index is None))
+            or (name and not id and not call.id and call.is_followed_by(name, arguments))
         ):
             call = _StreamedCall(len(self._calls), index, id)
             self._calls.append(call)
@@ -484,9 +485,11 @@ class _StreamedCall:
         self.extra: dict[str, Any] = {}
         self.function: dict[str, Any] = {}
 
-    @property
-    def is_whole(self) -> bool:
-        """True if the arguments so far are a JSON object."""
+    def is_followed_by(self, name: str, arguments: str) -> bool:
+        """Return True if a named piece begins another call: the arguments so far are a whole
+        object, and the piece adds something."""
+        if not arguments and name == self.name:
+            return False
         try:
             return isinstance(msgspec.json.decode("".join(self.arguments)), dict)
         except (ValueError, RecursionError):
@@ -512,7 +515,7 @@ class _StreamedCall:
 
 # Strings that each delta repeats in full. All others arrive in pieces.
 _REPEATED_KEYS = {
-    *("role", "id", "type", "format", "name"),
+    *("role", "id", "type", "format", "name", "channel", "reasoning_opaque"),
     *("signature", "encrypted_content", "thought_signature"),
 }
 # Lists whose items arrive whole; an item with the `index` of an earlier one replaces it.
