@@ -624,6 +624,13 @@ def test_every_ending_in_the_table_names_a_row() -> None:
         )
 
 
+def test_a_server_on_this_machine_or_network_is_local() -> None:
+    for host in ("127.0.0.1", "localhost", "vllm", "192.168.1.9", "box.local"):
+        assert chat_hosts.provider_of(host) == "local"
+    for host in ("", "litellm", "proxy.example.com", "1.1.1.1"):
+        assert chat_hosts.provider_of(host) == ""
+
+
 # --- roles ---
 
 

@@ -270,6 +270,9 @@ def _details_text(details: Any) -> str:
 # --- streams ---
 
 
+_CHOICE_PARTS = {"index", "delta", "message"}
+
+
 class ChatStream(StreamParser):
     """A parser of one streamed answer.
 
@@ -309,21 +312,24 @@ class ChatStream(StreamParser):
         return _completion(clean_texts(self._top), clean_texts(self._choice), message, self._rules)
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        top, choices = self._top, event.get("choices")
         for key, value in event.items():
             if value and key != "choices":
-                self._add_around(self._top, key, value)
-        if error := as_dict(event.get("x_groq")).get("error"):
+                if type(value) is dict:
+                    value = {**as_dict(top.get(key)), **cast("dict[str, Any]", value)}
+                top[key] = value
+        if "x_groq" in event and (error := as_dict(event["x_groq"]).get("error")):
             raise reported_error({"error": error})
-        if not event.get("choices") and (error := _reported(event)):
+        if not choices and (error := _reported(event)):
             raise error
-        for choice in event.get("choices") or ():
+        for choice in choices or ():
             if choice.get("index"):  # another alternative (n > 1); the first is the answer
                 continue
-            if error := _choice_error(choice):
+            if choice.get("error") and (error := _choice_error(choice)):
                 raise error
             for key, value in choice.items():
-                if value and key not in ("index", "delta", "message"):
-                    self._add_around(self._choice, key, value)
+                if value and key not in _CHOICE_PARTS:
+                    self._add_to_choice(key, value)
             delta = choice.get("delta")
             if not delta and not self._has_content:
                 # MiniMax repeats the whole message at the end.
@@ -340,19 +346,18 @@ class ChatStream(StreamParser):
     def _has_content(self) -> bool:
         return bool(self._content or self._parts or self._calls or self._reasoning)
 
-    def _add_around(self, into: dict[str, Any], key: str, value: Any) -> None:
-        """Add a field around the message. Later values replace earlier ones, except that
+    def _add_to_choice(self, key: str, value: Any) -> None:
+        """Add a field beside the message. Later values replace earlier ones, except that
         probabilities and filter results come in pieces."""
-        old = into.get(key)
-        if key == "logprobs" and isinstance(value, dict):
-            merged: dict[str, Any] = {**as_dict(old)}
-            for name, items in cast("dict[str, Any]", value).items():
-                merged[name] = [*as_list(merged.get(name)), *as_list(items)]
-            into[key] = merged
-        elif isinstance(old, dict) and isinstance(value, dict):
-            into[key] = {**cast("dict[str, Any]", old), **cast("dict[str, Any]", value)}
+        fields = self._choice
+        if key == "logprobs":
+            lists: dict[str, list[Any]] = fields.setdefault(key, {})
+            for name, items in as_dict(value).items():
+                lists.setdefault(name, []).extend(as_list(items))
+        elif isinstance(value, dict):
+            fields[key] = {**as_dict(fields.get(key)), **cast("dict[str, Any]", value)}
         else:
-            into[key] = value
+            fields[key] = value
 
     def _delta(self, delta: dict[str, Any]) -> None:
         has_reasoning = False

@@ -117,13 +117,17 @@ _ENDINGS = {
 }
 
 
+# The host of `LiteLLM`, which reaches many providers. Some of them refuse fields.
+_LITELLM = "litellm"
+
+
 @lru_cache(256)  # called for every request, with a handful of hosts
 def provider_of(host: str) -> str:
     """Return the row for a host; "" for an unknown one."""
     for ending, provider in _ENDINGS.items():
         if host.endswith(ending):
             return provider
-    return "local" if host and is_local(host) else ""
+    return "local" if host not in ("", _LITELLM) and is_local(host) else ""
 
 
 def family(model: str, host: str, send_reasoning: str = "") -> str:
