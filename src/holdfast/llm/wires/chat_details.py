@@ -176,6 +176,8 @@ def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) 
             found.append(Citation(_text(part.get("url")), _text(part.get("title"))))
     results = [as_dict(item) for item in as_list(answer.get("search_results"))]
     results += [as_dict(item) for item in as_list(answer.get("web_search"))]
+    venice = as_dict(answer.get("venice_parameters"))
+    results += [as_dict(item) for item in as_list(venice.get("web_search_citations"))]
     by_url = {_text(item.get("url") or item.get("link")): item for item in results}
     # Perplexity and xAI: the n-th is [n] in the text.
     cited = as_list(answer.get("citations")) or list(by_url)
