@@ -21,7 +21,8 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed
-from holdfast.content import Usage
+from holdfast.agent.prompt import EMPTY_ANSWER
+from holdfast.content import TextContent, Usage
 from holdfast.conversation.replay import replay
 from holdfast.conversation.totals import Totals, totals
 from holdfast.errors import (
@@ -365,6 +366,22 @@ def test_a_refusal_ends_the_run_and_goes_back_as_what_was_said() -> None:
             "I cannot do that.",
             "Then do another thing.",
         ]
+
+
+def test_a_journal_whose_refusal_was_taken_for_an_empty_answer_replays() -> None:
+    with Conversation(Agent(ScriptedLLM([Completion("", stop_reason="refusal")]))) as conversation:
+        conversation.send_message("Do it.")
+        conversation.run()
+        events = list(conversation.get_history())
+    at = next(n for n, event in enumerate(events) if isinstance(event, ev.AssistantReplied))
+    nudge = ev.MessageAdded(
+        seq=events[at].seq + 1,
+        id="n",
+        timestamp=events[at].timestamp,
+        content=(TextContent(EMPTY_ANSWER),),
+        sender="holdfast",
+    )
+    assert replay([*events[: at + 1], nudge]).difference is None
 
 
 def test_a_refusal_in_place_of_an_output_ends_the_run_with_an_error() -> None:

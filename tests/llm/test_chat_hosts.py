@@ -335,6 +335,28 @@ def test_calls_without_ids_and_indices_are_told_apart(entries: list[dict[str, An
         assert made(ask(stream(*chunks, delta({}, "stop")))) == CALLS
 
 
+def test_whole_calls_that_are_all_numbered_0_are_told_apart() -> None:
+    entries = [
+        {"index": 0, "id": "", "function": {"name": "f", "arguments": '{"a":1}'}},
+        {"index": 0, "id": "", "function": {"name": "f", "arguments": '{"a":2}'}},
+    ]
+    expected = [("f", {"a": 1}, ""), ("f", {"a": 2}, "")]
+    chunks = [delta({"tool_calls": [entry]}) for entry in entries]
+    assert made(ask(stream(*chunks, delta({}, "stop")))) == expected
+    assert made(ask(stream(delta({"tool_calls": entries}, "stop")))) == expected
+
+
+def test_a_call_whose_name_is_repeated_is_one_call() -> None:
+    pieces = [
+        {"function": {"name": "f", "arguments": ""}},
+        {"function": {"name": "f", "arguments": '{"a":'}},
+        {"function": {"name": "f", "arguments": "1}"}},
+        {"function": {"name": "f", "arguments": ""}},
+    ]
+    chunks = [delta({"tool_calls": [piece]}) for piece in pieces]
+    assert made(ask(stream(*chunks, delta({}, "stop")))) == [("f", {"a": 1}, "")]
+
+
 def test_an_empty_name_in_later_pieces_changes_nothing() -> None:
     pieces = [
         {"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}},

@@ -7,12 +7,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from holdfast.content import Message, ToolResult, Usage
+from holdfast.errors import StreamInterrupted
 from holdfast.llm import LLM, Delta, Transcript
 from holdfast.llm.http import HTTPPool
+from holdfast.llm.wires import wire_of
 from tests.model_server import ModelServer, Stream
 
 
@@ -345,3 +348,23 @@ def test_a_turn_with_a_tool_in_the_providers_form(name: str, is_stream: bool) ->
         wanted.pop("index", None)
         found.pop("index", None)
     assert sent == expected
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_stream_that_breaks_off_is_never_a_shorter_answer(name: str) -> None:
+    one = PROVIDERS[name]
+    data = answers(one)[1].encode()
+    finish = data.rindex(f'"finish_reason": "{one.finish}"'.encode())
+    host = urlsplit(one.address or LLM(one.model).base_url).hostname
+    wire = wire_of({"wire": "openai_chat", "host": host})
+    whole = wire.parse(json.dumps(answers(one)[0]).encode())
+    for at in range(1, len(data), 3):
+        parser = wire.stream()
+        parser.feed(data[:at])
+        try:
+            answer = parser.finish()
+        except StreamInterrupted:
+            continue
+        assert at > finish
+        assert (answer.text, answer.reasoning) == (whole.text, whole.reasoning)
+        assert [(call.name, call.arguments) for call in answer.calls] == [("look", {"at": "x"})]
