@@ -79,6 +79,7 @@ HOSTS: dict[str, ChatRules] = {
         (
             *("groq", "together", "fireworks", "deepinfra", "perplexity", "sambanova", "novita"),
             *("huggingface", "nvidia", "nebius", "siliconflow", "hyperbolic", "cloudflare"),
+            *("azure-ai", "github", "venice"),
         ),
         ChatRules(think_tags=True),
     ),
@@ -114,6 +115,9 @@ _ENDINGS = {
     "api.siliconflow.com": "siliconflow",
     "api.hyperbolic.xyz": "hyperbolic",
     "api.cloudflare.com": "cloudflare",
+    ".services.ai.azure.com": "azure-ai",
+    "models.github.ai": "github",
+    "api.venice.ai": "venice",
 }
 
 
