@@ -11,6 +11,9 @@ from typing import Any, cast
 
 from holdfast.content import Content, Data
 
+# The `stop_reason` of an answer in which the model refused to answer.
+REFUSAL = "refusal"
+
 
 class TextPart(Data, frozen=True):
     """One of several texts of an answer. `phase` is `commentary` (said before the model goes on

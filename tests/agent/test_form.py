@@ -113,6 +113,8 @@ SETTINGS: list[dict[str, Any]] = [
         "extra_body": {"top_k": 3, "user": "$${x}", "deep": [{"a": None}]},
     },
     {"stream": True, "prompt_caching": False, "tool_calls": "text"},
+    {"send_reasoning": "tags", "think_tags": True},
+    {"send_reasoning": False, "think_tags": False},
     {
         "wire": "anthropic_messages",
         "max_output_tokens": 4000,

@@ -21,7 +21,8 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed
-from holdfast.content import Usage
+from holdfast.agent.prompt import EMPTY_ANSWER
+from holdfast.content import TextContent, Usage
 from holdfast.conversation.replay import replay
 from holdfast.conversation.totals import Totals, totals
 from holdfast.errors import (
@@ -335,3 +336,80 @@ def test_a_tree_of_conversations_counts_each_answer_once(kind: Any, tmp_path: Pa
     with pytest.raises(ConversationNotFound, match="'nobody'"):
         totals(store, "nobody")
     store.close()
+
+
+# --- refusals, and settings that shape requests ---
+
+
+def refusal(words: str) -> dict[str, Any]:
+    return chat({"role": "assistant", "content": None, "refusal": words}, "stop")
+
+
+def test_a_refusal_ends_the_run_and_goes_back_as_what_was_said() -> None:
+    with ModelServer([refusal("I cannot do that."), text("Gladly.")]) as server:
+        llm = LLM("m", base_url=server.url, max_retries=0)
+        with Conversation(Agent(llm)) as conversation:
+            conversation.send_message("Do it.")
+            state = conversation.run()
+            assert (state.status, state.steps) == (S.FINISHED, 1)
+            last = conversation.get_history()[-2]
+            assert isinstance(last, ev.AssistantReplied)
+            assert (last.text, last.refusal, last.stop_reason) == (
+                *("", "I cannot do that."),
+                "refusal",
+            )
+            conversation.send_message("Then do another thing.")
+            assert conversation.run().answer == "Gladly."
+            assert replay(conversation.get_history()).difference is None
+        assert [message["content"] for message in server.requests[1].messages][1:] == [
+            "Do it.",
+            "I cannot do that.",
+            "Then do another thing.",
+        ]
+
+
+def test_a_journal_whose_refusal_was_taken_for_an_empty_answer_replays() -> None:
+    with Conversation(Agent(ScriptedLLM([Completion("", stop_reason="refusal")]))) as conversation:
+        conversation.send_message("Do it.")
+        conversation.run()
+        events = list(conversation.get_history())
+    at = next(n for n, event in enumerate(events) if isinstance(event, ev.AssistantReplied))
+    nudge = ev.MessageAdded(
+        seq=events[at].seq + 1,
+        id="n",
+        timestamp=events[at].timestamp,
+        content=(TextContent(EMPTY_ANSWER),),
+        sender="holdfast",
+    )
+    assert replay([*events[: at + 1], nudge]).difference is None
+
+
+def test_a_refusal_in_place_of_an_output_ends_the_run_with_an_error() -> None:
+    with ModelServer([refusal("I cannot do that.")]) as server:
+        agent = Agent(LLM("m", base_url=server.url, max_retries=0), output_type=int)
+        with Conversation(agent) as conversation:
+            conversation.send_message("Count.")
+            state = conversation.run()
+            assert (state.status, state.steps) == (S.ERROR, 1)
+            assert state.error is not None
+            assert state.error.error == "OutputInvalid"
+            assert "the model refused: I cannot do that." in state.error.message
+
+
+@pytest.mark.parametrize("setting", [True, False, "tags", None])
+def test_a_replay_knows_the_reasoning_that_was_sent_back(setting: Any) -> None:
+    thought = {"role": "assistant", "content": "a", "reasoning": "hm"}
+    with ModelServer([chat(thought, "stop"), chat(thought, "stop")]) as server:
+        llm = LLM("m", base_url=server.url, send_reasoning=setting)
+        with Conversation(Agent(llm)) as conversation:
+            for _ in range(2):
+                conversation.send_message("Hi.")
+                conversation.run()
+            found = replay(conversation.get_history())
+        assert (found.hashed, found.difference) == (2, None)
+        sent = server.requests[1].messages[2]
+        expected: dict[Any, dict[str, Any]] = {
+            False: {"role": "assistant", "content": "a"},
+            "tags": {"role": "assistant", "content": "<think>hm</think>a"},
+        }
+        assert sent == expected.get(setting, thought)

@@ -93,6 +93,15 @@ CASES = {
         (*RUN, answered(2, text=""), said(), answered(4, text=" "), said(), answered(6, text="")),
         Stop(ConversationStatus.STUCK, "3 answers in a row were empty or cut off"),
     ),
+    "a refusal is no blank": (
+        (
+            *RUN,
+            *(answered(2, text="", stop_reason="refusal"), said()),
+            *(answered(4, text="", stop_reason="refusal"), said()),
+            answered(6, text="", stop_reason="refusal"),
+        ),
+        Stop(ConversationStatus.FINISHED),
+    ),
     "a word in between is no blank": (
         (
             *RUN,

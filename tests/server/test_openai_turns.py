@@ -72,6 +72,20 @@ def scripted(folder: Path, answers: list[Any], **options: Any) -> Iterator[Servi
         yield server
 
 
+@pytest.mark.slow
+def test_a_refusal_is_said_to_the_client(tmp_path: Path) -> None:
+    chunk = {"choices": [{"delta": {"refusal": "I will not."}, "finish_reason": "stop"}]}
+    refused = f"data: {json.dumps(chunk)}\n\n"
+    with serving(tmp_path, lambda request: text("fine") if request.number else refused) as (
+        server,
+        model,
+    ):
+        assert said(chat(server, HI)) == "I will not."
+        assert said(chat(server, [*HI, assistant("I will not."), user("go")])) == "fine"
+        sent = [message["content"] for message in model.requests[1].messages]
+        assert sent[-2:] == ["I will not.", "go"]
+
+
 # --- what clients make up ---
 
 

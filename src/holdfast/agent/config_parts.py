@@ -354,9 +354,10 @@ _SETTING_SHAPES: dict[str, Any] = {
     "base_url": _URL,
     "proxy": _URL,
     "headers": MapOf(_SECRET, "a mapping of texts to texts"),
-    **dict.fromkeys(("stop", "response_format", "extra_body"), ANY),
+    **dict.fromkeys(("stop", "response_format", "extra_body", "send_reasoning"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images", "stream"), FLAG),
+    "think_tags": FLAG,
     **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
     **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),
 }

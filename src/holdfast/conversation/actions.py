@@ -11,6 +11,7 @@ from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR, repair
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.stuck import StuckDetector, seen
+from holdfast.answer import REFUSAL
 from holdfast.content import ToolCall
 from holdfast.conversation.facts import excess_tokens
 from holdfast.conversation.fold import Fold
@@ -130,7 +131,8 @@ def next_action(
     if state.output.seq and not unseen:
         return _FINISHED
     if rounds and not unseen and (problem := state.output.problem(state.assistant)):
-        if state.output.failures + 1 >= rounds:
+        refused = state.assistant is not None and state.assistant.stop_reason == REFUSAL
+        if state.output.failures + 1 >= rounds or refused:
             return Stop(ConversationStatus.ERROR, output=problem)
         return Nudge(REPAIR, repair(problem))
     if not state.owed:
@@ -150,8 +152,8 @@ def next_action(
 
 def nudge_for(answer: Completion | ev.AssistantReplied) -> str | None:
     """Return the message to the model after an empty or cut-off answer without calls; None if
-    none is needed."""
-    if answer.calls or answer.stop_reason == "pause":
+    none is needed. A refusal ends the run: its text is not in `text`."""
+    if answer.calls or answer.stop_reason in ("pause", REFUSAL):
         return None
     return (
         EMPTY_ANSWER

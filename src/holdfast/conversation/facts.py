@@ -21,6 +21,7 @@ from holdfast.agent.handoffs import TOOL, handed_to
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
+from holdfast.answer import REFUSAL
 from holdfast.content import ToolResult, Usage
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.errors import OutputInvalid
@@ -175,6 +176,8 @@ class OutputFacts(Reducer, frozen=True):
         complete or the model was already told that it was empty or cut off."""
         if last is None or last.calls or last.stop_reason == "pause":
             return self.failed
+        if last.stop_reason == REFUSAL:
+            return f"the model refused: {last.refusal}" if last.refusal else "the model refused"
         return TEXT_INSTEAD
 
     @classmethod
@@ -258,8 +261,9 @@ class BlankAnswers(Reducer, frozen=True):
     def feed(self, event: Any, fold: Fold) -> BlankAnswers:
         if type(event) is ev.AssistantReplied:
             whole = event.text.strip() and event.stop_reason != "length"
-            # an answer with these stop reasons is still to come, or was denied by hooks
-            if not (event.calls or whole or event.stop_reason in ("pause", "denied")):
+            # an answer with these stop reasons is still to come, was denied by hooks, or says so
+            meant = event.stop_reason in ("pause", "denied", REFUSAL)
+            if not (event.calls or whole or meant):
                 return BlankAnswers(self.count + 1)
         elif event.status not in AT_REST:
             return self

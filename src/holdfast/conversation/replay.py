@@ -20,6 +20,7 @@ from holdfast.agent.handoffs import find
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR
 from holdfast.agent.view import View
+from holdfast.answer import REFUSAL
 from holdfast.content import Data
 from holdfast.conversation import actions
 from holdfast.conversation.actions import Action, CallModel, Nudge, Stop, next_action, nudge_for
@@ -95,19 +96,24 @@ class ReplayedRequest(msgspec.Struct, frozen=True):
     @property
     def wire(self) -> Wire:
         """The recorded wire; OpenAI's Chat Completions if the model was not Holdfast's."""
-        return wire(self.answer.wire if is_wire(self.answer.wire) else "openai_chat")
+        name = self.answer.wire if is_wire(self.answer.wire) else "openai_chat"
+        return wire(name, self._routed_head.parameters)
+
+    @property
+    def _routed_head(self) -> ev.AgentConfigured:
+        return routed(self.head, self.answer.route, self.transcript)
 
     @property
     def body(self) -> bytes:
         """The bytes that the recorded model would be sent today."""
-        head = routed(self.head, self.answer.route, self.transcript)
+        head = self._routed_head
         target = RequestTarget(self.wire, head.model, head.parameters)
         return make_request(target, Prompt(self.transcript, head=head)).body
 
     @property
     def hash(self) -> str:
         """The `Assistant.request_hash` of today's request."""
-        head = routed(self.head, self.answer.route, self.transcript)
+        head = self._routed_head
         return request_hash(self.wire, head.model, self.transcript, head)
 
 
@@ -205,7 +211,11 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
 def _after(events: Sequence[ev.AnyEvent], answer: ev.AssistantReplied) -> str:
     """Compare the loop's own message after an empty or cut-off answer."""
     match events[answer.seq] if answer.seq < len(events) else None:
-        case ev.MessageAdded(sender="holdfast", about="") as told if told.text != nudge_for(answer):
+        case ev.MessageAdded(sender="holdfast", about="") as told if (
+            told.text != nudge_for(answer)
+            # Refusals that earlier versions took for empty answers.
+            and answer.stop_reason != REFUSAL
+        ):
             return f"After the answer the model is told:\n- {told.text!r}\n+ {nudge_for(answer)!r}"
         case _:  # a journal forked there has no such message
             return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast import errors
@@ -55,6 +55,11 @@ class LLM(ProviderModel):
     - `images`: True if the model accepts pictures. None means: as `info` says, and True if
       `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
       x 480, 12 KB]` replaces each picture.
+    - `send_reasoning`: the reasoning of earlier answers that is sent back, for Chat Completions.
+      True sends it as it came, False never, "tags" within `<think>` tags before the text. None
+      means: as the provider's documentation asks; with tool calls alone if the host is unknown.
+    - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
+      `reasoning` and not `text`. None means: for hosts that are known to send it so.
     - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
       of requests.
     - `stream`: True to request the answer in pieces.
@@ -104,6 +109,8 @@ class LLM(ProviderModel):
         prompt_caching: bool = True,
         tool_calls: str = "native",
         images: bool | None = None,
+        send_reasoning: bool | Literal["tags"] | None = None,
+        think_tags: bool | None = None,
         stream: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
@@ -204,7 +211,11 @@ class LLM(ProviderModel):
                 if not secrets.credentials_of(self._arguments):
                     end = "" if str(error).endswith((".", "!", "?")) else "."
                     error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is errors.BadResponse and endpoint.url not in str(error):
+            elif (
+                type(error) is errors.BadResponse
+                and not (error.status or error.code)  # an error of the provider's own
+                and endpoint.url not in str(error)
+            ):
                 hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
                 error.args = (f"{error} {hint}",)
             self._scrub(error)

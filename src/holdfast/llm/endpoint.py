@@ -86,6 +86,7 @@ def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Comple
                 response.finish_within(AFTER_FINISH_SECONDS if shortened else None)
     except (LLMConnectionError, LLMTimeout) as error:
         if not (parser.closed or parser.done):
+            parser.raise_reported()
             if isinstance(error, LLMTimeout):
                 raise
             raise StreamInterrupted(

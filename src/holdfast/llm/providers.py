@@ -30,6 +30,7 @@ COMPATIBLE = {
     "ollama": "http://localhost:11434/v1",
     "openrouter": "https://openrouter.ai/api/v1",
     "perplexity": "https://api.perplexity.ai",
+    "sambanova": "https://api.sambanova.ai/v1",
     "togetherai": "https://api.together.ai/v1",
     "v0": "https://api.v0.dev/v1",
     "venice": "https://api.venice.ai/api/v1",

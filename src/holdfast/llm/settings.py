@@ -75,6 +75,11 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "prompt_caching": _FLAG,
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": _FLAG,
+    "send_reasoning": (
+        "True, False or 'tags'",
+        lambda v: isinstance(v, bool) or v == "tags",
+    ),
+    "think_tags": _FLAG,
     "stream": _FLAG,
     "timeout": _SECONDS,
     "connect_timeout": _SECONDS,
@@ -91,10 +96,12 @@ _REQUIRED = {
     *("prompt_caching", "tool_calls"),
 }
 _SECRET = {"api_key", "base_url", "headers", "proxy"}  # never shown in an error
+_CHAT_ONLY = ("send_reasoning", "think_tags")  # settings of the wire openai_chat
 # Arguments that the journal stores if they are set.
 _STORED = (
     *("temperature", "top_p", "max_output_tokens", "reasoning_effort", "reasoning_budget"),
     *("seed", "parallel_tool_calls", "response_format", "extra_body"),
+    *_CHAT_ONLY,
 )
 
 
@@ -129,7 +136,13 @@ def check(arguments: Mapping[str, Any]) -> None:
 
 def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
     """Return the settings that shape answers as JSON values, without secrets and without unset
-    ones."""
+    ones. Raises `ConfigurationError` for a setting of another wire."""
+    for name in _CHAT_ONLY:
+        if arguments[name] is not None and wire != "openai_chat":
+            raise ConfigurationError(
+                f"LLM: {name} is a setting of the wire openai_chat. The wire {wire} returns"
+                " reasoning in its own form; leave the argument out."
+            )
     kept: dict[str, Any] = {"wire": wire, "host": host}
     for name in _STORED:
         value = arguments[name]

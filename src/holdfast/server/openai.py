@@ -459,7 +459,7 @@ class TurnProgress:
             case ev.AssistantReplied():
                 self.usage += event.usage
                 self.stop_reason = event.stop_reason
-                return "" if self.structured else self._whole(event.text)
+                return "" if self.structured else self._whole(event.text or event.refusal)
             case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
                 if is_output(closed.call.name, result):
                     self.text = ""

@@ -21,6 +21,7 @@ state and knows no key, host or socket. To add a wire, write its module and list
 - `cache_key`: the same for requests that begin alike
 - `extra_body`: merged in last
 - `host`: the server that receives the request
+- `send_reasoning`, `think_tags`: see `LLM`
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ _NAMES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
 WIRES = {name: f"holdfast.llm.wires.{name}" for name in _NAMES}
 
 
-def wire(name: str) -> Wire:
+def wire(name: str, parameters: Mapping[str, Any] | None = None) -> Wire:
     """Return the wire of that name, loaded at its first use. The suffix `+text` selects tool
-    calls as text. Raises `ConfigurationError` listing the wires for an unknown name."""
+    calls as text. With an LLM's `parameters` it has their settings: a wire whose messages and
+    answers depend on them has a function `configured`. Raises `ConfigurationError` listing the
+    wires for an unknown name."""
     plain = name.removesuffix(TEXT_SUFFIX)
     if plain not in WIRES:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
-    module = cast(Wire, import_module(WIRES[plain]))
-    return module if name == plain else _with_text_calls(module)
+    module = import_module(WIRES[plain])
+    configured = getattr(module, "configured", None) if parameters else None
+    found = cast(Wire, module if configured is None else configured(parameters))
+    return found if name == plain else _with_text_calls(found)
 
 
 def answer_reader(wire: Wire, tools: bool) -> Wire:
@@ -65,5 +70,6 @@ def is_wire(name: str) -> bool:
 
 
 def wire_of(parameters: Mapping[str, Any]) -> Wire:
+    """Return the wire that an LLM's parameters name, with their settings."""
     suffix = TEXT_SUFFIX if parameters.get("tool_calls") == "text" else ""
-    return wire(parameters["wire"] + suffix)
+    return wire(parameters["wire"] + suffix, parameters)

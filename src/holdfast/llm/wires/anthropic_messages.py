@@ -87,7 +87,7 @@ def system(text: str) -> bytes:
     return user((TextContent(f"<system>\n{text}\n</system>"),))
 
 
-def user(content: Sequence[Content]) -> bytes:
+def user(content: Sequence[Content], family: str = "") -> bytes:
     """Encode text, pictures and PDF documents as blocks, the rest as text, but no blank text."""
     parts = _parts(content) or [{"type": "text", "text": "(empty message)"}]
     return _json({"role": "user", "content": parts})
@@ -128,7 +128,7 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
     return _ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode the results of all calls of one answer as one user message, as the API requires.
     Pictures of an error follow after all results, because an error may hold only text."""
     blocks: list[Part] = []

@@ -85,7 +85,7 @@ _STATUS_CODES: dict[int, tuple[str, ...]] = {
         *("unsupported_image_media_type", "empty_image_file", "failed_to_download_image"),
         *("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"),  # Google
     ),
-    401: ("invalid_api_key", "authentication_error", "UNAUTHENTICATED"),
+    401: ("invalid_api_key", "authentication_error", "UNAUTHENTICATED", "InvalidApiKey"),
     402: ("billing_error",),
     403: ("permission_error", "PERMISSION_DENIED"),
     404: ("model_not_found", "not_found_error", "NOT_FOUND"),
@@ -134,14 +134,14 @@ class ErrorBody(msgspec.Struct):
 
 def parse_error(value: Any) -> ErrorBody:
     """Parse an error from a decoded body, an event of a stream, or the `error` object in one."""
-    if isinstance(value, list) and value:
-        value = cast("list[Any]", value)[0]
     error_body = ErrorBody()
     for _ in range(4):  # errors may be nested, because proxies wrap them
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
         if not isinstance(value, dict):
             break
         level = cast("dict[str, Any]", value)
-        found = [level.get(key) for key in ("code", "type", "status")]
+        found = [level.get(key) for key in ("code", "type", "status", "status_code")]
         codes = [str(code) for code in found if isinstance(code, str | int)]
         error_body.codes[:0] = [
             code for code in codes if code not in _ENVELOPES and re.fullmatch(r"\S{0,79}", code)
@@ -157,7 +157,7 @@ def parse_error(value: Any) -> ErrorBody:
         _read_details(level.get("details"), error_body)
         if isinstance(level.get("metadata"), dict):
             _read_metadata(level["metadata"], error_body)
-        value = level.get("error") or level.get("response")
+        value = level.get("error") or level.get("response") or level.get("errors")
     if isinstance(value, str):
         error_body.message = value
     error_body.message = shorten(error_body.message)

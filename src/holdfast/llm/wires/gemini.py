@@ -102,7 +102,7 @@ def system(text: str) -> bytes:
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
-def user(content: Sequence[Content]) -> bytes:
+def user(content: Sequence[Content], family: str = "") -> bytes:
     """Encode text, pictures, sound, and resources of kinds that the models can read."""
     parts = [_media_part(block) or {"text": content_parts.as_text(block)} for block in content]
     return _content(parts or [{"text": ""}])
@@ -186,7 +186,7 @@ def _name(call: ToolCall, names: Names) -> str:
     return name_to_wire(wire_name(call.name, names))
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode one `functionResponse` for each call, all in one content, because the API counts them.
     Its text, or the structured content alone, is under `output` or `error`. Pictures and sound
     follow in a content of their own. Only Gemini 3 accepts them within the response, and beside it

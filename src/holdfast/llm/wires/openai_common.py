@@ -65,16 +65,48 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
-    details = as_dict(usage.get(f"{sent}_tokens_details"))
+    # Mistral also writes prompt_token_details.
+    details = as_dict(usage.get(f"{sent}_tokens_details") or usage.get(f"{sent}_token_details"))
+    made = as_dict(usage.get(f"{received}_tokens_details"))
     input_tokens, output_tokens = count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens")
-    reasoning = count(as_dict(usage.get(f"{received}_tokens_details")), "reasoning_tokens")
+    # The second name is Perplexity's.
+    reasoning = count(made, "reasoning_tokens") or count(usage, "reasoning_tokens")
     separate = count(usage, "total_tokens") == input_tokens + output_tokens + reasoning
     if reasoning and (reasoning > output_tokens or separate):
         output_tokens += reasoning
-    # The second name is DeepSeek's.
-    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")
-    written = count(details, "cache_write_tokens")
-    return Usage(input_tokens, output_tokens, cached, written, reasoning)
+    return Usage(
+        input_tokens,
+        output_tokens,
+        count(details, "cached_tokens") or _first_count(usage, _CACHED),
+        count(details, "cache_write_tokens")
+        or count(details, "cache_creation_input_tokens")
+        or count(usage, "cache_creation_input_tokens"),
+        reasoning,
+        input_audio_tokens=count(details, "audio_tokens"),
+        output_audio_tokens=count(made, "audio_tokens"),
+        input_image_tokens=count(details, "image_tokens"),
+        output_image_tokens=count(made, "image_tokens"),
+    )
+
+
+# The names of DeepSeek, Mistral, Moonshot and LiteLLM for the cached tokens beside the details.
+_CACHED = (
+    *("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),
+    "cache_read_input_tokens",
+)
+
+
+def _first_count(usage: dict[str, Any], names: Sequence[str]) -> int:
+    return next((found for name in names if (found := count(usage, name))), 0)
+
+
+def with_reasoning(usage: Usage, tokens: int) -> Usage:
+    """Return token counts with reasoning that neither count includes."""
+    return msgspec.structs.replace(
+        usage,
+        output_tokens=usage.output_tokens + tokens,
+        reasoning_tokens=usage.reasoning_tokens + tokens,
+    )
 
 
 def cache_key(parameters: Parameters, hosts: tuple[str, ...]) -> dict[str, str]:

@@ -55,7 +55,7 @@ class Wire(Protocol):
         """Encode a system message that stands between other messages."""
         ...
 
-    def user(self, content: Sequence[Content]) -> bytes:
+    def user(self, content: Sequence[Content], family: str = "") -> bytes:
         """Encode a user message."""
         ...
 
@@ -87,7 +87,7 @@ class Wire(Protocol):
         """
         ...
 
-    def results(self, batch: Results, names: Names) -> bytes:
+    def results(self, batch: Results, names: Names, family: str = "") -> bytes:
         """Encode the results of all calls of one answer, in their order."""
         ...
 

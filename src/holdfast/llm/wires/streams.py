@@ -40,6 +40,7 @@ class StreamParser:
         self.finished = False
         self.done = False  # True if nothing more can follow
         self.filter: AnswerFilter | None = None
+        self._reported: LLMError | None = None  # the error that an event reported
 
     @property
     def closed(self) -> bool:
@@ -85,8 +86,10 @@ class StreamParser:
         try:
             for name, data in self._events.rest():
                 self._event(name, data)
-        except BadResponse:  # the last event was truncated
-            if self.finished and not self.closed:
+        except BadResponse as error:
+            if error is self._reported:
+                raise
+            if self.finished and not self.closed:  # the last event was truncated
                 raise StreamInterrupted("The stream ended within a piece of the answer.") from None
         if not self.finished:
             raise StreamInterrupted("The stream ended before the answer was complete.")
@@ -99,6 +102,15 @@ class StreamParser:
                 f"The stream's answer has an unexpected shape ({error!r})."
             ) from error
         return answer if self.filter is None else self.filter.answer(answer, self._on_delta)
+
+    def raise_reported(self) -> None:
+        """Raise the error of a last event that lacks its blank line, if it reports one."""
+        try:
+            for name, data in self._events.rest():
+                self._event(name, data)
+        except LLMError as error:
+            if error is self._reported:
+                raise
 
     def _event(self, name: bytes, data: bytes) -> None:
         if self.done:
@@ -127,7 +139,8 @@ class StreamParser:
             if failed or get("type") == "error":
                 raise reported_error(event)
             self._process(name, event)
-        except LLMError:
+        except LLMError as error:
+            self._reported = error
             raise
         except MISSHAPEN as error:
             raise BadResponse(

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.content import Content, ImageContent, TextContent, ToolCall
+from holdfast.content import Content, FileContent, ImageContent, TextContent, ToolCall
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
 from holdfast.llm.wires import protocol
 from holdfast.llm.wires.calls import wire_arguments, wire_name
@@ -76,15 +76,16 @@ class TextCalls:
             parts.append(f'{OPEN}\n{{"name": {name}, "arguments": {arguments}}}\n{CLOSE}')
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
-    def results(self, batch: protocol.Results, names: protocol.Names) -> bytes:
+    def results(self, batch: protocol.Results, names: protocol.Names, family: str = "") -> bytes:
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
             name = _string(wire_name(call.name, names))
             text = f"{RESULT} name={name}{error}>\n{result_text(result)}\n</tool_result>"
             blocks.append(TextContent(text))
-            blocks += [block for block in result.content if isinstance(block, ImageContent)]
-        return self.inner.user(blocks)
+            shown = (ImageContent, FileContent)
+            blocks += [block for block in result.content if isinstance(block, shown)]
+        return self.inner.user(blocks, family)
 
     def head(
         self,

@@ -1,0 +1,595 @@
+"""Answers of Chat Completions, plain and streamed.
+
+Both forms end in `_completion`, so their results cannot differ: a stream is first put together
+into the object that a plain answer is.
+"""
+
+from __future__ import annotations
+
+from binascii import Error, a2b_base64, b2a_base64
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.answer import REFUSAL
+from holdfast.errors import BadResponse, LLMError, ServerError
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.wires import answers, chat_details, think_tags
+from holdfast.llm.wires.answers import as_dict, as_list
+from holdfast.llm.wires.chat_hosts import ChatRules
+from holdfast.llm.wires.failures import excerpt, reported_error
+from holdfast.llm.wires.lenient_json import clean_texts, encode, join_surrogates
+from holdfast.llm.wires.streams import StreamParser
+
+NAME = "openai_chat"
+
+REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+# Parts of a message that go back to the provider as they came. `reasoning_opaque` is GitHub
+# Copilot's.
+CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content")
+CALL_KEYS = {"index", "id", "type", "function", "name", "arguments"}
+FUNCTION_KEYS = {"name", "arguments"}
+_DEFAULT = ChatRules()
+
+_STOP_REASONS = {
+    "complete": "stop",
+    "end_turn": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "finish_reason_unspecified": "stop",
+    "stop": "stop",
+    "stop_sequence": "stop",
+    "function_call": "tool_calls",
+    "tool_call": "tool_calls",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_length": "length",
+    "max_output_tokens": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "model_length": "length",
+    "blocklist": "content_filter",
+    "content_filter": "content_filter",
+    "guardrail_intervened": "content_filter",
+    "prohibited_content": "content_filter",
+    "recitation": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
+}
+# OpenRouter, DeepSeek, Zhipu and vLLM: the server broke off its answer.
+_BROKEN_OFF = {"error", "insufficient_system_resource", "network_error", "abort"}
+# MiniMax's codes of errors that come with status 200 -> HTTP statuses.
+_MINIMAX_STATUSES = {
+    1001: 504,
+    1002: 429,
+    1004: 401,
+    1008: 402,
+    1026: 400,
+    1027: 400,
+    1039: 429,
+    2013: 400,
+    2049: 401,
+    2056: 429,
+}
+
+_objects = msgspec.json.Decoder(dict[str, Any])
+_json = msgspec.json.Encoder().encode
+
+
+class _About(msgspec.Struct):
+    id: Any
+    model: Any
+
+
+class _RawChoice(msgspec.Struct):
+    message: Raw
+
+
+class _RawAnswer(msgspec.Struct):
+    """The choices of an answer, with the bytes of their messages."""
+
+    choices: list[_RawChoice]
+
+
+_raw_answers = msgspec.json.Decoder(_RawAnswer)
+
+
+def parse(data: bytes, rules: ChatRules = _DEFAULT) -> Completion:
+    """Return the completion of a plain answer. Raises the error that it reports, or
+    `BadResponse`."""
+    return answers.read_answer(
+        data, _objects, lambda value, data: _read(value, data, rules), "a chat completion"
+    )
+
+
+def _read(answer: dict[str, Any], data: bytes, rules: ChatRules) -> Completion:
+    if error := _reported(answer):
+        raise error
+    choices = as_list(answer.get("choices"))
+    if not choices:
+        raise answers.bad_answer("a chat completion: it has no choices", data)
+    choice = as_dict(choices[0])
+    message = choice.get("message")
+    if error := _choice_error(choice):
+        raise error
+    if not isinstance(message, dict):
+        raise answers.bad_answer("a chat completion: it has no message", data)
+    return _completion(answer, choice, cast("dict[str, Any]", message), rules, data)
+
+
+def _reported(answer: dict[str, Any]) -> LLMError | None:
+    """Return the error that an answer with status 200 reports, in any provider's form."""
+    if answer.get("error"):
+        return reported_error(answer)
+    if answer.get("choices"):
+        return None
+    status = as_dict(answer.get("base_resp")).get("status_code")
+    if status:  # MiniMax
+        text = as_dict(answer.get("base_resp")).get("status_msg") or "no reason given"
+        code = _MINIMAX_STATUSES.get(status, 500) if isinstance(status, int) else 500
+        return reported_error({"code": code, "message": f"{text} ({status})"})
+    failed = answer.get("object") == "error" or answer.get("success") is False
+    if failed or answer.get("errors") or answer.get("detail"):
+        return reported_error(answer)
+    has_code = any(answer.get(key) for key in ("code", "type", "status"))
+    return reported_error(answer) if has_code and answer.get("message") else None
+
+
+def _choice_error(choice: dict[str, Any]) -> LLMError | None:
+    """Return OpenRouter's error within a choice. An error beside a proper finish is only
+    reported in the details."""
+    error = choice.get("error")
+    finish = str(choice.get("finish_reason") or "error").lower()
+    return reported_error({"error": error}) if error and finish == "error" else None
+
+
+def _completion(
+    answer: dict[str, Any],
+    choice: dict[str, Any],
+    message: dict[str, Any],
+    rules: ChatRules,
+    data: bytes = b"",
+) -> Completion:
+    """Return a completion from the parts of an answer, plain or assembled from a stream. `data` is
+    the plain answer's JSON."""
+    builder = answers.CompletionBuilder()
+    content, refusal = message.get("content"), message.get("refusal")
+    reasonings = [message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)]
+    reasoning = "".join([one for one in reasonings if one][:1])
+    is_split = False
+    if isinstance(content, list):  # Mistral sends text and thinking as parts
+        parts = [as_dict(part) for part in cast("list[Any]", content)]
+        reasoning = reasoning or "".join(map(_thinking, parts))
+        content = "".join([str(part["text"]) for part in parts if _is_text(part)])
+        builder.needs_native = True
+    elif rules.think_tags and isinstance(content, str):
+        thoughts, answer_text = think_tags.split(content)
+        is_split = answer_text != content
+        reasoning, content = reasoning or thoughts, answer_text
+    text = content if isinstance(content, str) else ""
+    text = text or str(as_dict(message.get("audio")).get("transcript") or "")
+    builder.texts.append(text)
+    builder.thoughts.append(reasoning or _details_text(message.get("reasoning_details")))
+    entries = _call_entries(message)
+    for entry in entries:
+        item = as_dict(entry)
+        called = as_dict(item.get("function") if "function" in item else item)
+        if not called or not ("function" in item or isinstance(called.get("name"), str)):
+            raise answers.bad_part("an invalid tool call", entry)
+        called_name = str(called.get("name") or "")
+        builder.add_call(called_name, called.get("arguments"), item.get("id") or "")
+        builder.covers(item, CALL_KEYS)
+        builder.covers(called, FUNCTION_KEYS)
+    _keep_native(builder, message, entries, is_split, rules)
+    word = str(choice.get("finish_reason") or "stop")
+    if word.lower() in _BROKEN_OFF:
+        raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
+    stop_reason = _STOP_REASONS.get(word.lower(), word)
+    if isinstance(refusal, str) and refusal:
+        builder.detail("refusal", join_surrogates(refusal))
+        stop_reason = REFUSAL if stop_reason == "stop" and not entries else stop_reason
+    chat_details.add(builder, answer, choice, message, is_split)
+    about = _About(answer.get("id"), answer.get("model"))
+    usage = chat_details.usage(answer, choice)
+    native, raw = _native(message), None
+    if data and builder.needs_native and native is message:
+        raw = _raw_answers.decode(data).choices[0].message
+    return builder.build(NAME, usage, stop_reason, about, native, raw)
+
+
+def _keep_native(
+    builder: answers.CompletionBuilder,
+    message: dict[str, Any],
+    entries: list[Any],
+    is_split: bool,
+    rules: ChatRules,
+) -> None:
+    """Note that the message's own form is needed if any part of it goes back to the provider."""
+    if any(message.get(key) for key in CARRIED_KEYS) or as_dict(message.get("audio")).get("id"):
+        builder.needs_native = True
+    sends = rules.send_reasoning
+    has_field = any(message.get(key) for key in REASONING_KEYS)
+    if (is_split or has_field) and sends in ("all", "tags"):
+        builder.needs_native = True
+    if has_field and entries and sends == "calls":
+        builder.needs_native = True
+    # DeepSeek requires the field beside calls even if it is empty.
+    if entries and message.get("reasoning_content") == "" and sends == "all":
+        builder.needs_native = True
+
+
+def _native(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without its sound and pictures, which `media` holds."""
+    media = {key for key in ("audio", "images") if message.get(key)}
+    if not media:
+        return message
+    kept = {key: value for key, value in message.items() if key not in media}
+    audio_id = as_dict(message.get("audio")).get("id")
+    return {**kept, "audio": {"id": audio_id}} if audio_id else kept
+
+
+def _call_entries(message: dict[str, Any]) -> list[Any]:
+    """Return the tool calls of a message. `function_call` is OpenAI's first form of one."""
+    entries: Any = message.get("tool_calls") or []
+    if isinstance(entries, dict):
+        entries = [entries]
+    if not isinstance(entries, list):
+        raise BadResponse(f"The answer's tool calls are not a list: {excerpt(encode(entries))}")
+    single = as_dict(message.get("function_call"))
+    if not entries and single.get("name"):
+        return [{"function": single}]
+    return cast("list[Any]", entries)
+
+
+def _is_text(part: dict[str, Any]) -> bool:
+    return bool(part.get("text")) and part.get("type") not in ("thinking", "reasoning")
+
+
+def _thinking(part: dict[str, Any]) -> str:
+    """Return the reasoning of a content part: Mistral's `thinking`, or a `reasoning` with a
+    summary."""
+    thinking = part.get("thinking")
+    if isinstance(thinking, str):
+        return thinking
+    texts = as_list(thinking)
+    if part.get("type") == "reasoning":
+        texts = as_list(part.get("summary")) or [part]
+    return "".join([str(one["text"]) for one in map(as_dict, texts) if one.get("text")])
+
+
+def _details_text(details: Any) -> str:
+    """Return the readable text of `reasoning_details`."""
+    found = [as_dict(item) for item in as_list(details)]
+    texts = [item.get("text") or item.get("summary") for item in found]
+    return "".join([text for text in texts if isinstance(text, str)])
+
+
+# --- streams ---
+
+
+_CHOICE_PARTS = {"index", "delta", "message"}
+
+
+class ChatStream(StreamParser):
+    """A parser of one streamed answer.
+
+    An answer is complete when its `finish_reason` has arrived; a chunk with the token counts may
+    follow. `[DONE]` alone does not complete it, because proxies also write it after an interrupted
+    stream. Nor is `[DONE]` required, because some servers never send it.
+    """
+
+    def __init__(self, rules: ChatRules = _DEFAULT) -> None:
+        super().__init__()
+        self._rules = rules
+        self._top: dict[str, Any] = {}  # the fields around the choices
+        self._choice: dict[str, Any] = {}  # the fields of the choice, except its message
+        self._content: list[str] = []
+        self._parts: list[dict[str, Any]] = []  # content that comes in parts
+        self._splitter = think_tags.ThinkSplitter() if rules.think_tags else None
+        self._refusal: list[str] = []
+        self._sound: list[str] = []  # base64
+        self._reasoning: dict[str, list[str]] = {}  # server's key -> pieces
+        self._calls: list[_StreamedCall] = []
+        self._extra: dict[str, Any] = {}
+
+    def _answer(self) -> Completion:
+        content: Any = join_surrogates("".join(self._content)) or None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self._parts:
+            message["content"] = clean_texts(self._parts)
+        if self._refusal:
+            message["refusal"] = join_surrogates("".join(self._refusal))
+        for key, pieces in self._reasoning.items():
+            message[key] = join_surrogates("".join(pieces))
+        if self._calls:
+            message["tool_calls"] = clean_texts([call.entry() for call in self._calls])
+        message.update(clean_texts(self._extra))
+        if self._sound:
+            message["audio"] = {**as_dict(message.get("audio")), "data": _join(self._sound)}
+        return _completion(clean_texts(self._top), clean_texts(self._choice), message, self._rules)
+
+    def _process(self, name: bytes, event: dict[str, Any]) -> None:
+        top, choices = self._top, event.get("choices")
+        for key, value in event.items():
+            if value and key != "choices":
+                if type(value) is dict:
+                    value = {**as_dict(top.get(key)), **cast("dict[str, Any]", value)}
+                top[key] = value
+        if "x_groq" in event and (error := as_dict(event["x_groq"]).get("error")):
+            raise reported_error({"error": error})
+        if not choices and (error := _reported(event)):
+            raise error
+        for choice in choices or ():
+            if choice.get("index"):  # another alternative (n > 1); the first is the answer
+                continue
+            if choice.get("error") and (error := _choice_error(choice)):
+                raise error
+            for key, value in choice.items():
+                if value and key not in _CHOICE_PARTS:
+                    self._add_to_choice(key, value)
+            delta = choice.get("delta")
+            if not delta and not self._has_content:
+                # MiniMax repeats the whole message at the end.
+                delta = choice.get("message")
+            if delta:
+                self._delta(delta)
+            if choice.get("finish_reason"):
+                self.finished = True
+                if self._splitter is not None:
+                    for kind, piece in self._splitter.rest():
+                        self._emit(kind, piece)
+
+    @property
+    def _has_content(self) -> bool:
+        return bool(self._content or self._parts or self._calls or self._reasoning)
+
+    def _add_to_choice(self, key: str, value: Any) -> None:
+        """Add a field beside the message. Later values replace earlier ones, except that
+        probabilities and filter results come in pieces."""
+        fields = self._choice
+        if key == "logprobs":
+            lists: dict[str, list[Any]] = fields.setdefault(key, {})
+            for name, items in as_dict(value).items():
+                lists.setdefault(name, []).extend(as_list(items))
+        elif isinstance(value, dict):
+            fields[key] = {**as_dict(fields.get(key)), **cast("dict[str, Any]", value)}
+        else:
+            fields[key] = value
+
+    def _delta(self, delta: dict[str, Any]) -> None:
+        has_reasoning = False
+        for key, value in delta.items():
+            if key == "role" or (not value and key != "reasoning_content"):
+                continue
+            if key == "content":
+                self._content_piece(value)
+            elif key in REASONING_KEYS and isinstance(value, str):
+                self._reasoning.setdefault(key, []).append(value)
+                if value and not has_reasoning:  # some servers send it under both keys
+                    has_reasoning = True
+                    self._emit("reasoning", value)
+            elif not value:
+                continue
+            elif key == "tool_calls":
+                pieces: list[Any] = [value] if isinstance(value, dict) else value
+                for piece in pieces:
+                    self._call_piece(piece, is_one_of_many=len(pieces) > 1)
+            elif key == "function_call":
+                self._call_piece({"index": key, "function": value})
+            elif key == "refusal":
+                self._refusal.append(value)
+            elif key == "audio" and isinstance(value, dict):
+                self._audio_piece(cast("dict[str, Any]", value))
+            elif key in _WHOLE_ITEMS:
+                add_items(self._extra, key, value)
+            else:
+                merge(self._extra, key, value)
+                if key == "reasoning_details" and not self._reasoning:
+                    self._emit_details(delta)
+
+    def _emit_details(self, delta: dict[str, Any]) -> None:
+        """Emit the text of `reasoning_details`, if no other field has it."""
+        text = _details_text(delta["reasoning_details"])
+        if text and not any(delta.get(key) for key in REASONING_KEYS):
+            self._emit("reasoning", text)
+
+    def _content_piece(self, value: Any) -> None:
+        if not isinstance(value, str):
+            for part in map(as_dict, as_list(value)):
+                self._part(part)
+        elif self._parts:
+            self._part({"type": "text", "text": value})
+        else:
+            self._content.append(value)
+            if self._splitter is None:
+                self._emit("text", value)
+            else:
+                for kind, piece in self._splitter.feed(value):
+                    self._emit(kind, piece)
+
+    def _part(self, part: dict[str, Any]) -> None:
+        """Add a piece of content in parts, the form in which Mistral streams its thinking."""
+        if not self._parts and self._content:
+            self._parts.append({"type": "text", "text": "".join(self._content)})
+        thinking, text = _thinking(part), part["text"] if _is_text(part) else ""
+        last = self._parts[-1] if self._parts else {}
+        if thinking:
+            self._emit("reasoning", thinking)
+            if part.get("type") == "thinking":
+                part = {**part, "thinking": [{"type": "text", "text": thinking}]}
+                if last.get("type") == "thinking":
+                    last["thinking"][0]["text"] += thinking
+                    merge_others(last, part, {"type", "thinking"})
+                    return
+        elif text:
+            self._emit("text", text)
+            if last.get("type") == "text" and part.get("type") == "text":
+                last["text"] += text
+                merge_others(last, part, {"type", "text"})
+                return
+        self._parts.append({**part})
+
+    def _audio_piece(self, audio: dict[str, Any]) -> None:
+        for key, value in audio.items():
+            if key == "data" and isinstance(value, str):
+                self._sound.append(value)
+            elif key == "transcript" and isinstance(value, str):
+                merge(self._extra, "audio", {key: value})
+                if value and not self._content:
+                    self._emit("text", value)
+            elif value:
+                self._extra["audio"] = {**as_dict(self._extra.get("audio")), key: value}
+
+    def _call_piece(self, piece: dict[str, Any], is_one_of_many: bool = False) -> None:
+        """Add a piece of a tool call. The `index` identifies the call; without an index, a new
+        id or a new name after complete arguments begins a new call."""
+        index = piece.get("index")
+        function: dict[str, Any] = piece.get("function") or {}
+        if "function" not in piece and "name" in piece:
+            function = {key: piece[key] for key in FUNCTION_KEYS if key in piece}
+        id, name = piece.get("id") or "", function.get("name") or ""
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = ""
+        elif not isinstance(arguments, str):
+            arguments = _json(arguments).decode()
+        same = [one for one in self._calls if index is None or one.index == index]
+        call = same[-1] if same else None
+        # A new id with a name begins a new call even at an old index, because Gemini's servers
+        # number all calls of a batch 0. A new id alone does not: vLLM once invented one for every
+        # piece. Servers without ids and without indices send each call whole.
+        if (
+            call is None
+            or (id and name and call.id and id != call.id)
+            or (name and is_one_of_many and index is None and not id)
+            or (name and not id and not call.id and call.is_followed_by(name, arguments))
+        ):
+            call = _StreamedCall(len(self._calls), index, id)
+            self._calls.append(call)
+        first = call.add(id, name, arguments)
+        if len(piece) > 2:  # more than index and function
+            merge_others(call.extra, piece, CALL_KEYS)
+        if len(function) > 1:
+            merge_others(call.function, function, FUNCTION_KEYS)
+        if arguments or first:
+            self._deltas.append(Delta("tool", arguments, call.number, call.name if first else ""))
+
+
+class _StreamedCall:
+    """A tool call that is still arriving."""
+
+    def __init__(self, number: int, index: Any, id: str) -> None:
+        self.number = number
+        self.index = index
+        self.id = id
+        self.name = ""
+        self.arguments: list[str] = []
+        self.extra: dict[str, Any] = {}
+        self.function: dict[str, Any] = {}
+
+    def is_followed_by(self, name: str, arguments: str) -> bool:
+        """Return True if a named piece begins another call: the arguments so far are a whole
+        object, and the piece adds something."""
+        if not arguments and name == self.name:
+            return False
+        try:
+            return isinstance(msgspec.json.decode("".join(self.arguments)), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def add(self, id: str, name: str, arguments: str) -> bool:
+        """Add a piece. Return True if it was the first with a name."""
+        first = bool(name) and not self.name
+        self.id = self.id or id
+        if first:
+            self.name = name
+        elif name and name != self.name and not self.arguments:
+            # A name in pieces. Servers that repeat a name repeat it in full.
+            self.name += name
+        if arguments:
+            self.arguments.append(arguments)
+        return first
+
+    def entry(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
+        return {"id": self.id, "type": "function", "function": function, **self.extra}
+
+
+# Strings that each delta repeats in full. All others arrive in pieces.
+_REPEATED_KEYS = {
+    *("role", "id", "type", "format", "name", "channel", "reasoning_opaque"),
+    *("signature", "encrypted_content", "thought_signature"),
+}
+# Lists whose items arrive whole; an item with the `index` of an earlier one replaces it.
+_WHOLE_ITEMS = {"annotations", "images", "executed_tools"}
+
+
+def merge_others(into: dict[str, Any], piece: Mapping[str, Any], known: set[str]) -> None:
+    """Merge the fields of a piece, except for the `known` ones."""
+    for key, value in piece.items():
+        if value and key not in known:
+            merge(into, key, value)
+
+
+def add_items(into: dict[str, Any], key: str, new: Any) -> None:
+    """Add items that arrive whole to a list. An item that is sent again is not doubled."""
+    items: list[Any] = into.setdefault(key, [])
+    for value in as_list(new):
+        index = as_dict(value).get("index")
+        old = [as_dict(item) for item in items if as_dict(item).get("index") == index]
+        if index is not None and old and old[-1].get("type") == as_dict(value).get("type"):
+            old[-1].update({name: one for name, one in value.items() if one is not None})
+        elif value not in items:
+            items.append(value)
+
+
+def merge(into: dict[str, Any], key: str, new: Any) -> None:
+    """Add a piece to a key of a streamed object, in place: strings are joined, objects are
+    merged, and lists are merged by `index`."""
+    old = into.get(key)
+    if type(old) is not type(new):
+        if new is not None:
+            into[key] = new
+    elif isinstance(old, str) and key not in _REPEATED_KEYS:
+        # Drop the second reference to the text; otherwise each piece copies all of it.
+        into[key] = None
+        old += new
+        into[key] = old
+    elif isinstance(old, dict):
+        for name, value in cast("dict[str, Any]", new).items():
+            merge(cast("dict[str, Any]", old), name, value)
+    elif isinstance(old, list):
+        items = cast("list[Any]", old)
+        for value in cast("list[Any]", new):
+            item = _continued_item(items, value)
+            if item is None:
+                items.append(value)
+            else:
+                for name, inner in value.items():
+                    merge(item, name, inner)
+    else:
+        into[key] = new
+
+
+def _continued_item(items: list[Any], value: Any) -> dict[str, Any] | None:
+    """Return the last item with the same index and type as a piece, if any."""
+    piece = as_dict(value)
+    if "index" not in piece:
+        return None
+    for item in map(as_dict, reversed(items)):
+        if item and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):
+            return item
+    return None
+
+
+def _join(pieces: list[str]) -> str:
+    """Return base64 in pieces, each padded or cut anywhere, as one text."""
+    if any(piece.endswith("=") for piece in pieces[:-1]):
+        try:
+            return b2a_base64(b"".join(map(a2b_base64, pieces)), newline=False).decode()
+        except (Error, ValueError):
+            pass
+    return "".join(pieces)

@@ -1,0 +1,253 @@
+"""The token counts of Chat Completions, and the parts of an answer beyond its text and calls:
+citations, pictures, sound, tools that the provider ran, filters, probabilities and prices."""
+
+from __future__ import annotations
+
+from binascii import Error, a2b_base64
+from typing import Any, cast
+
+from holdfast.answer import Citation, ServerToolCall, TokenLogprob
+from holdfast.content import AudioContent, Content, FileContent, ImageContent, Usage
+from holdfast.llm.providers import maker
+from holdfast.llm.wires import openai_common as common
+from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list, count
+from holdfast.llm.wires.lenient_json import clean_texts, decode
+
+# xAI counts its prices in these: "1 USD = 10 billion ticks".
+_TICKS_PER_USD = 10_000_000_000
+
+# Keys whose values a completion has elsewhere, or that say nothing about the answer.
+_TOP_KEYS = {
+    *("id", "object", "created", "model", "choices", "usage", "service_tier", "obfuscation"),
+    *("citations", "search_results", "web_search", "prompt_filter_results", "content_filter"),
+    *("moderation", "error", "base_resp", "time_info", "nvext"),
+}
+_CHOICE_KEYS = {
+    *("index", "message", "delta", "finish_reason", "logprobs", "content_filter_results", "usage"),
+    *("stop_reason", "matched_stop", "text", "token_ids"),
+}
+_MESSAGE_KEYS = {
+    *("role", "content", "tool_calls", "function_call", "refusal", "annotations", "images"),
+    *("audio", "executed_tools", "reasoning_details", "reasoning_opaque", "extra_content"),
+    *("channel", "token_id", "token_ids", "name"),
+    *("reasoning_content", "reasoning", "reasoning_text", "thinking"),
+}
+_USAGE_KEYS = {
+    *("prompt_tokens", "completion_tokens", "total_tokens", "cost", "cached_tokens"),
+    *("prompt_tokens_details", "prompt_token_details", "completion_tokens_details"),
+    *("num_cached_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens"),
+    *("reasoning_tokens", "cost_in_usd_ticks", "estimated_cost"),
+    *("cache_creation_input_tokens", "cache_read_input_tokens"),
+}
+
+
+# --- token counts ---
+
+
+def usage(answer: dict[str, Any], choice: dict[str, Any]) -> Usage:
+    """Return the token counts. Groq streams them in `x_groq`, Moonshot within the choice."""
+    places = (answer, as_dict(answer.get("x_groq")), choice)
+    counts = as_dict(next((one["usage"] for one in places if one.get("usage")), None))
+    found = common.read_usage(counts, "prompt", "completion")
+    model = answer.get("model")
+    if isinstance(model, str) and maker(model) == "google" and not found.reasoning_tokens:
+        # Google's endpoint leaves the thinking out of the output; the total includes it.
+        total = count(counts, "total_tokens")
+        thinking = total - found.input_tokens - found.output_tokens
+        if thinking > 0:
+            return common.with_reasoning(found, thinking)
+    return found
+
+
+# --- details ---
+
+
+def add(
+    builder: CompletionBuilder,
+    answer: dict[str, Any],
+    choice: dict[str, Any],
+    message: dict[str, Any],
+    is_split: bool,
+) -> None:
+    """Set the details of an answer. `is_split` says that reasoning was cut off the text, so that
+    positions in it are unknown."""
+    for citation in _citations(answer, message, is_split):
+        builder.detail("citations", citation)
+    for item in map(as_dict, as_list(message.get("executed_tools"))):
+        builder.detail("server_calls", _executed(item))
+    for block in _media(message):
+        builder.detail("media", block)
+    for token in _logprobs(as_dict(choice.get("logprobs"))):
+        builder.detail("logprobs", token)
+    for result in _filters(answer, choice):
+        builder.detail("filters", result)
+    tier = answer.get("service_tier")
+    builder.detail("service_tier", tier if isinstance(tier, str) else "")
+    stopped_at = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM, SGLang
+    builder.detail("stop_sequence", stopped_at if isinstance(stopped_at, str) else "")
+    counts = as_dict(answer.get("usage"))
+    builder.detail("provider_cost", _cost(counts))
+    others = _others(answer, _TOP_KEYS) | _others(choice, _CHOICE_KEYS)
+    others |= _others(message, _MESSAGE_KEYS)
+    if groq := as_dict(others.pop("x_groq", None)):
+        others |= {"x_groq": rest} if (rest := _others(groq, {"id", "usage"})) else {}
+    if more := _others(counts, _USAGE_KEYS):
+        others["usage"] = more
+    builder.detail("provider_details", clean_texts(others))
+
+
+def _others(fields: dict[str, Any], known: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in known and value}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _cost(counts: dict[str, Any]) -> float | None:
+    """Return the price of OpenRouter (`cost`), Perplexity (`cost.total_cost`), DeepInfra or
+    xAI."""
+    cost = counts.get("cost")
+    for value in (cost, as_dict(cost).get("total_cost"), counts.get("estimated_cost")):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+    ticks = count(counts, "cost_in_usd_ticks")
+    return ticks / _TICKS_PER_USD if ticks else None
+
+
+def _filters(answer: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the results of Azure's filters, OpenAI's moderation and Zhipu's filter."""
+    found = [as_dict(item) for item in as_list(answer.get("prompt_filter_results"))]
+    if results := as_dict(choice.get("content_filter_results")):
+        found.append({"content_filter_results": results})
+    if moderation := as_dict(answer.get("moderation")):
+        found.append({"moderation": moderation})
+    return found + [as_dict(item) for item in as_list(answer.get("content_filter"))]
+
+
+def _logprobs(logprobs: dict[str, Any]) -> list[TokenLogprob]:
+    """Return the probabilities of tokens, in OpenAI's form or in the one of Together."""
+    found: list[TokenLogprob] = []
+    for item in map(as_dict, as_list(logprobs.get("content"))):
+        tops = [as_dict(top) for top in as_list(item.get("top_logprobs"))]
+        top = tuple([(_text(one.get("token")), _number(one.get("logprob"))) for one in tops])
+        found.append(TokenLogprob(_text(item.get("token")), _number(item.get("logprob")), top))
+    tokens, values = as_list(logprobs.get("tokens")), as_list(logprobs.get("token_logprobs"))
+    if not found and len(tokens) == len(values):
+        pairs = zip(tokens, values, strict=True)
+        found = [TokenLogprob(_text(token), _number(value)) for token, value in pairs]
+    return found
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _executed(item: dict[str, Any]) -> ServerToolCall:
+    """Return a tool that Groq ran."""
+    arguments: Any = item.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = decode(arguments)
+        except ValueError:
+            pass
+    results = {key: value for key, value in item.items() if key.endswith("results") and value}
+    output: Any = item.get("output")
+    if results:
+        output = {**results, **({"output": output} if output else {})}
+    name = _text(item.get("name")) or _text(item.get("type"))
+    return ServerToolCall(name, _text(item.get("id")), arguments, output)
+
+
+# --- citations ---
+
+
+def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) -> list[Citation]:
+    found = [
+        _annotation(as_dict(item.get("url_citation")) or item, is_split)
+        for item in map(as_dict, as_list(message.get("annotations")))
+        if item.get("type") == "url_citation"
+    ]
+    for part in map(as_dict, as_list(message.get("content"))):  # Mistral
+        if part.get("type") == "reference":
+            ids = as_list(part.get("reference_ids"))
+            found += [Citation(source=str(one)) for one in ids]
+        elif part.get("type") == "tool_reference":
+            found.append(Citation(_text(part.get("url")), _text(part.get("title"))))
+    results = [as_dict(item) for item in as_list(answer.get("search_results"))]
+    results += [as_dict(item) for item in as_list(answer.get("web_search"))]
+    venice = as_dict(answer.get("venice_parameters"))
+    results += [as_dict(item) for item in as_list(venice.get("web_search_citations"))]
+    by_url = {_text(item.get("url") or item.get("link")): item for item in results}
+    # Perplexity and xAI: the n-th is [n] in the text.
+    cited = as_list(answer.get("citations")) or list(by_url)
+    for number, item in enumerate(cited, 1):
+        fields = as_dict(item)
+        url = item if isinstance(item, str) else _text(fields.get("url"))
+        fields = fields or by_url.get(url, {})
+        quote = _text(fields.get("snippet") or fields.get("content"))
+        details = _others(fields, {"url", "link", "title", "snippet", "content", "refer"})
+        source = _text(fields.get("refer")) or str(number)
+        found.append(
+            Citation(url, _text(fields.get("title")), quote, source, details=clean_texts(details))
+        )
+    return found
+
+
+def _annotation(fields: dict[str, Any], is_split: bool) -> Citation:
+    start, end = fields.get("start_index"), fields.get("end_index")
+    is_placed = not is_split and isinstance(start, int) and isinstance(end, int) and end > 0
+    known = {"type", "url", "title", "content", "start_index", "end_index"}
+    return Citation(
+        _text(fields.get("url")),
+        _text(fields.get("title")),
+        _text(fields.get("content")),
+        start=cast("int", start) if is_placed else None,
+        end=cast("int", end) if is_placed else None,
+        details=clean_texts(_others(fields, known)),
+    )
+
+
+# --- pictures and sound ---
+
+_SOUNDS = {
+    b"RIFF": "audio/wav",
+    b"ID3": "audio/mpeg",
+    b"\xff\xfb": "audio/mpeg",
+    b"\xff\xf3": "audio/mpeg",
+    b"fLaC": "audio/flac",
+    b"OggS": "audio/ogg",
+}
+
+
+def _media(message: dict[str, Any]) -> list[Content]:
+    """Return sound, and pictures in `images` or in the content."""
+    found: list[Content] = []
+    sound = as_dict(message.get("audio")).get("data")
+    if isinstance(sound, str) and sound and (data := _decoded(sound)):
+        kinds = (kind for start, kind in _SOUNDS.items() if data.startswith(start))
+        # The answer does not name the format. Streams have no header: 16-bit samples at 24 kHz.
+        found.append(AudioContent(data, next(kinds, "audio/pcm")))
+    parts = [*as_list(message.get("images")), *as_list(message.get("content"))]
+    for part in map(as_dict, parts):
+        place: Any = part.get("image_url")
+        url = place if isinstance(place, str) else _text(as_dict(place).get("url"))
+        if url and (picture := _picture(url)) is not None:
+            found.append(picture)
+    return found
+
+
+def _picture(url: str) -> Content | None:
+    if not url.startswith("data:"):
+        return FileContent(url=url, mime_type="image/*" if "." not in url[-6:] else "")
+    head, _, text = url.partition(",")
+    data = _decoded(text) if head.endswith(";base64") else b""
+    kind = head.removeprefix("data:").partition(";")[0] or "image/png"
+    return ImageContent(data, kind) if data else None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return a2b_base64(text)
+    except (Error, ValueError):
+        return b""
