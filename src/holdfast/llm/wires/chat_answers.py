@@ -29,6 +29,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text", "thinking"
 # Parts of a message that go back to the provider as they came. `reasoning_opaque` is GitHub
 # Copilot's.
 CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content")
+PLAIN_KEYS = {"role", "content", "tool_calls", "refusal", "annotations"}
 CALL_KEYS = {"index", "id", "type", "function", "name", "arguments"}
 FUNCTION_KEYS = {"name", "arguments"}
 _DEFAULT = ChatRules()
@@ -157,8 +158,8 @@ def _completion(
     the plain answer's JSON."""
     builder = answers.CompletionBuilder()
     content, refusal = message.get("content"), message.get("refusal")
-    reasonings = [message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)]
-    reasoning = "".join([one for one in reasonings if one][:1])
+    is_plain = message.keys() <= PLAIN_KEYS  # the usual case, for which nothing more is looked up
+    reasoning = "" if is_plain else _reasoning(message)
     is_split = False
     if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = [as_dict(part) for part in cast("list[Any]", content)]
@@ -170,9 +171,11 @@ def _completion(
         is_split = answer_text != content
         reasoning, content = reasoning or thoughts, answer_text
     text = content if isinstance(content, str) else ""
-    text = text or str(as_dict(message.get("audio")).get("transcript") or "")
+    if not is_plain:
+        text = text or str(as_dict(message.get("audio")).get("transcript") or "")
+        reasoning = reasoning or _details_text(message.get("reasoning_details"))
     builder.texts.append(text)
-    builder.thoughts.append(reasoning or _details_text(message.get("reasoning_details")))
+    builder.thoughts.append(reasoning)
     entries = _call_entries(message)
     for entry in entries:
         item = as_dict(entry)
@@ -183,7 +186,8 @@ def _completion(
         builder.add_call(called_name, called.get("arguments"), item.get("id") or "")
         builder.covers(item, CALL_KEYS)
         builder.covers(called, FUNCTION_KEYS)
-    _keep_native(builder, message, entries, is_split, rules)
+    if is_split or not is_plain:
+        _keep_native(builder, message, entries, is_split, rules)
     word = str(choice.get("finish_reason") or "stop")
     if word.lower() in _BROKEN_OFF:
         raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
@@ -198,6 +202,12 @@ def _completion(
     if data and builder.needs_native and native is message:
         raw = _raw_answers.decode(data).choices[0].message
     return builder.build(NAME, usage, stop_reason, about, native, raw)
+
+
+def _reasoning(message: dict[str, Any]) -> str:
+    """Return the text of the first field for reasoning that has one."""
+    fields = [message.get(key) for key in REASONING_KEYS]
+    return next((text for text in fields if isinstance(text, str) and text), "")
 
 
 def _keep_native(

@@ -39,6 +39,14 @@ _USAGE_KEYS = {
     *("reasoning_tokens", "cost_in_usd_ticks", "estimated_cost"),
     *("cache_creation_input_tokens", "cache_read_input_tokens"),
 }
+# An answer with these keys alone has no details.
+_PLAIN_TOP_KEYS = {"id", "object", "created", "model", "choices", "usage"}
+_PLAIN_CHOICE_KEYS = {"index", "message", "finish_reason"}
+_PLAIN_MESSAGE_KEYS = {"role", "content", "tool_calls", "refusal"}
+_PLAIN_USAGE_KEYS = {
+    *("prompt_tokens", "completion_tokens", "total_tokens"),
+    *("prompt_tokens_details", "completion_tokens_details"),
+}
 
 
 # --- token counts ---
@@ -46,16 +54,18 @@ _USAGE_KEYS = {
 
 def usage(answer: dict[str, Any], choice: dict[str, Any]) -> Usage:
     """Return the token counts. Groq streams them in `x_groq`, Moonshot within the choice."""
-    places = (answer, as_dict(answer.get("x_groq")), choice)
-    counts = as_dict(next((one["usage"] for one in places if one.get("usage")), None))
+    places = (as_dict(answer.get("x_groq")), choice)
+    counts = answer.get("usage")
+    if not counts:
+        counts = next((one["usage"] for one in places if one.get("usage")), None)
     found = common.read_usage(counts, "prompt", "completion")
+    if found.reasoning_tokens:
+        return found
+    # Google's endpoint leaves the thinking out of the output; the total includes it.
+    thinking = count(as_dict(counts), "total_tokens") - found.input_tokens - found.output_tokens
     model = answer.get("model")
-    if isinstance(model, str) and maker(model) == "google" and not found.reasoning_tokens:
-        # Google's endpoint leaves the thinking out of the output; the total includes it.
-        total = count(counts, "total_tokens")
-        thinking = total - found.input_tokens - found.output_tokens
-        if thinking > 0:
-            return common.with_reasoning(found, thinking)
+    if thinking > 0 and isinstance(model, str) and maker(model) == "google":
+        return common.with_reasoning(found, thinking)
     return found
 
 
@@ -71,6 +81,15 @@ def add(
 ) -> None:
     """Set the details of an answer. `is_split` says that reasoning was cut off the text, so that
     positions in it are unknown."""
+    counts = as_dict(answer.get("usage"))
+    if (
+        answer.keys() <= _PLAIN_TOP_KEYS
+        and choice.keys() <= _PLAIN_CHOICE_KEYS
+        and message.keys() <= _PLAIN_MESSAGE_KEYS
+        and counts.keys() <= _PLAIN_USAGE_KEYS
+        and not isinstance(message.get("content"), list)
+    ):
+        return
     for citation in _citations(answer, message, is_split):
         builder.detail("citations", citation)
     for item in map(as_dict, as_list(message.get("executed_tools"))):
@@ -85,7 +104,6 @@ def add(
     builder.detail("service_tier", tier if isinstance(tier, str) else "")
     stopped_at = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM, SGLang
     builder.detail("stop_sequence", stopped_at if isinstance(stopped_at, str) else "")
-    counts = as_dict(answer.get("usage"))
     builder.detail("provider_cost", _cost(counts))
     others = _others(answer, _TOP_KEYS) | _others(choice, _CHOICE_KEYS)
     others |= _others(message, _MESSAGE_KEYS)

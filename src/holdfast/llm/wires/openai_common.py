@@ -65,6 +65,8 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
+    if usage.keys() <= _PLAIN_KEYS:
+        return Usage(count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens"))
     # Mistral also writes prompt_token_details.
     details = as_dict(usage.get(f"{sent}_tokens_details") or usage.get(f"{sent}_token_details"))
     made = as_dict(usage.get(f"{received}_tokens_details"))
@@ -89,6 +91,10 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     )
 
 
+_PLAIN_KEYS = {
+    *("prompt_tokens", "completion_tokens", "total_tokens"),
+    *("input_tokens", "output_tokens"),
+}
 # The names of DeepSeek, Mistral, Moonshot and LiteLLM for the cached tokens beside the details.
 _CACHED = (
     *("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),
