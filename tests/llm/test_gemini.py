@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.answer import AnswerDetails
 from holdfast.content import (
     AudioContent,
     Content,
@@ -40,7 +41,8 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Transcript
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import gemini, wire
-from holdfast.llm.wires.gemini import GeminiStream, name_from_wire, name_to_wire
+from holdfast.llm.wires.gemini_messages import name_from_wire, name_to_wire
+from holdfast.llm.wires.gemini_stream import GeminiStream
 from tests.model_server import ModelServer
 from tests.samples import examples
 
@@ -482,11 +484,6 @@ def test_a_budget_goes_before_effort_and_nothing_means_nothing() -> None:
         {"reasoning_effort": "enormous"},
         {"seed": 2**31},
         {"extra_body": {"contents": []}},
-        {
-            "extra_body": {
-                "toolConfig": {"functionCallingConfig": {"streamFunctionCallArguments": True}}
-            }
-        },
     ],
 )
 def test_what_the_api_cannot_be_told_is_a_wrong_setting(parameters: dict[str, Any]) -> None:
@@ -576,7 +573,14 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
         )
     )
     assert found == Completion(
-        "hello", usage=Usage(15, 10, 4, 0, 3), model="gemini-test", wire="gemini", response_id="r1"
+        "hello",
+        usage=Usage(15, 10, 4, 0, 3),
+        model="gemini-test",
+        wire="gemini",
+        response_id="r1",
+        details=AnswerDetails(
+            filters=({"category": "X"},), provider_details={"avgLogprobs": -0.1}
+        ),
     )
 
 
@@ -649,7 +653,7 @@ def test_the_role_is_set_where_a_server_leaves_it_out() -> None:
     assert echo(found) == {"parts": [{"text": "a", "thoughtSignature": "c2ln"}], "role": "model"}
 
 
-def test_sources_are_kept_beside_the_content_and_do_not_go_back() -> None:
+def test_sources_are_details_and_do_not_go_back() -> None:
     grounding = {"webSearchQueries": ["q"], "groundingChunks": [{"web": {"uri": "u"}}]}
     citations = {"citationSources": [{"startIndex": 0, "uri": "c"}]}
     found = parsed(
@@ -660,13 +664,10 @@ def test_sources_are_kept_beside_the_content_and_do_not_go_back() -> None:
             urlContextMetadata={},
         )
     )
-    assert native(found) == {
-        "content": {"parts": [{"text": "a"}], "role": "model"},
-        "groundingMetadata": grounding,
-        "citationMetadata": citations,
-    }
+    assert found.native == NO_NATIVE
+    assert [citation.url for citation in found.citations] == ["u", "c"]
     assert echo(found) == {"parts": [{"text": "a"}], "role": "model"}
-    assert parsed(answer({"text": "a"}, groundingMetadata={})).native == NO_NATIVE
+    assert parsed(answer({"text": "a"}, groundingMetadata={})).details is None
 
 
 @pytest.mark.parametrize(
@@ -873,10 +874,10 @@ WHOLE = streamed(STREAM)
 
 
 def test_pieces_of_text_are_put_together_but_never_with_a_signed_one() -> None:
-    assert native(WHOLE) == {
-        "content": {"parts": PARTS, "role": "model"},
-        "groundingMetadata": {"webSearchQueries": ["q"]},
-    }
+    assert native(WHOLE) == {"content": {"parts": PARTS, "role": "model"}}
+    assert [call.arguments for call in WHOLE.server_calls if call.name == "google_search"] == [
+        {"queries": ["q"]}
+    ]
     assert (WHOLE.text, WHOLE.reasoning) == ("Grüß Gott 🎉! abc", "Hm, so")
     assert [(one.name, one.arguments, one.provider_id) for one in WHOLE.calls] == [
         ("a", {"x": "ü"}, "i1"),
@@ -943,7 +944,7 @@ def test_sources_of_several_chunks_are_all_kept() -> None:
         )
 
     found = streamed(sse(cited("1"), cited("1", "2")))
-    assert native(found)["citationMetadata"] == {"citationSources": [{"uri": "1"}, {"uri": "2"}]}
+    assert [citation.url for citation in found.citations] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

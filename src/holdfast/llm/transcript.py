@@ -91,10 +91,10 @@ class _Encoding:
             self.batch.append((self._sent_call(call), result))
             self.unanswered -= 1
             if self.unanswered <= 0:
-                self._end_batch(wire, names)
+                self._end_batch(to, names)
             return
         if self.batch:  # an incomplete batch, in messages written by hand
-            self._end_batch(wire, names)
+            self._end_batch(to, names)
         if isinstance(item, Answer):
             native, verbatim = item.native, False
             if native:
@@ -166,15 +166,15 @@ class _Encoding:
         id = self.renamed.get(call.id)
         return call if id is None else msgspec.structs.replace(call, provider_id=id)
 
-    def _end_batch(self, wire: Wire, names: Names) -> None:
-        self.fragments.append(wire.results(self.batch, names))
+    def _end_batch(self, to: Recipient, names: Names) -> None:
+        self.fragments.append(to.wire.results(self.batch, names, to.family))
         self.batch = []
         self.unanswered = 0
 
-    def begin_partial(self, wire: Wire, names: Names) -> None:
+    def begin_partial(self, to: Recipient, names: Names) -> None:
         """Add a fragment for the results so far of an incomplete batch."""
         if self.batch and not self.is_partial:
-            self.fragments.append(wire.results(self.batch, names))
+            self.fragments.append(to.wire.results(self.batch, names, to.family))
             self.is_partial = True
 
     def drop_partial(self) -> None:
@@ -298,7 +298,7 @@ class Transcript:
                 for item in self._items[encoding.encoded : end]:
                     encoding.add(item, to, names)
                     encoding.encoded += 1
-            encoding.begin_partial(to.wire, names)  # the request may fall within a batch
+            encoding.begin_partial(to, names)  # the request may fall within a batch
             return encoding.fragments, encoding.digest() if hashed else b""
 
     def fragments(

@@ -128,7 +128,7 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
     return _ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode the results of all calls of one answer as one user message, as the API requires.
     Pictures of an error follow after all results, because an error may hold only text."""
     blocks: list[Part] = []

@@ -87,8 +87,9 @@ class Wire(Protocol):
         """
         ...
 
-    def results(self, batch: Results, names: Names) -> bytes:
-        """Encode the results of all calls of one answer, in their order."""
+    def results(self, batch: Results, names: Names, family: str = "") -> bytes:
+        """Encode the results of all calls of one answer, in their order. `family` is that of the
+        model that receives them."""
         ...
 
     def head(
