@@ -578,9 +578,7 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
         model="gemini-test",
         wire="gemini",
         response_id="r1",
-        details=AnswerDetails(
-            filters=({"category": "X"},), provider_details={"avgLogprobs": -0.1}
-        ),
+        details=AnswerDetails(filters=({"category": "X"},), provider_details={"avgLogprobs": -0.1}),
     )
 
 

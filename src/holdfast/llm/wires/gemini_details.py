@@ -316,12 +316,14 @@ def _file(part: Fields) -> Content | None:
         try:
             data = a2b_base64(encoded.translate(_STANDARD_BASE64))
         except (Error, ValueError):
+            data = b""
+        if not data:
             return None
         if kind.startswith("image/"):
             return ImageContent(data, kind)
         if kind.startswith("audio/"):
             return AudioContent(data, kind)
-        return FileContent(data, kind or "application/octet-stream") if data else None
+        return FileContent(data, kind or "application/octet-stream")
     return FileContent(url=uri, mime_type=kind) if isinstance(uri, str) and uri else None
 
 

@@ -24,8 +24,6 @@ _chunk_lists = msgspec.json.Decoder(list[Any])
 _MAX_STRAY_LINES = 100_000  # more than any answer has that comes as one JSON document
 _READ_KEYS = {"candidates", "usageMetadata", "promptFeedback", "error"}
 _CONTENT_KEYS = {"content", "index", "finishReason"}
-# A candidate's metadata that grows with each chunk.
-_GROWING = {"groundingMetadata", "citationMetadata", "urlContextMetadata"}
 _VALUES = {"stringValue", "numberValue", "boolValue", "nullValue"}
 # A step of a JSON path (RFC 9535): `.name`, `[0]`, `['name']` or `["name"]`.
 _STEP = re.compile(
@@ -131,10 +129,9 @@ class GeminiStream(StreamParser):
         for key, value in candidate.items():
             if key in _CONTENT_KEYS or value in (None, "", {}, []):
                 continue
-            if key in _GROWING:
-                value = _merge_metadata(ours.get(key), value)
-            elif key == "logprobsResult":
-                value = _merge_logprobs(ours.get(key), value)
+            merge = _MERGED.get(key)
+            if merge is not None and isinstance(value, dict):
+                value = merge(answers.as_dict(ours.get(key)), cast("dict[str, Any]", value))
             ours[key] = value
         reason = candidate.get("finishReason")
         if reason and reason != "FINISH_REASON_UNSPECIFIED":
@@ -298,22 +295,20 @@ class _StrayLineReader(EventReader):
         super()._read_line(line)
 
 
-def _merge_metadata(old: Any, new: dict[str, Any]) -> dict[str, Any]:
+def _merge_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Merge the metadata of another chunk. Lists grow, because each chunk names its own sources.
     The sources of a support are found again in the longer list."""
-    merged: dict[str, Any] = dict(old or {})
-    places: list[int] = []
-    sources = new.get("groundingChunks")
-    if isinstance(sources, list):
-        known: list[Any] = list(merged.get("groundingChunks") or ())
-        for source in cast("list[Any]", sources):
-            if source not in known:
-                known.append(source)
-            places.append(known.index(source))
-        new = {**new, "groundingChunks": known}
-    supports = new.get("groundingSupports")
-    if places and isinstance(supports, list):
-        new["groundingSupports"] = [_moved(one, places) for one in cast("list[Any]", supports)]
+    merged = dict(old)
+    if isinstance(new.get("groundingChunks"), list):
+        sources = list(answers.as_list(merged.get("groundingChunks")))
+        places: list[int] = []
+        for source in answers.as_list(new["groundingChunks"]):
+            if source not in sources:
+                sources.append(source)
+            places.append(sources.index(source))
+        supports = answers.as_list(new.get("groundingSupports"))
+        moved = [_moved(answers.as_dict(support), places) for support in supports]
+        new = {**new, "groundingChunks": sources, "groundingSupports": moved}
     for key, value in new.items():
         before = merged.get(key)
         if isinstance(before, list) and isinstance(value, list):
@@ -325,16 +320,25 @@ def _merge_metadata(old: Any, new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moved(support: dict[str, Any], places: list[int]) -> dict[str, Any]:
-    indices: Any = support.get("groundingChunkIndices") or []
-    moved: list[Any] = [places[one] if 0 <= one < len(places) else one for one in indices]
+    indices = answers.as_list(support.get("groundingChunkIndices"))
+    known = range(len(places))
+    moved = [places[one] if type(one) is int and one in known else one for one in indices]
     return {**support, "groundingChunkIndices": moved}
 
 
-def _merge_logprobs(old: Any, new: dict[str, Any]) -> dict[str, Any]:
+def _merge_logprobs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Append the tokens of another chunk."""
-    merged: dict[str, Any] = dict(old or {})
+    merged = dict(old)
     for key, value in new.items():
         before: Any = merged.get(key)
         lists = isinstance(before, list) and isinstance(value, list)
         merged[key] = [*before, *value] if lists else value
     return merged
+
+
+_MERGED = {
+    "groundingMetadata": _merge_metadata,
+    "citationMetadata": _merge_metadata,
+    "urlContextMetadata": _merge_metadata,
+    "logprobsResult": _merge_logprobs,
+}
