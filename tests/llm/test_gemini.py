@@ -524,6 +524,47 @@ def test_extra_body_adds_to_what_is_ours_and_replaces_the_rest() -> None:
     assert (found["safetySettings"], found["toolConfig"]) == ([], extra["toolConfig"])
 
 
+@pytest.mark.parametrize(
+    ("theirs", "sent"),
+    [
+        ({"thinkingLevel": "LOW"}, {"thinkingLevel": "LOW", "includeThoughts": True}),
+        ({"thinkingBudget": 9}, {"thinkingBudget": 9, "includeThoughts": True}),
+        ({"includeThoughts": False}, {"thinkingBudget": 5, "includeThoughts": False}),
+    ],
+)
+def test_a_level_in_extra_body_replaces_a_budget(theirs: Any, sent: Any) -> None:
+    """The API refuses both together."""
+    extra = {"generationConfig": {"thinkingConfig": theirs}}
+    found = request(reasoning_budget=5, extra_body=extra)
+    assert found["generationConfig"]["thinkingConfig"] == sent
+
+
+def test_settings_of_both_hosts_pass_through_extra_body() -> None:
+    extra = {
+        "tools": [{"googleSearch": {}}, {"codeExecution": {}}, {"fileSearch": {"topK": 1}}],
+        "toolConfig": {
+            "includeServerSideToolInvocations": True,
+            "functionCallingConfig": {"mode": "ANY", "streamFunctionCallArguments": True},
+        },
+        "safetySettings": [{"category": "c", "threshold": "OFF"}],
+        "labels": {"team": "a"},
+        "serviceTier": "flex",
+        "generationConfig": {
+            "responseModalities": ["TEXT", "IMAGE"],
+            "responseLogprobs": True,
+            "logprobs": 2,
+            "responseJsonSchema": {"type": "object"},
+            "mediaResolution": "MEDIA_RESOLUTION_LOW",
+            "imageConfig": {"aspectRatio": "16:9"},
+        },
+    }
+    found = request(tools=[ToolDefinition("t", "", {})], temperature=0.5, extra_body=extra)
+    assert found["tools"][1:] == extra["tools"]
+    assert found["generationConfig"] == {"temperature": 0.5, **extra["generationConfig"]}
+    for key in ("toolConfig", "safetySettings", "labels", "serviceTier"):
+        assert found[key] == extra[key]
+
+
 def test_beside_a_cache_stand_neither_prompt_nor_tools() -> None:
     found = request(
         system="s",

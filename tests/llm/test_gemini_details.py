@@ -171,6 +171,23 @@ def test_a_segment_counts_from_its_part_or_from_the_text_whichever_its_words_say
         assert text[citation.start : citation.end] == quote
 
 
+def test_of_equal_words_the_part_decides() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    place = {"partIndex": 2, "startIndex": 0, "endIndex": 2, "text": "so"}
+    found = answered(
+        body(
+            {"text": "so, so. "},
+            code,
+            {"text": "so"},
+            groundingMetadata={
+                "groundingChunks": WEB[:1],
+                "groundingSupports": [{"segment": place, "groundingChunkIndices": [0]}],
+            },
+        )
+    )
+    assert (found.citations[0].start, found.citations[0].end) == (8, 10)
+
+
 @pytest.mark.parametrize(
     "place",
     [

@@ -113,6 +113,13 @@ def test_results_follow_their_calls_directly() -> None:
     ]
 
 
+def test_a_message_before_the_first_result_follows_it() -> None:
+    answer = Completion("", calls=calls("a"))
+    transcript = Transcript([Message("go"), answer, Message("wait")])
+    transcript.append((answer.calls[0], ToolResult("A")))
+    assert shape(transcript)[2:] == [("user", ["a="]), ("user", ["wait"])]
+
+
 def test_answers_in_a_row_are_one_content_and_a_users_messages_are_not() -> None:
     """Gemini 3 takes a text beside results as the model's own."""
     called = Completion("calling", calls=calls("a"))
