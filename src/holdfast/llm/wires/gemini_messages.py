@@ -275,20 +275,19 @@ def in_order(fragments: Sequence[bytes]) -> list[bytes]:
     """
     contents: list[bytes] = []
     end = 0  # the position after the last answer or result
+    last_role = ""  # of the content at that position
     for fragment in fragments:
-        if fragment.startswith(_RESULTS) and end:
-            if contents[end - 1].startswith(_RESULTS):
-                contents[end - 1] = _joined(contents[end - 1], fragment)
-            else:
-                contents.insert(end, fragment)
-                end += 1
+        is_user = fragment.startswith(_USER)
+        role = "user" if is_user else "model"
+        if is_user and fragment.startswith(_RESULTS):
+            role = "results"
+        at = end if role == "results" and end else len(contents)
+        if role == last_role and at == end:
+            contents[end - 1] = _joined(contents[end - 1], fragment)
             continue
-        if not fragment.startswith(_USER):
-            if contents and not contents[-1].startswith(_USER):
-                contents[-1] = _joined(contents[-1], fragment)
-                continue
-            end = len(contents) + 1
-        contents.append(fragment)
+        contents.insert(at, fragment)
+        if role != "user":
+            end, last_role = at + 1, role
     if contents and not contents[-1].startswith(_USER):
         contents.append(_CONTINUE_MESSAGE)
     if contents and not contents[0].startswith(_USER):
