@@ -156,6 +156,21 @@ def test_results_whose_calls_were_condensed_away_stay_in_their_place() -> None:
     ]
 
 
+def test_an_older_model_is_not_sent_the_parts_that_it_refuses() -> None:
+    """A conversation may go on with an older model at the same host."""
+    answer = native(
+        {"toolCall": {"toolType": "GOOGLE_SEARCH_WEB", "id": "g"}, "thoughtSignature": "czE="},
+        {"toolResponse": {"toolType": "GOOGLE_SEARCH_WEB", "id": "g"}},
+        {"text": "so", "thoughtSignature": "czI="},
+    )
+    transcript = Transcript([Message("go"), answer, Message("on")])
+    assert contents(transcript, "gemini-2.5-pro")[1]["parts"] == [
+        {"text": "so", "thoughtSignature": "czI="}
+    ]
+    for model in ("gemini-3-pro", "gemini-flash-latest", "mine"):
+        assert len(contents(transcript, model)[1]["parts"]) == 3
+
+
 # --- a user's files ---
 
 

@@ -48,9 +48,12 @@ _FILES_URL = "https://generativelanguage.googleapis.com/v1beta/"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
-# Two families of models: those that read files within a result, with and without addresses in them.
+# Families of models. Gemini 3 reads files within a result, on Vertex AI also by address. Older
+# models refuse the parts of tools that Google ran beside functions.
+_BEFORE_3 = "before 3"
 _GEMINI_3 = "3"
 _GEMINI_3_VERTEX = "3 on Vertex AI"
+_NEW_PARTS = ("toolCall", "toolResponse")
 
 # Function names begin with a letter or an underscore. A tool name that begins with a digit or a
 # dash gets an underscore in front. A name that already looks so gets one more, so the mapping stays
@@ -67,8 +70,10 @@ def version(model: str) -> tuple[int, int]:
 
 def family(model: str, host: str) -> str:
     model = model.lower()
-    if "gemini" not in model or version(model) < (3, 0):
+    if "gemini" not in model:
         return ""
+    if version(model) < (3, 0):
+        return _BEFORE_3
     return _GEMINI_3_VERTEX if host.endswith("aiplatform.googleapis.com") else _GEMINI_3
 
 
@@ -156,6 +161,8 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
     substitute for a missing signature."""
     if native:
         content = _natives.decode(native).content
+        if family == _BEFORE_3:
+            content = _without_new_parts(content)
         parts = _content_shapes.decode(content).parts
         native_calls = [part.function_call for part in parts if part.function_call]
         if len(native_calls) == len(calls):
@@ -170,6 +177,15 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
         signature = {"thoughtSignature": _NO_SIGNATURE} if call is calls[0] else {}
         new_parts.append({"functionCall": called, **signature})
     return _json({"role": "model", "parts": new_parts}) if new_parts else b""
+
+
+def _without_new_parts(raw: Raw) -> Raw:
+    data = bytes(raw)
+    if not any(key.encode() in data for key in _NEW_PARTS):
+        return raw
+    content: Any = _decoder.decode(raw)
+    parts = [part for part in content["parts"] if part.keys().isdisjoint(_NEW_PARTS)]
+    return Raw(_json({**content, "parts": parts}))
 
 
 def _renamed(raw: Raw, calls: Calls, names: Names, signed: bool) -> bytes:
@@ -251,7 +267,7 @@ def _is_within_result(part: Part, family: str) -> bool:
     """Return True for a file that the models of the family read within a result."""
     if "fileData" in part and family != _GEMINI_3_VERTEX:
         return False
-    return bool(family) and _mime_type(part) in _RESULT_TYPES
+    return family in (_GEMINI_3, _GEMINI_3_VERTEX) and _mime_type(part) in _RESULT_TYPES
 
 
 # --- order ---
