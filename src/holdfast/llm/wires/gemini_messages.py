@@ -87,7 +87,7 @@ def system(text: str) -> bytes:
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
-def user(content: Sequence[Content]) -> bytes:
+def user(content: Sequence[Content], family: str = "") -> bytes:
     """Encode text, files, and resources of kinds that the models can read."""
     parts = [_media_part(block) or {"text": content_parts.as_text(block)} for block in content]
     return _content(parts or [{"text": ""}])

@@ -88,8 +88,7 @@ class Wire(Protocol):
         ...
 
     def results(self, batch: Results, names: Names, family: str = "") -> bytes:
-        """Encode the results of all calls of one answer, in their order. `family` is that of the
-        model that receives them."""
+        """Encode the results of all calls of one answer, in their order."""
         ...
 
     def head(
