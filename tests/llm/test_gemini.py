@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.answer import AnswerDetails
 from holdfast.content import (
     AudioContent,
     Content,
@@ -40,7 +41,8 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Transcript
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import gemini, wire
-from holdfast.llm.wires.gemini import GeminiStream, name_from_wire, name_to_wire
+from holdfast.llm.wires.gemini_messages import name_from_wire, name_to_wire
+from holdfast.llm.wires.gemini_stream import GeminiStream
 from tests.model_server import ModelServer
 from tests.samples import examples
 
@@ -482,11 +484,6 @@ def test_a_budget_goes_before_effort_and_nothing_means_nothing() -> None:
         {"reasoning_effort": "enormous"},
         {"seed": 2**31},
         {"extra_body": {"contents": []}},
-        {
-            "extra_body": {
-                "toolConfig": {"functionCallingConfig": {"streamFunctionCallArguments": True}}
-            }
-        },
     ],
 )
 def test_what_the_api_cannot_be_told_is_a_wrong_setting(parameters: dict[str, Any]) -> None:
@@ -525,6 +522,47 @@ def test_extra_body_adds_to_what_is_ours_and_replaces_the_rest() -> None:
     assert [list(tool) for tool in found["tools"]] == [["functionDeclarations"], ["googleSearch"]]
     assert found["systemInstruction"] == {"parts": [{"text": "s"}], "role": "user"}
     assert (found["safetySettings"], found["toolConfig"]) == ([], extra["toolConfig"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "sent"),
+    [
+        ({"thinkingLevel": "LOW"}, {"thinkingLevel": "LOW", "includeThoughts": True}),
+        ({"thinkingBudget": 9}, {"thinkingBudget": 9, "includeThoughts": True}),
+        ({"includeThoughts": False}, {"thinkingBudget": 5, "includeThoughts": False}),
+    ],
+)
+def test_a_level_in_extra_body_replaces_a_budget(theirs: Any, sent: Any) -> None:
+    """The API refuses both together."""
+    extra = {"generationConfig": {"thinkingConfig": theirs}}
+    found = request(reasoning_budget=5, extra_body=extra)
+    assert found["generationConfig"]["thinkingConfig"] == sent
+
+
+def test_settings_of_both_hosts_pass_through_extra_body() -> None:
+    extra = {
+        "tools": [{"googleSearch": {}}, {"codeExecution": {}}, {"fileSearch": {"topK": 1}}],
+        "toolConfig": {
+            "includeServerSideToolInvocations": True,
+            "functionCallingConfig": {"mode": "ANY", "streamFunctionCallArguments": True},
+        },
+        "safetySettings": [{"category": "c", "threshold": "OFF"}],
+        "labels": {"team": "a"},
+        "serviceTier": "flex",
+        "generationConfig": {
+            "responseModalities": ["TEXT", "IMAGE"],
+            "responseLogprobs": True,
+            "logprobs": 2,
+            "responseJsonSchema": {"type": "object"},
+            "mediaResolution": "MEDIA_RESOLUTION_LOW",
+            "imageConfig": {"aspectRatio": "16:9"},
+        },
+    }
+    found = request(tools=[ToolDefinition("t", "", {})], temperature=0.5, extra_body=extra)
+    assert found["tools"][1:] == extra["tools"]
+    assert found["generationConfig"] == {"temperature": 0.5, **extra["generationConfig"]}
+    for key in ("toolConfig", "safetySettings", "labels", "serviceTier"):
+        assert found[key] == extra[key]
 
 
 def test_beside_a_cache_stand_neither_prompt_nor_tools() -> None:
@@ -576,7 +614,12 @@ def test_a_plain_answer_is_its_text_and_nothing_native_is_kept() -> None:
         )
     )
     assert found == Completion(
-        "hello", usage=Usage(15, 10, 4, 0, 3), model="gemini-test", wire="gemini", response_id="r1"
+        "hello",
+        usage=Usage(15, 10, 4, 0, 3),
+        model="gemini-test",
+        wire="gemini",
+        response_id="r1",
+        details=AnswerDetails(filters=({"category": "X"},), provider_details={"avgLogprobs": -0.1}),
     )
 
 
@@ -649,7 +692,7 @@ def test_the_role_is_set_where_a_server_leaves_it_out() -> None:
     assert echo(found) == {"parts": [{"text": "a", "thoughtSignature": "c2ln"}], "role": "model"}
 
 
-def test_sources_are_kept_beside_the_content_and_do_not_go_back() -> None:
+def test_sources_are_details_and_do_not_go_back() -> None:
     grounding = {"webSearchQueries": ["q"], "groundingChunks": [{"web": {"uri": "u"}}]}
     citations = {"citationSources": [{"startIndex": 0, "uri": "c"}]}
     found = parsed(
@@ -660,13 +703,10 @@ def test_sources_are_kept_beside_the_content_and_do_not_go_back() -> None:
             urlContextMetadata={},
         )
     )
-    assert native(found) == {
-        "content": {"parts": [{"text": "a"}], "role": "model"},
-        "groundingMetadata": grounding,
-        "citationMetadata": citations,
-    }
+    assert found.native == NO_NATIVE
+    assert [citation.url for citation in found.citations] == ["u", "c"]
     assert echo(found) == {"parts": [{"text": "a"}], "role": "model"}
-    assert parsed(answer({"text": "a"}, groundingMetadata={})).native == NO_NATIVE
+    assert parsed(answer({"text": "a"}, groundingMetadata={})).details is None
 
 
 @pytest.mark.parametrize(
@@ -873,10 +913,10 @@ WHOLE = streamed(STREAM)
 
 
 def test_pieces_of_text_are_put_together_but_never_with_a_signed_one() -> None:
-    assert native(WHOLE) == {
-        "content": {"parts": PARTS, "role": "model"},
-        "groundingMetadata": {"webSearchQueries": ["q"]},
-    }
+    assert native(WHOLE) == {"content": {"parts": PARTS, "role": "model"}}
+    assert [call.arguments for call in WHOLE.server_calls if call.name == "google_search"] == [
+        {"queries": ["q"]}
+    ]
     assert (WHOLE.text, WHOLE.reasoning) == ("Grüß Gott 🎉! abc", "Hm, so")
     assert [(one.name, one.arguments, one.provider_id) for one in WHOLE.calls] == [
         ("a", {"x": "ü"}, "i1"),
@@ -943,7 +983,7 @@ def test_sources_of_several_chunks_are_all_kept() -> None:
         )
 
     found = streamed(sse(cited("1"), cited("1", "2")))
-    assert native(found)["citationMetadata"] == {"citationSources": [{"uri": "1"}, {"uri": "2"}]}
+    assert [citation.url for citation in found.citations] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -87,17 +87,54 @@ REPLY = {
 PARTS = [
     {"text": "a", "thought": True},
     {"text": "b"},
+    {"executableCode": {"code": "1", "id": "i"}},
+    {"codeExecutionResult": {"outcome": "OUTCOME_OK", "id": "i"}},
+    {"toolCall": {"toolType": "T", "id": "j", "args": {}}},
+    {"toolResponse": {"toolType": "T", "id": "j", "response": {"a": 1}}},
+    {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
     {"functionCall": {"name": "f", "args": {"a": 1}, "id": "i"}, "thoughtSignature": "s"},
+]
+PIECES = [
+    {"functionCall": {"name": "f", "willContinue": True}, "thoughtSignature": "s"},
+    {
+        "functionCall": {
+            "partialArgs": [{"jsonPath": "$.a[0].b", "stringValue": "x", "willContinue": True}],
+            "willContinue": True,
+        }
+    },
+    {"functionCall": {}},
 ]
 CHUNK = {
     "candidates": [
         {
             "content": {"role": "model", "parts": PARTS},
             "finishReason": "STOP",
-            "groundingMetadata": {"a": [1]},
+            "groundingMetadata": {
+                "a": [1],
+                "webSearchQueries": ["q"],
+                "groundingChunks": [{"web": {"uri": "u"}}, {"retrievedContext": {"text": "t"}}],
+                "groundingSupports": [
+                    {
+                        "segment": {"startIndex": 0, "endIndex": 1, "partIndex": 1, "text": "b"},
+                        "groundingChunkIndices": [0],
+                        "confidenceScores": [1],
+                    }
+                ],
+            },
+            "citationMetadata": {"citationSources": [{"startIndex": 0, "endIndex": 1, "uri": "u"}]},
+            "urlContextMetadata": {"urlMetadata": [{"retrievedUrl": "u"}]},
+            "logprobsResult": {
+                "chosenCandidates": [{"token": "b", "logProbability": -1}],
+                "topCandidates": [{"candidates": [{"token": "b", "logProbability": -1}]}],
+            },
+            "safetyRatings": [{"category": "c"}],
         }
     ],
-    "usageMetadata": {"promptTokenCount": 1},
+    "usageMetadata": {
+        "promptTokenCount": 1,
+        "promptTokensDetails": [{"modality": "IMAGE", "tokenCount": 1}],
+        "serviceTier": "s",
+    },
     "modelVersion": "g",
     "promptFeedback": {"blockReason": ""},
 }
@@ -183,6 +220,7 @@ STREAMED: dict[str, Any] = {
     ],
     "gemini": [
         CHUNK,
+        *({"candidates": [{"content": {"parts": [piece]}}]} for piece in PIECES),
         {"candidates": [{"content": {"parts": [{"text": "c"}]}, "finishReason": "STOP"}]},
     ],
 }
