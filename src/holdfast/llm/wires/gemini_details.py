@@ -24,6 +24,14 @@ _GROUNDING_KEYS = {
     "retrievalQueries",
 }
 _ORDINARY_ENDS = ("", "STOP", "MAX_TOKENS")
+# An answer with these keys alone has no details.
+_PLAIN_ANSWER_KEYS = {"candidates", "usageMetadata", "modelVersion", "responseId"}
+_PLAIN_CANDIDATE_KEYS = {"content", "finishReason", "index"}
+_PLAIN_PART_KEYS = {"text", "functionCall", "thought", "thoughtSignature"}
+_PLAIN_USAGE_KEYS = {
+    *("promptTokenCount", "candidatesTokenCount", "totalTokenCount", "thoughtsTokenCount"),
+    *("cachedContentTokenCount", "promptTokensDetails", "candidatesTokensDetails"),
+}
 
 # The type of a server-run tool -> the tool's name in requests.
 _TOOL_NAMES = {"GOOGLE_SEARCH_WEB": "google_search", "GOOGLE_SEARCH_IMAGE": "google_search"}
@@ -47,6 +55,17 @@ def read_details(
         starts: Index of a part with text -> offset of its text in the answer's text.
         filtered: True if a content filter ended the answer.
     """
+    usage = as_dict(answer.get("usageMetadata"))
+    if (
+        not filtered
+        and answer.keys() <= _PLAIN_ANSWER_KEYS
+        and candidate.keys() <= _PLAIN_CANDIDATE_KEYS
+        and candidate.get("finishReason", "") in _ORDINARY_ENDS
+        and usage.keys() <= _PLAIN_USAGE_KEYS
+        and all(as_dict(one).get("modality") == "TEXT" for one in _counts_by_modality(usage))
+        and all(part.keys() <= _PLAIN_PART_KEYS for part in parts)
+    ):
+        return
     grounding = as_dict(candidate.get("groundingMetadata"))
     text = _AnswerText("".join(builder.texts), parts, starts)
     for citation in _grounding_citations(grounding, text):
@@ -61,7 +80,6 @@ def read_details(
         builder.detail("filters", result)
     for token in _logprobs(as_dict(candidate.get("logprobsResult"))):
         builder.detail("logprobs", token)
-    usage = as_dict(answer.get("usageMetadata"))
     tier = usage.get("serviceTier") or usage.get("trafficType")
     builder.detail("service_tier", tier if isinstance(tier, str) else "")
     builder.detail("provider_details", _other_fields(answer, candidate, grounding, usage))
@@ -76,10 +94,14 @@ def _other_fields(answer: Fields, candidate: Fields, grounding: Fields, usage: F
     if candidate.get("finishReason") not in _ORDINARY_ENDS:
         other["finishReason"] = candidate.get("finishReason")
     lists = {key: value for key, value in usage.items() if key.endswith("Details")}
-    counts = [as_dict(one) for value in lists.values() for one in as_list(value)]
+    counts = [as_dict(one) for one in _counts_by_modality(usage)]
     if any(one.get("modality") not in ("TEXT", None) for one in counts):
         other["usageMetadata"] = lists
     return {key: value for key, value in other.items() if value not in (None, "", {}, [])}
+
+
+def _counts_by_modality(usage: Fields) -> list[Any]:
+    return [one for key, value in usage.items() if key[-7:] == "Details" for one in as_list(value)]
 
 
 # --- sources ---
@@ -365,6 +387,10 @@ def read_usage(metadata: Any) -> Usage:
     """Return token counts. The API counts thoughts and results of server tools separately."""
     usage = as_dict(metadata)
     thoughts = count(usage, "thoughtsTokenCount")
+    if usage.keys().isdisjoint(_DETAIL_KEYS):
+        sent_tokens, made = count(usage, "promptTokenCount"), count(usage, "candidatesTokenCount")
+        cached = count(usage, "cachedContentTokenCount")
+        return Usage(sent_tokens, made + thoughts, cached, 0, thoughts)
     sent = ("promptTokensDetails", "toolUsePromptTokensDetails")
     received = ("candidatesTokensDetails",)
     return Usage(
@@ -378,6 +404,12 @@ def read_usage(metadata: Any) -> Usage:
         input_image_tokens=_modality(usage, sent, "IMAGE"),
         output_image_tokens=_modality(usage, received, "IMAGE"),
     )
+
+
+_DETAIL_KEYS = {
+    *("promptTokensDetails", "candidatesTokensDetails", "toolUsePromptTokensDetails"),
+    "toolUsePromptTokenCount",
+}
 
 
 def _modality(usage: Fields, keys: Sequence[str], modality: str) -> int:
