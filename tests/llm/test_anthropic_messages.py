@@ -38,7 +38,7 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import anthropic_messages as wire
-from holdfast.llm.wires.anthropic_messages import MessagesStream
+from holdfast.llm.wires.anthropic_answers import MessagesStream
 from holdfast.llm.wires.calls import read_call
 from tests.samples import examples
 

@@ -55,7 +55,8 @@ class LLM(ProviderModel):
       `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
       x 480, 12 KB]` replaces each picture.
     - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
-      of requests.
+      of requests. "5m" and "1h" also set how long Anthropic keeps the cache; an hour costs more to
+      write.
     - `stream`: True to request the answer in pieces.
 
     Limits, in seconds unless noted:
@@ -100,7 +101,7 @@ class LLM(ProviderModel):
         seed: int | None = None,
         parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
-        prompt_caching: bool = True,
+        prompt_caching: bool | str = True,
         tool_calls: str = "native",
         images: bool | None = None,
         stream: bool = False,
@@ -180,7 +181,7 @@ class LLM(ProviderModel):
             response = endpoint.pool.post(
                 endpoint.path,
                 request.body,
-                endpoint.headers,
+                endpoint.upload_headers if request.transcript.uploads else endpoint.headers,
                 cancelled=call.cancelled,
                 stream=True,
                 deadline=deadline,

@@ -186,7 +186,7 @@ def _name(call: ToolCall, names: Names) -> str:
     return name_to_wire(wire_name(call.name, names))
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode one `functionResponse` for each call, all in one content, because the API counts them.
     Its text, or the structured content alone, is under `output` or `error`. Pictures and sound
     follow in a content of their own. Only Gemini 3 accepts them within the response, and beside it

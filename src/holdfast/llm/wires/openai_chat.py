@@ -134,7 +134,7 @@ def _call(call: ToolCall, names: Names, entry: dict[str, Any] | None = None) -> 
     return {"id": id, "type": "function", "function": function}
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode a tool message with text for each call, because the role accepts only text. Pictures
     follow in a user message. PDF files are not sent: a server without file support would refuse the
     conversation from then on."""

@@ -111,7 +111,7 @@ def _text_part(text: str) -> Part:
     return {"type": "input_text", "text": text}
 
 
-def results(batch: Results, names: Names) -> bytes:
+def results(batch: Results, names: Names, family: str = "") -> bytes:
     outputs: list[bytes] = []
     for call, result in batch:
         output: Any = content_parts.result_text(result)

@@ -76,7 +76,7 @@ class TextCalls:
             parts.append(f'{OPEN}\n{{"name": {name}, "arguments": {arguments}}}\n{CLOSE}')
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
-    def results(self, batch: protocol.Results, names: protocol.Names) -> bytes:
+    def results(self, batch: protocol.Results, names: protocol.Names, family: str = "") -> bytes:
         blocks: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
