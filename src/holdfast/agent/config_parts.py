@@ -357,7 +357,7 @@ _SETTING_SHAPES: dict[str, Any] = {
     **dict.fromkeys(("stop", "response_format", "extra_body"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "images", "stream"), FLAG),
-    "prompt_caching": Either(flag=FLAG, text=NONEMPTY, what="true, false, '5m' or '1h'"),
+    "prompt_caching": Either(other=FLAG, text=NONEMPTY, what="true, false, '5m' or '1h'"),
     **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
     **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),
 }

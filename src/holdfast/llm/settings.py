@@ -72,7 +72,10 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a JSON Schema, or the value that Chat Completions takes: {'type': 'json_schema', ...}",
         _is_str_mapping,
     ),
-    "prompt_caching": ("True, False, '5m' or '1h'", lambda v: v in (True, False, "5m", "1h")),
+    "prompt_caching": (
+        "True, False, '5m' or '1h'",
+        lambda v: isinstance(v, bool) or v in ("5m", "1h"),
+    ),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": _FLAG,
     "stream": _FLAG,

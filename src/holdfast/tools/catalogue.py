@@ -239,7 +239,7 @@ class Catalogue:
                     )
                     _log.warning("%r of the service %r is left out: %s.", name, id, reason)
         self._refused, self.origins = refused, origins
-        if deferred != self.deferred or list(tools.items()) != list(self.tools.items()):
+        if frozenset(deferred) != self.deferred or list(tools.items()) != list(self.tools.items()):
             self.deferred = frozenset(deferred)
             self._replace(tools)
 

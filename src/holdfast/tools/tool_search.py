@@ -42,7 +42,7 @@ def find_tools(manager: ToolManager) -> Tool:
         ]
         notes += [f"(not searched: {error})" for error in manager.errors.values()]
         if not lines and not notes:
-            return ToolResult(f"No tool matches {query!r}. Try other words.")
+            return ToolResult((TextContent(f"No tool matches {query!r}. Try other words."),))
         # The first block describes the tools that were found: a definition may replace it.
         content = [TextContent("\n".join(part)) for part in (lines, notes) if part]
         names = {FOUND_TOOLS: [tool.name for tool in found]} if found else {}

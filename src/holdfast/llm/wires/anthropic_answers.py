@@ -92,7 +92,7 @@ def _completion(
             thoughts += (GAP, block["thinking"]) if thoughts else (block["thinking"],)
     texts = ["".join(group) for group in groups]
     builder.texts.append(GAP.join(texts))
-    stop = message.get("stop_reason")
+    stop: Any = message.get("stop_reason")
     reason = _STOP_REASONS.get(stop) or str(stop or "stop")
     if reason == "content_filter":
         why = details.refusal(message)
