@@ -26,8 +26,14 @@ def text(said: str, **more: Any) -> dict[str, Any]:
 
 def message(*content: Any, stop: str = "end_turn", **more: Any) -> dict[str, Any]:
     return {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5",
-        "content": [*content], "stop_reason": stop, "stop_sequence": None, "usage": COUNTS,
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-5",
+        "content": [*content],
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": COUNTS,
         **more,
     }
 
@@ -105,8 +111,11 @@ SEARCH = [
         "tool_use_id": "s1",
         "content": [
             {
-                "type": "web_search_result", "url": "https://a.example", "title": "A",
-                "encrypted_content": "xyz", "page_age": None,
+                "type": "web_search_result",
+                "url": "https://a.example",
+                "title": "A",
+                "encrypted_content": "xyz",
+                "page_age": None,
             }
         ],
     },
@@ -115,8 +124,11 @@ SEARCH = [
         "sunny",
         citations=[
             {
-                "type": "web_search_result_location", "url": "https://a.example", "title": "A",
-                "encrypted_index": "abc", "cited_text": "Sun all day",
+                "type": "web_search_result_location",
+                "url": "https://a.example",
+                "title": "A",
+                "encrypted_index": "abc",
+                "cited_text": "Sun all day",
             }
         ],
     ),
@@ -195,14 +207,17 @@ def test_tools_that_the_provider_ran_have_their_outputs_and_files() -> None:
         {"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content": ran},
         server_call("s2", "text_editor_code_execution", path="a"),
         {
-            "type": "text_editor_code_execution_tool_result", "tool_use_id": "s2",
+            "type": "text_editor_code_execution_tool_result",
+            "tool_use_id": "s2",
             "content": failed,
         },
         server_call("s3", "tool_search_tool_bm25", query="x"),
         {"type": "tool_search_tool_result", "tool_use_id": "s3", "content": search},
         {"type": "mcp_tool_use", "id": "m1", "name": "ask", "server_name": "wiki", "input": {}},
         {
-            "type": "mcp_tool_result", "tool_use_id": "m1", "is_error": True,
+            "type": "mcp_tool_result",
+            "tool_use_id": "m1",
+            "is_error": True,
             "content": [text("no")],
         },
         server_call("s4", "web_fetch", url="u"),
@@ -453,7 +468,9 @@ def test_tools_that_a_search_found_are_shown_where_they_were_found() -> None:
     assert body["tools"][0] == before["tools"][0]
     assert body["tools"][0]["cache_control"] == {"type": "ephemeral"}
     assert body["tools"][1] == {
-        "name": "git__push", "defer_loading": True, "description": "Push.",
+        "name": "git__push",
+        "defer_loading": True,
+        "description": "Push.",
         "input_schema": SCHEMA,
     }
     result, *rest = body["messages"][-1]["content"]
