@@ -4,10 +4,12 @@ containers, tools found by a search, and lifetimes of the cache."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import Agent, Conversation, SQLiteStore
 from holdfast.answer import Citation, ServerToolCall
 from holdfast.content import FileContent, Message, TextContent, ToolCall, ToolResult, Usage
 from holdfast.errors import BadRequest, ConfigurationError, ServerError
@@ -525,3 +527,25 @@ def test_kinds_of_tokens_have_their_prices() -> None:
     assert sound == pytest.approx((600 * 4 + 400 * 32 + 50 * 16 + 50 * 64) / 1e6)
     picture = cost(Usage(100, input_image_tokens=100), "gpt-image-1")
     assert picture == pytest.approx(100 * 10 / 1e6)
+
+
+def test_a_reopened_conversation_goes_on_in_its_container(tmp_path: Path) -> None:
+    answers = [message(text("a"), container=CONTAINER), message(text("b"))]
+    with ModelServer(answers) as server:
+        for said in ("hi", "go on"):
+            store = SQLiteStore(tmp_path / "journal.db")
+            with Conversation(Agent(model(server)), store, id="one") as conversation:
+                conversation.send_message(said)
+                conversation.run()
+            store.close()
+        sent = [request.json.get("container") for request in server.requests]
+    assert sent == [None, "container_1"]
+
+
+def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
+    block = {"type": "compaction", "content": "Summary", "encrypted_content": "xyz"}
+    with ModelServer([message(block, stop="compaction"), message(text("Done."))]) as server:
+        with Conversation(Agent(model(server))) as conversation:
+            conversation.send_message("hi")
+            assert conversation.run().answer == "Done."
+        assert server.requests[1].messages[1] == {"role": "assistant", "content": [block]}
