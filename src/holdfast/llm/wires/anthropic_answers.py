@@ -130,7 +130,7 @@ class MessagesStream(StreamParser):
         self._thinking_block: _StreamedBlock | None = None  # the last block with thoughts
 
     def _answer(self) -> Completion:
-        message = {**self._message, "usage": self._usage}
+        message = {**self._message, "usage": clean_texts(self._usage)}
         return _completion(message, [block.finish() for block in self._blocks])
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class _StreamedBlock:
 
     def finish(self) -> dict[str, Any]:
         """Return the block in the form of a plain answer."""
-        block = dict(self.start)
+        block: dict[str, Any] = clean_texts(self.start)
         for key, pieces in self.pieces.items():
             text = "".join(pieces)
             if key != "input":
