@@ -77,13 +77,14 @@ class Event(
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool's definition in a model request, and two facts about its calls that the model does not
-    see.
+    """A tool's definition in a model request, and facts about it that the model does not see.
 
     Args:
         wire_name: `name` in the letters that model APIs allow.
         executor: "client" if a client of the agent server runs the calls; "" if the loop runs them.
         parallel: True if a call may run beside neighbouring calls that are parallel too.
+        deferred: True if a search found the tool. Its definition may be sent with the result of the
+            search, if the model's API permits it, so that the beginning of requests stays cached.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     wire_name: str = ""
     executor: str = ""
     parallel: bool = False
+    deferred: bool = False
 
 
 class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

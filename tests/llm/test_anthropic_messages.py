@@ -38,7 +38,7 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import anthropic_messages as wire
-from holdfast.llm.wires.anthropic_messages import MessagesStream
+from holdfast.llm.wires.anthropic_answers import MessagesStream
 from holdfast.llm.wires.calls import read_call
 from tests.samples import examples
 
@@ -884,7 +884,8 @@ def test_usage_is_read_with_cached_and_reasoning_tokens() -> None:
         ("model_context_window_exceeded", "length"),
         ("refusal", "content_filter"),
         ("pause_turn", "pause"),
-        ("compaction", "compaction"),
+        ("compaction", "pause"),
+        ("of_the_future", "of_the_future"),
         (None, "stop"),
     ],
 )
@@ -1274,7 +1275,7 @@ def usage(*found: Any) -> Usage:
     return streamed(events(start, *[{**STOP, "usage": one} for one in found[1:]], DONE)).usage
 
 
-def test_counts_that_come_later_replace_those_before_but_nothing_erases_them() -> None:
+def test_counts_that_come_later_replace_those_before_zeros_too_and_absent_ones_stay() -> None:
     first = {
         "input_tokens": 3,
         "cache_read_input_tokens": 80,
@@ -1290,7 +1291,7 @@ def test_counts_that_come_later_replace_those_before_but_nothing_erases_them() -
             "cache_creation_input_tokens": 0,
             "output_tokens": 9,
         },
-    ) == Usage(100, 9, 80, 17)
+    ) == Usage(80, 9, 80, 0)
     assert usage(first, {"input_tokens": 5, "output_tokens": 4}, {"output_tokens": 9}) == Usage(
         102, 9, 80, 17
     )
@@ -1298,7 +1299,8 @@ def test_counts_that_come_later_replace_those_before_but_nothing_erases_them() -
     thought = {"output_tokens_details": {"thinking_tokens": 4}}
     assert usage(
         first, thought, {"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 0}}
-    ) == Usage(100, 9, 80, 17, 4)
+    ) == Usage(100, 9, 80, 17, 0)
+    assert usage(first, thought, {"output_tokens": 9}) == Usage(100, 9, 80, 17, 4)
     assert usage(first, None, {"output_tokens": 9}) == Usage(100, 9, 80, 17)
 
 

@@ -428,6 +428,20 @@ def test_an_unknown_tool_is_told_with_why_its_service_has_none() -> None:
     )
 
 
+def test_tools_that_a_search_found_are_deferred_and_its_result_names_them() -> None:
+    manager = manager_of(Service("s", "t"), Service("z", "mail", "post", lazy=True))
+    manager.discover()
+    result = manager.call("find_tools", {"query": "mail"})
+    assert result.meta == {"holdfast/tools": ["z.mail"]}
+    assert result.text.startswith("- z.mail: ")
+    deferred = {one.name: one.deferred for one in manager.definitions()}
+    assert deferred == {"find_tools": False, "s.t": False, "z.mail": True}
+    manager.discover("z")  # all tools of the service are wanted: no search brought them
+    deferred = {one.name: one.deferred for one in manager.definitions()}
+    assert deferred["z.mail"] is deferred["z.post"] is False
+    assert manager.call("find_tools", {"query": "nothing of the kind"}).meta == {}
+
+
 def test_find_tools_tells_of_tools_that_are_held_back() -> None:
     service = Service("z", "send_mail", lazy=True)
     manager = manager_of(service, pins=Pins(first="hold"))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.content import Usage
+from holdfast.errors import LLMError
 from holdfast.llm import prices
 from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.model import ToolLike
@@ -78,6 +79,12 @@ class FrozenModel(BaseModel):
         raise AttributeError(f"{type(self).__name__} is frozen.")
 
 
+def _may_miss_container(error: LLMError) -> bool:
+    """Return True if a request may have failed because its container is gone. Anthropic says so in
+    a 400 or 404, but has also answered with a bare 500."""
+    return error.status == 500 or (error.status in (400, 404) and "container" in str(error).lower())
+
+
 class ProviderModel(FrozenModel):
     """A model of a provider, asked with retries and priced by the table of list prices."""
 
@@ -95,22 +102,39 @@ class ProviderModel(FrozenModel):
         max_retries: int,
         deadline: float | None = None,
     ) -> Completion:
-        """Return the answer of the first attempt that succeeds."""
+        """Return the answer of the first attempt that succeeds. If the container of an earlier
+        answer is gone, the request is repeated without it."""
         started = time.monotonic()
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
-        answer = retrying(
-            lambda: attempt(request, deltas),
-            max_retries=max_retries,
-            deadline=deadline,
-            cancelled=call.cancelled,
-            before_retry=deltas.restart,
-        )
+
+        def answer_to(request: ModelRequest) -> Completion:
+            return retrying(
+                lambda: attempt(request, deltas),
+                max_retries=max_retries,
+                deadline=deadline,
+                cancelled=call.cancelled,
+                before_retry=deltas.restart,
+            )
+
+        notes: tuple[str, ...] = ()
+        try:
+            answer = answer_to(request)
+        except LLMError as error:
+            fresh = make_request(target, call, self.stream, resume=False)
+            if fresh.body == request.body or not _may_miss_container(error):
+                raise
+            deltas.restart()
+            answer = answer_to(fresh)
+            notes = (
+                f"The container {request.container} of an earlier answer was refused; its files are"
+                " not in the new one.",
+            )
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,
             cost=self.cost(answer.usage),
-            notes=request.notes(),
+            notes=(*request.notes(), *notes),
             host=host,
         )
 

@@ -61,7 +61,8 @@ class LLM(ProviderModel):
     - `think_tags`: True if answers may begin with their reasoning in `<think>` tags, which is then
       `reasoning` and not `text`. None means: for hosts that are known to send it so.
     - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
-      of requests.
+      of requests. "5m" and "1h" also set how long Anthropic keeps the cache; an hour costs more to
+      write.
     - `stream`: True to request the answer in pieces.
 
     Limits, in seconds unless noted:
@@ -106,7 +107,7 @@ class LLM(ProviderModel):
         seed: int | None = None,
         parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
-        prompt_caching: bool = True,
+        prompt_caching: bool | str = True,
         tool_calls: str = "native",
         images: bool | None = None,
         send_reasoning: bool | Literal["tags"] | None = None,
@@ -188,7 +189,7 @@ class LLM(ProviderModel):
             response = endpoint.pool.post(
                 endpoint.path,
                 request.body,
-                endpoint.headers,
+                endpoint.upload_headers if request.transcript.uploads else endpoint.headers,
                 cancelled=call.cancelled,
                 stream=True,
                 deadline=deadline,

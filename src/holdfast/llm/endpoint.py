@@ -9,8 +9,8 @@ from holdfast.errors import BadResponse, LLMConnectionError, LLMTimeout, StreamI
 from holdfast.llm.address import Address
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
-from holdfast.llm.wires import wire_of
-from holdfast.llm.wires.protocol import Wire
+from holdfast.llm.wires import UPLOAD_HEADERS, wire_of
+from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
 # After a complete answer, the server has this many seconds to count tokens and end the stream.
 AFTER_FINISH_SECONDS = 10.0
@@ -20,7 +20,7 @@ class ModelEndpoint:
     """The parts that all requests of one LLM share: wire, connection pool, path and header
     lines."""
 
-    __slots__ = ("headers", "key", "path", "pool", "url", "wire")
+    __slots__ = ("headers", "key", "path", "pool", "upload_headers", "url", "wire")
 
     wire: Wire
     pool: Transport
@@ -53,7 +53,15 @@ class ModelEndpoint:
         }
         # Of two names that differ only in case the later one wins: a caller's Authorization
         # replaces Holdfast's.
-        self.headers = header_text({name.lower(): value for name, value in headers.items()})
+        headers = {name.lower(): value for name, value in headers.items()}
+        self.headers = header_text(headers)
+        # The headers of a request that refers to a file at the provider. A header that the caller
+        # gives is a list, which is extended.
+        for name, value in UPLOAD_HEADERS.get(self.wire.name.removesuffix(TEXT_SUFFIX), {}).items():
+            given = headers.get(name, "")
+            if value not in given:
+                headers[name] = f"{given},{value}" if given else value
+        self.upload_headers = header_text(headers)
         self.pool = HTTPPool(
             base_url,
             timeout=(arguments["connect_timeout"], arguments["timeout"]),

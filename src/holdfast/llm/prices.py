@@ -49,20 +49,44 @@ class _Prices(msgspec.Struct, frozen=True):
     output: _Tiers
     cached: _Tiers | None
     written: _Tiers | None
+    written_1h: _Tiers | None
+    input_audio: _Tiers | None
+    input_image: _Tiers | None
     reasoning: _Tiers | None
+    output_audio: _Tiers | None
+    output_image: _Tiers | None
     request: float  # USD for each request
 
     def cost_of(self, usage: Usage) -> float:
         size = usage.input_tokens
-        cached = usage.cached_input_tokens if self.cached is not None else 0
-        written = usage.cache_write_tokens if self.written is not None else 0
-        reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
-        sent = max(0, size - cached - written) * _price_at(self.input, size)
-        received = max(0, usage.output_tokens - reasoning) * _price_at(self.output, size)
-        total = self.request + (sent + received)
-        special = ((self.cached, cached), (self.written, written), (self.reasoning, reasoning))
-        for tiers, count in special:
-            if tiers is not None:
+        cached = usage.cached_input_tokens
+        written, hour = usage.cache_write_tokens, usage.cache_write_1h_tokens
+        # Cached sound and pictures are counted with the cached tokens: no usage tells them apart.
+        fresh = max(0, size - cached - written)
+        audio = min(usage.input_audio_tokens, fresh)
+        image = min(usage.input_image_tokens, fresh - audio)
+        if self.written_1h is None:
+            hour = 0
+        sent = (
+            (self.cached, cached),
+            (self.written, max(0, written - hour)),
+            (self.written_1h, hour),
+            (self.input_audio, audio),
+            (self.input_image, image),
+        )
+        received = (
+            (self.reasoning, usage.reasoning_tokens),
+            (self.output_audio, usage.output_audio_tokens),
+            (self.output_image, usage.output_image_tokens),
+        )
+        total = self.request
+        for base, whole, parts in (
+            (self.input, size, sent),
+            (self.output, usage.output_tokens, received),
+        ):
+            priced = [(tiers, count) for tiers, count in parts if tiers is not None]
+            plain = max(0, whole - sum([count for _, count in priced]))
+            for tiers, count in ((base, plain), *priced):
                 total += count * _price_at(tiers, size)
         return total
 
@@ -127,7 +151,12 @@ def _compile(price: dict[str, Any]) -> _Prices:
         output=per_token("output", "output_text") or free,
         cached=per_token("cache_read"),
         written=per_token("cache_write"),
+        written_1h=per_token("cache_write_1h"),
+        input_audio=per_token("input_audio"),
+        input_image=per_token("input_image"),
         reasoning=per_token("output_reasoning"),
+        output_audio=per_token("output_audio"),
+        output_image=per_token("output_image"),
         request=float(price.get("requests_kcount") or 0) / 1000,
     )
 

@@ -60,6 +60,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     frame: RequestFrame
     # 128 bits in hex over everything except the model's name; empty for a request without `head`.
     hash: str
+    container: str = ""  # the container of an earlier answer in which this request goes on
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the parts of earlier answers that the request leaves out."""
@@ -75,9 +76,12 @@ class ModelRequest(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(completion, request_hash=self.hash, **changes)
 
 
-def make_request(target: RequestTarget, prompt: Prompt, stream: bool = False) -> ModelRequest:
+def make_request(
+    target: RequestTarget, prompt: Prompt, stream: bool = False, resume: bool = True
+) -> ModelRequest:
     """Return a request. With a head, its frame is cached on the transcript, so each further step
-    costs one join. Raises `ConfigurationError` for invalid arguments."""
+    costs one join. `resume` lets code go on in the container of the last answer. Raises
+    `ConfigurationError` for invalid arguments."""
     transcript, head = prompt.transcript, prompt.head
     if head is not None:
         if prompt.tools or prompt.system is not None:
@@ -91,9 +95,15 @@ def make_request(target: RequestTarget, prompt: Prompt, stream: bool = False) ->
         system = prompt.system or ""
         frame = make_frame(target, system, tools)
     fragments, digest = transcript.encode(frame.recipient, frame.names, bool(frame.hash))
-    body = target.wire.body(frame.head, fragments, stream)
+    request_head = frame.head
+    container = ""
+    if resume:
+        container = transcript.container(target.wire.name, target.parameters.get("host", ""))
+    if container:
+        request_head = msgspec.structs.replace(request_head, container=container)
+    body = target.wire.body(request_head, fragments, stream)
     hash = _hash(frame.hash + digest).hex()[:32] if frame.hash else ""
-    return ModelRequest(body, transcript, tools, system, frame, hash)
+    return ModelRequest(body, transcript, tools, system, frame, hash, container)
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: AgentConfigured) -> str:

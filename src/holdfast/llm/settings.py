@@ -72,7 +72,10 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a JSON Schema, or the value that Chat Completions takes: {'type': 'json_schema', ...}",
         _is_str_mapping,
     ),
-    "prompt_caching": _FLAG,
+    "prompt_caching": (
+        "True, False, '5m' or '1h'",
+        lambda v: isinstance(v, bool) or v in ("5m", "1h"),
+    ),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": _FLAG,
     "send_reasoning": (
@@ -153,8 +156,8 @@ def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, 
         kept["stop"] = [stop] if isinstance(stop, str) else list(stop)
     if "response_format" in kept:
         kept["response_format"] = _answer_format(kept["response_format"])
-    if not arguments["prompt_caching"]:
-        kept["prompt_caching"] = False
+    if arguments["prompt_caching"] is not True:
+        kept["prompt_caching"] = arguments["prompt_caching"]
     if arguments["tool_calls"] != "native":
         kept["tool_calls"] = arguments["tool_calls"]
     if arguments["images"] is False:

@@ -11,7 +11,15 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.content import ContentLike, Message, TextContent, ToolCall, ToolResult, blocks
+from holdfast.content import (
+    ContentLike,
+    FileContent,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    blocks,
+)
 from holdfast.errors import ConfigurationError
 from holdfast.events import AssistantReplied
 from holdfast.events import MessageAdded as MessageEvent
@@ -208,7 +216,10 @@ class Transcript:
     wire and maker of models.
     """
 
-    __slots__ = ("_cached_values", "_calls", "_encodings", "_items", "_lock", "last_answer")
+    __slots__ = (
+        *("_cached_values", "_calls", "_container_answer", "_encodings", "_items", "_lock"),
+        *("last_answer", "uploads"),
+    )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
@@ -219,6 +230,9 @@ class Transcript:
         self._lock = threading.Lock()
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
+        self._container_answer: Answer | None = None  # the last one with a container
+        # True if a message or a result refers to a file at a provider.
+        self.uploads = False
         for item in items:
             self.append(item)
 
@@ -267,6 +281,11 @@ class Transcript:
                 )
         if isinstance(item, Answer):
             self.last_answer = item
+            if item.container:
+                self._container_answer = item
+        elif not self.uploads:
+            content = item[1].content if isinstance(item, tuple) else item.content
+            self.uploads = any(type(block) is FileContent and block.file_id for block in content)
         self._items.append(item)
 
     def say(self, content: ContentLike) -> None:
@@ -281,6 +300,15 @@ class Transcript:
             for item in self._items
             if not isinstance(item, Answer)
         )
+
+    def container(self, wire: str, host: str) -> str:
+        """Return the id of the container in which the provider last ran code, or "". A container
+        belongs to one host, and requests name it in the form of one wire."""
+        for answer in (self.last_answer, self._container_answer):
+            if answer is not None and answer.container:
+                known = answer.wire == wire and answer.host in ("", host)
+                return answer.container if known else ""
+        return ""
 
     def encode(self, to: Recipient, names: Names, hashed: bool) -> tuple[Sequence[bytes], bytes]:
         """Return all items as messages of the recipient's wire, and a hash of them if `hashed`.

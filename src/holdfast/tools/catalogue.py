@@ -42,6 +42,8 @@ class Catalogue:
         self.wanted_services: frozenset[str] = frozenset()
         # Single wanted tools of lazy services, such as search results.
         self.wanted_tools: frozenset[str] = frozenset()
+        # The tools of lazy services that are here because a search found them.
+        self.deferred: frozenset[str] = frozenset()
         # Removed tools of services, which stay out: service id by tool name.
         self.removed: dict[str, str] = {}
         # Tools held back by the pins.
@@ -134,7 +136,9 @@ class Catalogue:
         while (definitions := self._definitions) is None:
             tools = self.tools
             # Outside the lock: making a schema runs code of the user's own types.
-            definitions = tuple([definition(tool) for tool in tools.values()])
+            definitions = tuple(
+                [definition(tool, name in self.deferred) for name, tool in tools.items()]
+            )
             with self._lock:
                 if self._definitions is None and self.tools is tools:
                     self._definitions = definitions
@@ -213,6 +217,7 @@ class Catalogue:
         taken = {wire_name(name) for name in tools}
         origins: dict[str, str] = {}
         refused: dict[str, str] = {}
+        deferred: set[str] = set()
         for id, offer in self._offers.items():
             everything = id in self.wanted_services or not (offer.source and offer.source.lazy)
             for name, tool in offer.tools.items():
@@ -221,6 +226,8 @@ class Catalogue:
                     continue
                 if wire_name(name) not in taken:
                     tools[name], origins[name] = tool, id
+                    if not everything:
+                        deferred.add(name)
                     taken.add(wire_name(name))
                     continue
                 refused[name] = id
@@ -232,7 +239,8 @@ class Catalogue:
                     )
                     _log.warning("%r of the service %r is left out: %s.", name, id, reason)
         self._refused, self.origins = refused, origins
-        if list(tools.items()) != list(self.tools.items()):
+        if frozenset(deferred) != self.deferred or list(tools.items()) != list(self.tools.items()):
+            self.deferred = frozenset(deferred)
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> HeldTool:
@@ -307,7 +315,7 @@ def _warn_held_back(name: str, change: str) -> None:
     _log.warning("%r is held back until it is approved again: %s", name, change)
 
 
-def definition(tool: Tool) -> ToolDefinition:
+def definition(tool: Tool, deferred: bool = False) -> ToolDefinition:
     """Return a tool's definition for models. It is shared, so its schema is immutable."""
     return ToolDefinition(
         tool.name,
@@ -316,6 +324,7 @@ def definition(tool: Tool) -> ToolDefinition:
         wire_name(tool.name),
         tool.executor,
         tool.parallel,
+        deferred,
     )
 
 

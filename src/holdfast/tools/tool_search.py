@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.content import TextContent, ToolResult
+from holdfast.tools.names import FOUND_TOOLS
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def find_tools(manager: ToolManager) -> Tool:
     """Return the builtin tool that searches a manager's lazy services."""
 
-    def find_tools(query: str, limit: int = 10) -> str:
+    def find_tools(query: str, limit: int = 10) -> ToolResult:
         """Find more tools. You see only some of the available tools; search the others by their
         purpose. You can call the tools that were found from your next answer on.
 
@@ -34,12 +36,17 @@ def find_tools(manager: ToolManager) -> Tool:
         # The descriptions of unapproved tools are not searched.
         wanted, part = _words(query), query.strip().lower()
         held = [name for name in manager.held if wanted & _words(name) or part in name.lower()]
-        lines += [
+        notes = [
             f"- {name}: held back until somebody approves it; it cannot be called."
             for name in held[:10]
         ]
-        lines += [f"(not searched: {error})" for error in manager.errors.values()]
-        return "\n".join(lines) if lines else f"No tool matches {query!r}. Try other words."
+        notes += [f"(not searched: {error})" for error in manager.errors.values()]
+        if not lines and not notes:
+            return ToolResult((TextContent(f"No tool matches {query!r}. Try other words."),))
+        # The first block describes the tools that were found: a definition may replace it.
+        content = [TextContent("\n".join(part)) for part in (lines, notes) if part]
+        names = {FOUND_TOOLS: [tool.name for tool in found]} if found else {}
+        return ToolResult(tuple(content), meta=names)
 
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True)
     return Tool.from_function(find_tools, annotations=reads, category="builtin")

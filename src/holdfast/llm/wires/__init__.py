@@ -17,7 +17,7 @@ state and knows no key, host or socket. To add a wire, write its module and list
 - `reasoning_budget`: in tokens
 - `response_format`, in the form of Chat Completions: `{"type": "json_object"}` or `{"type":
   "json_schema", "json_schema": {"name", "schema", "strict"}}`
-- `prompt_caching`: False requests no caching
+- `prompt_caching`: False requests no caching; "5m" or "1h" is how long the cache is kept
 - `cache_key`: the same for requests that begin alike
 - `extra_body`: merged in last
 - `host`: the server that receives the request
@@ -35,6 +35,8 @@ from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
 _NAMES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
 WIRES = {name: f"holdfast.llm.wires.{name}" for name in _NAMES}
+# Headers of a request that refers to a file at the provider, by wire.
+UPLOAD_HEADERS = {"anthropic_messages": {"anthropic-beta": "files-api-2025-04-14"}}
 
 
 def wire(name: str, parameters: Mapping[str, Any] | None = None) -> Wire:

@@ -32,8 +32,10 @@ class RequestHead(msgspec.Struct, frozen=True):
     suffix: bytes = b"]}"
     stream_suffix: bytes = b'],"stream":true}'  # the suffix of a request for a stream
     first: bool = True  # True if the fragments are the first messages, so no comma precedes them
-    cached: bool = False  # True if `body` marks the positions at which the prompt cache is written
     closed: bool = False  # True if the server refuses a request that ends in a model's answer
+    # The id of the container in which the provider ran code for the last answer, if this request
+    # may go on in it.
+    container: str = ""
 
 
 class Wire(Protocol):

@@ -1,0 +1,273 @@
+"""Fragments of Anthropic's Messages wire: one message each.
+
+A user message ends in `}]}`, which `anthropic_messages.body` replaces to mark it. A document begins
+with `DOCUMENT`, and a tool reference is one match of `REFERENCE`, by which `body` finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from zlib import crc32
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.content import (
+    AudioContent,
+    Content,
+    FileContent,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
+from holdfast.llm.wires import content_parts
+from holdfast.llm.wires.answers import as_dict, as_list
+from holdfast.llm.wires.anthropic_answers import is_default_caller
+from holdfast.llm.wires.anthropic_settings import TOOL_REFERENCES
+from holdfast.llm.wires.calls import wire_id, wire_input, wire_name
+from holdfast.llm.wires.content_parts import Media, Part
+from holdfast.llm.wires.protocol import Calls, Names, Results
+from holdfast.tools.names import FOUND_TOOLS
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+USER = b'{"role":"user","content":['
+ASSISTANT = b'{"role":"assistant","content":['
+DOCUMENT = b'{"type":"document","source":'
+REFERENCE = re.compile(rb'\{"type":"tool_reference","tool_name":"([^"]*)"\}')
+_PICTURE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_TEXT_TYPES = {f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml", "sql")}
+_ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def call_id(call: ToolCall, family: str = "") -> str:
+    """Return the id of a call in the characters that the API allows. Others are replaced, and a
+    checksum keeps distinct ids distinct."""
+    id = wire_id(call)
+    legal = _ILLEGAL_ID_CHARS.sub("_", id)
+    return id if legal == id else f"{legal}_{crc32(id.encode()):08x}"
+
+
+def system(text: str) -> bytes:
+    """Encode a system message between others as a user message marked as such. Only the newest
+    models know a role for it, and they accept it in few places."""
+    return user((TextContent(f"<system>\n{text}\n</system>"),))
+
+
+def user(content: Sequence[Content], family: str = "") -> bytes:
+    """Encode text, pictures, documents and uploaded files as blocks, the rest as text, but no blank
+    text."""
+    parts = [part for part in map(_part, content, map(_media_part, content)) if part is not None]
+    return _json(
+        {"role": "user", "content": parts or [{"type": "text", "text": "(empty message)"}]}
+    )
+
+
+def _part(block: Content, media: Part | None) -> Part | None:
+    """Return the media of a block, or else its text, or None for blank text."""
+    text = content_parts.as_text(block, images=True)
+    return media or ({"type": "text", "text": text} if text.strip() else None)
+
+
+def _media_part(block: Content) -> Part | None:
+    """Return a block that is not text, or None if the API knows no form of it.
+
+    A text file is a document only if it was given as a file, not as a tool's resource. The API
+    fetches pictures and PDF documents. Of uploaded files it shows pictures, PDF documents and plain
+    text to the model; any other one is put into the container that runs code.
+    """
+    media = None if isinstance(block, AudioContent) else content_parts.media_of(block)
+    if media is None or media.kind in ("audio", "video"):
+        return None
+    kind = media.mime_type
+    if media.kind == "image":
+        if kind not in _PICTURE_TYPES:
+            return None
+        return {"type": "image", "source": _source(media)}
+    if media.file_id and kind not in ("", "application/pdf", "text/plain"):
+        return {"type": "container_upload", "file_id": media.file_id}
+    if media.data and isinstance(block, FileContent) and _is_text(kind):
+        try:
+            text = block.data.decode()
+        except UnicodeDecodeError:
+            return None
+        if not text.strip():
+            return None
+        return _document({"type": "text", "media_type": "text/plain", "data": text}, media.name)
+    if kind != "application/pdf" and (kind or media.data):
+        return None
+    if isinstance(block, ImageContent):
+        return None
+    return _document(_source(media), media.name)
+
+
+def _source(media: Media) -> Part:
+    if media.file_id:
+        return {"type": "file", "file_id": media.file_id}
+    if media.url:
+        return {"type": "url", "url": media.url}
+    return {"type": "base64", "media_type": media.mime_type, "data": media.data}
+
+
+def _document(source: Part, name: str) -> Part:
+    # `type` and `source` come first: `DOCUMENT` finds the block by its first bytes.
+    return {"type": "document", "source": source, **({"title": name} if name else {})}
+
+
+def _is_text(kind: str) -> bool:
+    return (
+        kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml", "+yaml"))
+    )
+
+
+def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
+    if native:
+        blocks = _echo(native, calls, names)
+    else:
+        # The API refuses trailing white space in a request's last message, if that is an answer.
+        text = text if calls else text.rstrip()
+        blocks = [_json({"type": "text", "text": text})] if text and not text.isspace() else []
+        blocks += [_call_block(call, names) for call in calls]
+    return ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
+
+
+def results(batch: Results, names: Names, family: str = "") -> bytes:
+    """Encode the results of all calls of one answer as one user message, as the API requires.
+
+    After all results follow the pictures and documents of an error, because an error may hold only
+    text, and files for the container, which no result may hold. For a model of the family
+    `TOOL_REFERENCES`, a result that found tools names them: the API then shows their definitions
+    here, and what comes before stays cached.
+    """
+    blocks: list[Part] = []
+    appended: list[Part] = []
+    for call, result in batch:
+        id = call_id(call)
+        block: Part = {"type": "tool_result", "tool_use_id": id}
+        parts = [_media_part(block) for block in result.content]
+        outside = [part for part in parts if part and _is_outside(part, result)]
+        references = _references(result, names) if family == TOOL_REFERENCES else []
+        if references:
+            block["content"] = references
+            outside = [part for part in map(_part, result.content[1:], parts[1:]) if part]
+        elif len(outside) < len(parts) - parts.count(None):
+            block["content"] = [
+                shown
+                for part, shown in zip(parts, map(_part, result.content, parts), strict=True)
+                if shown and (part is None or not _is_outside(part, result))
+            ]
+        else:
+            kinds = [
+                (block.mime_type or "file") if part and isinstance(block, FileContent) else ""
+                for block, part in zip(result.content, parts, strict=True)
+            ]
+            text = content_parts.result_text(content_parts.with_mentions(result, kinds))
+            block["content"] = text if text.strip() else "(no output)"
+        if outside:
+            caption = content_parts.caption(call.name, id)
+            appended += [{"type": "text", "text": caption}, *outside]
+        if result.is_error:
+            block["is_error"] = True
+        blocks.append(block)
+    return _json({"role": "user", "content": blocks + appended})
+
+
+def _is_outside(part: Part, result: ToolResult) -> bool:
+    """Return True if no result, or no error, may hold this block."""
+    return result.is_error or part["type"] == "container_upload"
+
+
+def _references(result: ToolResult, names: Names) -> list[Part]:
+    """Return references to the tools that a search found. Its first block describes them."""
+    return [
+        {"type": "tool_reference", "tool_name": wire_name(name, names)}
+        for name in as_list(result.meta.get(FOUND_TOOLS))
+        if name in names
+    ]
+
+
+def _call_block(call: ToolCall, names: Names) -> bytes:
+    block = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
+    return _json({**block, "input": wire_input(call)})
+
+
+class _BlockShape(msgspec.Struct):
+    """The fields of a block that decide whether the API accepts it unchanged."""
+
+    type: Any = None
+    text: Any = None
+    id: Any = None
+    name: Any = None
+    input: Any = None
+    caller: Any = msgspec.UNSET
+    citations: Any = None
+
+
+_raw_blocks = msgspec.json.Decoder(list[Raw])
+_block_shapes = msgspec.json.Decoder(list[_BlockShape])
+
+
+def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
+    """Return the blocks of an answer verbatim, except for parts that the API sends but does not
+    accept:
+
+    - blank text, white space at the very end, and thinking as the last block
+    - `caller` if it is null or the model itself ("Extra inputs are not permitted", without a
+      beta header)
+    - `file_id` in citations
+    - a call whose input is not an object or was edited
+    - a call that is missing from `calls`, because no result would follow
+    """
+    kept: list[tuple[_BlockShape, bytes]] = []
+    waiting = list(calls)
+    blocks = _block_shapes.decode(native)
+    # If the call names are the same, calls are matched by order, even if their ids have changed.
+    paired = [block.name for block in blocks if block.type == "tool_use"] == [
+        wire_name(call.name, names) for call in calls
+    ]
+    for block, raw in zip(blocks, cast("list[bytes]", _raw_blocks.decode(native)), strict=True):
+        changes: dict[str, Any] = {}
+        if block.type == "text":
+            if not str(block.text or "").strip():
+                continue
+            cited = as_list(block.citations)
+            if any("file_id" in as_dict(one) for one in cited):
+                for one in cited:
+                    as_dict(one).pop("file_id", None)
+                changes["citations"] = cited
+        elif block.type == "tool_use":
+            call = waiting.pop(0) if paired else _take_call(waiting, block.id)
+            if call is None:
+                continue
+            if block.id != call_id(call):
+                changes["id"] = call_id(call)
+            if call.invalid or block.input != call.arguments:
+                changes["input"] = wire_input(call)
+        if block.caller is not msgspec.UNSET and is_default_caller(block.caller):
+            changes["caller"] = None
+        kept.append((block, _patched(raw, changes) if changes else raw))
+    if not waiting:
+        while kept and kept[-1][0].type in ("thinking", "redacted_thinking"):
+            kept.pop()
+        if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
+            last, raw = kept[-1]
+            kept[-1] = last, _patched(raw, {"text": last.text.rstrip()})
+    return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
+
+
+def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
+    for place, call in enumerate(waiting):
+        if call.provider_id == id or not call.provider_id:
+            return waiting.pop(place)
+    return None
+
+
+def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+    block: dict[str, Any] = {**_decoder.decode(raw), **changes}
+    if "caller" in changes:
+        del block["caller"]
+    return _json(block)

@@ -1,0 +1,551 @@
+"""Features of Anthropic's API over a real socket, plain and streamed: details of answers, files,
+containers, tools found by a search, and lifetimes of the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Conversation, SQLiteStore
+from holdfast.answer import Citation, ServerToolCall
+from holdfast.content import FileContent, Message, TextContent, ToolCall, ToolResult, Usage
+from holdfast.errors import BadRequest, ConfigurationError, ServerError
+from holdfast.events import ToolDefinition
+from holdfast.llm import LLM, Completion, Transcript
+from holdfast.llm.prices import cost
+from holdfast.tools.names import FOUND_TOOLS
+from tests.model_server import ModelServer, Stream
+
+COUNTS = {"input_tokens": 10, "output_tokens": 5}
+
+
+def text(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+def message(*content: Any, stop: str = "end_turn", **more: Any) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-5",
+        "content": [*content],
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": COUNTS,
+        **more,
+    }
+
+
+def sse(answer: dict[str, Any]) -> bytes:
+    """The event stream of a plain answer."""
+    start = {**answer, "content": [], "stop_reason": None, "usage": {"input_tokens": 1}}
+    late = ("container", "stop_details", "stop_sequence", "context_management")
+    for key in late:
+        start.pop(key, None)
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
+    for index, block in enumerate(answer["content"]):
+        first = dict(block)
+        deltas: list[dict[str, Any]] = []
+        if block["type"] == "text":
+            first = {"type": "text", "text": ""}
+            deltas = [{"type": "text_delta", "text": block["text"]}]
+            cited = block.get("citations") or ()
+            deltas += [{"type": "citations_delta", "citation": one} for one in cited]
+        elif "input" in block:
+            first["input"] = {}
+            written = json.dumps(block["input"])
+            deltas = [{"type": "input_json_delta", "partial_json": written}]
+        elif block["type"] == "compaction":
+            first["content"] = None
+            deltas = [{"type": "compaction_delta", "content": block["content"]}]
+        events.append({"type": "content_block_start", "index": index, "content_block": first})
+        events += [{"type": "content_block_delta", "index": index, "delta": one} for one in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    last = {"stop_reason": answer["stop_reason"]}
+    last |= {key: answer[key] for key in late[:3] if key in answer}
+    end: dict[str, Any] = {"type": "message_delta", "delta": last, "usage": answer["usage"]}
+    if "context_management" in answer:
+        end["context_management"] = answer["context_management"]
+    events += [end, {"type": "message_stop"}]
+    return b"".join(
+        b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode())
+        for one in events
+    )
+
+
+def model(server: ModelServer, **more: Any) -> LLM:
+    given = {"wire": "anthropic_messages", "max_retries": 0, **more}
+    return LLM("claude-sonnet-5", "key", server.url, **given)
+
+
+def asked(answer: dict[str, Any], size: int = 9) -> Completion:
+    """The answer, read plain and streamed: both give the same, and go back as they came."""
+    data = sse(answer)
+    stream = Stream([data[at : at + size] for at in range(0, len(data), size)])
+    with ModelServer([answer, stream, message(), message()]) as server:
+        plain = model(server).completion("hi")
+        streamed = model(server, stream=True).completion("hi")
+        for one in (plain, streamed):
+            model(server).completion(Transcript([Message("hi"), one, Message("go on")]))
+        plain_body, streamed_body = (request.json for request in server.requests[2:])
+    assert plain_body == streamed_body
+    if answer["content"]:
+        assert plain_body["messages"][1]["content"] == answer["content"]
+    for name in ("text", "calls", "usage", "stop_reason", "details", "reasoning"):
+        assert getattr(streamed, name) == getattr(plain, name), name
+    assert Completion.from_json(plain.to_json()).details == plain.details
+    return plain
+
+
+def server_call(id: str, name: str, **input: Any) -> dict[str, Any]:
+    return {"type": "server_tool_use", "id": id, "name": name, "input": input}
+
+
+SEARCH = [
+    text("Let me look."),
+    server_call("s1", "web_search", query="q"),
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s1",
+        "content": [
+            {
+                "type": "web_search_result",
+                "url": "https://a.example",
+                "title": "A",
+                "encrypted_content": "xyz",
+                "page_age": None,
+            }
+        ],
+    },
+    text("It is "),
+    text(
+        "sunny",
+        citations=[
+            {
+                "type": "web_search_result_location",
+                "url": "https://a.example",
+                "title": "A",
+                "encrypted_index": "abc",
+                "cited_text": "Sun all day",
+            }
+        ],
+    ),
+    text("."),
+]
+
+
+def test_citations_say_which_part_of_the_text_they_support_and_searches_show_their_results() -> (
+    None
+):
+    found = asked(message(*SEARCH), size=1)
+    assert found.text == "Let me look.\n\nIt is sunny."
+    assert [part.text for part in found.parts] == ["Let me look.", "It is sunny."]
+    (cited,) = found.citations
+    assert cited == Citation(
+        "https://a.example",
+        "A",
+        "Sun all day",
+        "",
+        20,
+        25,
+        {"type": "web_search_result_location"},
+    )
+    assert found.text[cited.start : cited.end] == "sunny"
+    result = {"type": "web_search_result", "url": "https://a.example", "title": "A"}
+    assert found.server_calls == (
+        ServerToolCall("web_search", "s1", {"query": "q"}, [{**result, "page_age": None}]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("citation", "expected"),
+    [
+        (
+            {"type": "char_location", "document_title": "T", "start_char_index": 0}
+            | {"end_char_index": 4, "document_index": 2, "file_id": None},
+            ("", "T", "2", {"start_char_index": 0, "end_char_index": 4, "document_index": 2}),
+        ),
+        (
+            {"type": "page_location", "document_title": None, "start_page_number": 1}
+            | {"end_page_number": 2, "document_index": 0},
+            ("", "", "0", {"start_page_number": 1, "end_page_number": 2, "document_index": 0}),
+        ),
+        (
+            {"type": "content_block_location", "document_title": "T", "start_block_index": 0}
+            | {"end_block_index": 1, "document_index": 0},
+            ("", "T", "0", {"start_block_index": 0, "end_block_index": 1, "document_index": 0}),
+        ),
+        (
+            {"type": "search_result_location", "source": "https://b.example", "title": "B"}
+            | {"search_result_index": 0, "start_block_index": 0, "end_block_index": 1},
+            (
+                "https://b.example",
+                "B",
+                "https://b.example",
+                {"search_result_index": 0, "start_block_index": 0, "end_block_index": 1},
+            ),
+        ),
+    ],
+)
+def test_every_kind_of_citation_is_read(citation: dict[str, Any], expected: Any) -> None:
+    given = {key: value for key, value in citation.items() if key != "file_id"}
+    (cited,) = asked(message(text("yes", citations=[{**given, "cited_text": "q"}]))).citations
+    url, title, source, details = expected
+    assert cited == Citation(url, title, "q", source, 0, 3, {"type": citation["type"], **details})
+
+
+def test_tools_that_the_provider_ran_have_their_outputs_and_files() -> None:
+    ran = {"type": "bash_code_execution_result", "stdout": "2\n", "stderr": "", "return_code": 0}
+    ran["content"] = [{"type": "bash_code_execution_output", "file_id": "file_1"}]
+    failed = {"type": "text_editor_code_execution_tool_result_error", "error_code": "unavailable"}
+    references = [{"type": "tool_reference", "tool_name": "t"}]
+    search = {"type": "tool_search_tool_search_result", "tool_references": references}
+    content = [
+        server_call("s1", "bash_code_execution", command="ls"),
+        {"type": "bash_code_execution_tool_result", "tool_use_id": "s1", "content": ran},
+        server_call("s2", "text_editor_code_execution", path="a"),
+        {
+            "type": "text_editor_code_execution_tool_result",
+            "tool_use_id": "s2",
+            "content": failed,
+        },
+        server_call("s3", "tool_search_tool_bm25", query="x"),
+        {"type": "tool_search_tool_result", "tool_use_id": "s3", "content": search},
+        {"type": "mcp_tool_use", "id": "m1", "name": "ask", "server_name": "wiki", "input": {}},
+        {
+            "type": "mcp_tool_result",
+            "tool_use_id": "m1",
+            "is_error": True,
+            "content": [text("no")],
+        },
+        server_call("s4", "web_fetch", url="u"),
+        text("done"),
+    ]
+    container = {"id": "container_1", "expires_at": "2026-06-30T23:59:30Z"}
+    found = asked(message(*content, container=container))
+    assert found.server_calls == (
+        ServerToolCall("bash_code_execution", "s1", {"command": "ls"}, ran),
+        ServerToolCall("text_editor_code_execution", "s2", {"path": "a"}, failed, True),
+        ServerToolCall("tool_search_tool_bm25", "s3", {"query": "x"}, search),
+        ServerToolCall("ask", "m1", {}, [text("no")], True),
+        ServerToolCall("web_fetch", "s4", {"url": "u"}),
+    )
+    assert found.media == (FileContent(file_id="file_1", provider="anthropic"),)
+    assert found.container == "container_1"
+    assert found.provider_details == {"container": container, "mcp_servers": {"m1": "wiki"}}
+
+
+def test_a_result_whose_call_was_in_a_paused_answer_is_kept() -> None:
+    late = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    found = asked(message(late, text("ok"), stop="pause_turn"))
+    assert found.server_calls == (ServerToolCall("web_search", "s1", None, []),)
+    assert found.stop_reason == "pause"
+
+
+def test_a_refusal_with_text_says_why_and_an_answer_its_stop_sequence_and_tier() -> None:
+    details = {"type": "refusal", "category": "cyber", "explanation": "Not that."}
+    refused = asked(message(text("Well"), stop="refusal", stop_details=details))
+    assert (refused.stop_reason, refused.refusal) == ("content_filter", "cyber: Not that.")
+    assert refused.provider_details["stop_details"] == details
+    plain = asked(message(text("Well"), stop="refusal"))
+    assert plain.refusal == "The model refused to answer."
+    usage = {**COUNTS, "service_tier": "priority"}
+    ended = asked(message(text("a"), stop="stop_sequence", stop_sequence="END", usage=usage))
+    assert (ended.stop_sequence, ended.service_tier) == ("END", "priority")
+
+
+def run(kind: str, sent: int, received: int, hour: int = 0, **more: Any) -> dict[str, Any]:
+    counts = {"input_tokens": sent, "output_tokens": received}
+    cache = {"ephemeral_1h_input_tokens": hour, "ephemeral_5m_input_tokens": 0}
+    return {
+        "type": kind,
+        **counts,
+        "cache_creation_input_tokens": hour,
+        "cache_creation": cache,
+    } | {
+        "cache_read_input_tokens": 0,
+        **more,
+    }
+
+
+def test_all_tokens_that_are_billed_are_counted() -> None:
+    runs = [run("compaction", 180_000, 3_500), run("message", 23_000, 1_000)]
+    block = {"type": "compaction", "content": "Summary"}
+    top = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": runs}
+    found = asked(message(block, text("a"), usage=top))
+    assert found.usage == Usage(203_000, 4_500)
+    assert found.provider_details["iterations"] == runs
+    assert found.text == "a"
+    # A pause after the compaction: the counts of the message itself are zero.
+    paused = {**top, "input_tokens": 0, "output_tokens": 0, "iterations": runs[:1]}
+    found = asked(message(block, stop="compaction", usage=paused))
+    assert (found.usage, found.stop_reason) == (Usage(180_000, 3_500), "pause")
+    advised = [run("message", 5, 2, hour=7), run("advisor_message", 20, 3, model="claude-opus-5")]
+    top = {**run("message", 5, 2, hour=7), "iterations": advised}
+    usage = asked(message(text("a"), usage=top)).usage
+    assert usage == Usage(32, 5, 0, 7, cache_write_1h_tokens=7)
+
+
+def test_applied_edits_fallbacks_and_future_blocks_are_kept() -> None:
+    edits = {"applied_edits": [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": 3}]}
+    hop = {"from": {"model": "claude-fable-5"}, "to": {"model": "claude-opus-5"}}
+    content = [
+        {"type": "fallback", **hop, "trigger": {"type": "refusal"}},
+        text("a"),
+        {"type": "of_the_future", "data": {"x": [1]}},
+        text("b"),
+    ]
+    found = asked(message(*content, context_management=edits, stop="model_context_window_exceeded"))
+    assert (found.text, found.stop_reason) == ("a\n\nb", "length")
+    assert found.provider_details == {"context_management": edits}
+
+
+def test_files_go_in_by_bytes_address_and_id() -> None:
+    files = (
+        FileContent(b"%PDF", "application/pdf", name="a.pdf"),
+        FileContent(url="https://x.example/a.png"),
+        FileContent(url="https://x.example/a.pdf"),
+        FileContent(file_id="f1", mime_type="image/png"),
+        FileContent(file_id="f2"),
+        FileContent(file_id="f3", mime_type="text/csv", name="d.csv"),
+        FileContent(b"a,b\n", "text/csv", name="d.csv"),
+        FileContent(b"\xff\xfe", "text/plain", name="bad.txt"),
+        FileContent(b"x", "video/mp4", name="v.mp4"),
+    )
+    with ModelServer([message(text("ok"))] * 2) as server:
+        llm = model(server, prompt_caching=False, headers={"anthropic-beta": "other-2026"})
+        llm.completion([Message((TextContent("see"), *files))])
+        llm.completion("no file")
+        sent, other = server.requests
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}
+    assert sent.messages[0]["content"] == [
+        text("see"),
+        {"type": "document", "source": pdf, "title": "a.pdf"},
+        {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}},
+        {"type": "document", "source": {"type": "url", "url": "https://x.example/a.pdf"}},
+        {"type": "image", "source": {"type": "file", "file_id": "f1"}},
+        {"type": "document", "source": {"type": "file", "file_id": "f2"}},
+        {"type": "container_upload", "file_id": "f3"},
+        {
+            "type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": "a,b\n"},
+            "title": "d.csv",
+        },
+        text("[text/plain bad.txt, not shown]"),
+        text("[video/mp4 v.mp4, not shown]"),
+    ]
+    assert sent.headers["anthropic-beta"] == "other-2026,files-api-2025-04-14"
+    assert other.headers["anthropic-beta"] == "other-2026"
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_files_of_results_stand_where_the_api_takes_them(failed: bool) -> None:
+    call = ToolCall("1.0", "t", {}, "c1")
+    csv, pdf = FileContent(file_id="f1", mime_type="text/csv"), FileContent(file_id="f2")
+    result = ToolResult((TextContent("see"), csv, pdf), is_error=failed)
+    with ModelServer([message(text("ok"))]) as server:
+        items = [Message("hi"), Completion(calls=(call,)), (call, result)]
+        model(server, prompt_caching=False).completion(Transcript(items))
+        (sent,) = server.requests
+    upload = {"type": "container_upload", "file_id": "f1"}
+    document = {"type": "document", "source": {"type": "file", "file_id": "f2"}}
+    caption = text("Returned by t (call c1):")
+    answered = {"type": "tool_result", "tool_use_id": "c1"}
+    mentioned = "see\n(text/csv, shown below)\n(file, shown below)"
+    assert sent.messages[-1]["content"] == (
+        [{**answered, "content": mentioned, "is_error": True}, caption, upload, document]
+        if failed
+        else [{**answered, "content": [text("see"), document]}, caption, upload]
+    )
+    assert sent.headers["anthropic-beta"] == "files-api-2025-04-14"
+
+
+def test_documents_are_cited_on_request() -> None:
+    with ModelServer([message(text("ok"))]) as server:
+        llm = model(server, extra_body={"citations": {"enabled": True}}, prompt_caching=False)
+        llm.completion([Message((FileContent(b"text", "text/plain"),))])
+        sent = server.requests[0].json
+    assert "citations" not in sent
+    assert sent["messages"][0]["content"][0]["citations"] == {"enabled": True}
+
+
+CONTAINER = {"id": "container_1", "expires_at": "2026-06-30T23:59:30Z"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, "container_1"),
+        ({"container": {"skills": [1]}}, {"id": "container_1", "skills": [1]}),
+        ({"container": {"id": "c2", "skills": [1]}}, {"id": "c2", "skills": [1]}),
+        ({"container": "c2"}, "c2"),
+        ({"container": None}, None),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_code_goes_on_in_the_container_of_the_last_answer(
+    chosen: dict[str, Any], expected: Any, streams: bool
+) -> None:
+    answers = [message(text("a"), container=CONTAINER), message(text("b")), message(text("c"))]
+    with ModelServer([sse(one).decode() if streams else one for one in answers]) as server:
+        llm = model(server, stream=streams, extra_body=chosen)
+        transcript = Transcript([Message("hi")])
+        for _ in answers:
+            transcript.append(Completion.from_json(llm.completion(transcript).to_json()))
+            transcript.say("go on")
+        first, *later = [request.json for request in server.requests]
+    assert first.get("container", "none") == chosen.get("container", "none")
+    assert [one.get("container", "none") for one in later] == [expected, expected]
+    assert all(one.get("stream", False) is streams for one in later)
+
+
+def test_a_container_belongs_to_its_host_and_wire() -> None:
+    for change in ({"host": "elsewhere"}, {"wire": "openai_responses"}):
+        with ModelServer([message(text("a"), container=CONTAINER), message(text("b"))]) as server:
+            llm = model(server)
+            answer = llm.completion("hi")
+            moved = Completion(
+                **{name: getattr(answer, name) for name in ("text", "wire", "host", "details")}
+                | change
+            )
+            llm.completion(Transcript([Message("hi"), moved, Message("go on")]))
+            assert "container" not in server.requests[1].json
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (400, {}, {"type": "error", "error": {"type": "x", "message": "Container not found"}}),
+        (500, {}, {"type": "error", "error": {"type": "api_error", "message": "Internal"}}),
+    ],
+)
+def test_a_container_that_is_gone_is_left_out(refusal: Any) -> None:
+    with ModelServer([message(text("a"), container=CONTAINER), refusal, message(text("b"))]) as it:
+        llm = model(it)
+        first = llm.completion("hi")
+        second = llm.completion(Transcript([Message("hi"), first, Message("go on")]))
+        sent = [request.json.get("container") for request in it.requests]
+    assert (second.text, sent) == ("b", [None, "container_1", None])
+    assert "container_1" in second.notes[0]
+
+
+def test_another_error_is_raised_at_once() -> None:
+    other = {"type": "error", "error": {"type": "invalid_request_error", "message": "Too long"}}
+    with ModelServer([message(text("a"), container=CONTAINER), (400, {}, other)]) as server:
+        llm = model(server)
+        first = llm.completion("hi")
+        with pytest.raises(BadRequest, match="Too long"):
+            llm.completion(Transcript([Message("hi"), first, Message("go on")]))
+    with ModelServer([(500, {}, other)]) as server, pytest.raises(ServerError):
+        model(server).completion("hi")
+
+
+SCHEMA = {"type": "object", "properties": {}}
+FIND = ToolDefinition("find_tools", "Find more tools.", SCHEMA)
+FOUND = ToolDefinition("git.push", "Push.", SCHEMA, "git__push", deferred=True)
+CALL = ToolCall("1.0", "find_tools", {"query": "push"}, "c1")
+NOTE = "(not searched: x is down)"
+SEARCHED = ToolResult(
+    (TextContent("- git.push: Push."), TextContent(NOTE)), meta={FOUND_TOOLS: ["git.push"]}
+)
+
+
+def searching(name: str, *tools: ToolDefinition, items: Any = None) -> dict[str, Any]:
+    if items is None:
+        items = [Message("hi"), Completion(calls=(CALL,)), (CALL, SEARCHED)]
+    with ModelServer([message(text("ok"))]) as server:
+        llm = LLM(name, "key", server.url, wire="anthropic_messages", max_retries=0)
+        llm.completion(Transcript(items), tools)
+        return server.requests[0].json
+
+
+def test_tools_that_a_search_found_are_shown_where_they_were_found() -> None:
+    before = searching("claude-sonnet-5", FIND, items=[Message("hi")])
+    body = searching("claude-sonnet-5", FIND, FOUND)
+    # The beginning that the API caches is unchanged: it leaves out deferred definitions.
+    assert body["tools"][0] == before["tools"][0]
+    assert body["tools"][0]["cache_control"] == {"type": "ephemeral"}
+    assert body["tools"][1] == {
+        "name": "git__push",
+        "defer_loading": True,
+        "description": "Push.",
+        "input_schema": SCHEMA,
+    }
+    result, *rest = body["messages"][-1]["content"]
+    assert result["content"] == [{"type": "tool_reference", "tool_name": "git__push"}]
+    assert [one["text"] for one in rest] == ["Returned by find_tools (call c1):", NOTE]
+
+
+def test_a_found_tool_that_is_not_referred_to_is_sent_as_usual_and_a_lost_one_is_text() -> None:
+    (_, tool) = searching("claude-sonnet-5", FIND, FOUND, items=[Message("hi")])["tools"]
+    assert "defer_loading" not in tool
+    body = searching("claude-sonnet-5", FIND)
+    assert body["messages"][-1]["content"][0]["content"] == f"- git.push: Push.\n{NOTE}"
+    # The transcript keeps the bytes of a request in which the tool was there.
+    transcript = Transcript([Message("hi"), Completion(calls=(CALL,)), (CALL, SEARCHED)])
+    with ModelServer([message(text("ok"))] * 2) as server:
+        llm = model(server)
+        llm.completion(transcript, [FIND, FOUND])
+        llm.completion(transcript, [FIND])
+        sent = server.requests[1].messages
+    assert sent[-1]["content"][0]["content"] == [text("git__push (no longer available)")]
+
+
+@pytest.mark.parametrize("name", ["claude-3-7-sonnet-latest", "claude-opus-4-1", "glm-5"])
+def test_models_that_do_not_know_references_get_text_and_definitions(name: str) -> None:
+    body = searching(name, FIND, FOUND)
+    assert not any("defer_loading" in tool for tool in body["tools"])
+    assert body["messages"][-1]["content"][0]["content"] == f"- git.push: Push.\n{NOTE}"
+
+
+def test_the_cache_has_the_lifetime_that_was_asked_for() -> None:
+    with ModelServer([message(text("ok"))]) as server:
+        model(server, prompt_caching="1h").completion("hi", system="s")
+        sent = server.requests[0].json
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    assert sent["system"][0]["cache_control"] == mark
+    assert sent["messages"][0]["content"][-1]["cache_control"] == mark
+    for wrong in ("2h", 1, None):
+        with pytest.raises(ConfigurationError, match="prompt_caching takes True, False, '5m'"):
+            LLM("claude-sonnet-5", prompt_caching=wrong)  # pyright: ignore[reportArgumentType]
+    assert LLM("claude-sonnet-5", prompt_caching="1h").parameters()["prompt_caching"] == "1h"
+
+
+def test_kinds_of_tokens_have_their_prices() -> None:
+    name = "claude-sonnet-4-5"
+    short = cost(Usage(1000, cache_write_tokens=1000), name)
+    hour = cost(Usage(1000, cache_write_tokens=1000, cache_write_1h_tokens=1000), name)
+    half = cost(Usage(1000, cache_write_tokens=1000, cache_write_1h_tokens=500), name)
+    assert None not in (short, hour, half)
+    assert (round(short * 1e6), round(hour * 1e6)) == (3750, 6000)
+    assert half == pytest.approx((short + hour) / 2)
+    sound = cost(Usage(1000, 100, input_audio_tokens=400, output_audio_tokens=50), "gpt-realtime")
+    assert sound == pytest.approx((600 * 4 + 400 * 32 + 50 * 16 + 50 * 64) / 1e6)
+    picture = cost(Usage(100, input_image_tokens=100), "gpt-image-1")
+    assert picture == pytest.approx(100 * 10 / 1e6)
+
+
+def test_a_reopened_conversation_goes_on_in_its_container(tmp_path: Path) -> None:
+    answers = [message(text("a"), container=CONTAINER), message(text("b"))]
+    with ModelServer(answers) as server:
+        for said in ("hi", "go on"):
+            store = SQLiteStore(tmp_path / "journal.db")
+            with Conversation(Agent(model(server)), store, id="one") as conversation:
+                conversation.send_message(said)
+                conversation.run()
+            store.close()
+        sent = [request.json.get("container") for request in server.requests]
+    assert sent == [None, "container_1"]
+
+
+def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
+    block = {"type": "compaction", "content": "Summary", "encrypted_content": "xyz"}
+    with ModelServer([message(block, stop="compaction"), message(text("Done."))]) as server:
+        with Conversation(Agent(model(server))) as conversation:
+            conversation.send_message("hi")
+            assert conversation.run().answer == "Done."
+        assert server.requests[1].messages[1] == {"role": "assistant", "content": [block]}
