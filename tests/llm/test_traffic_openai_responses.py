@@ -146,9 +146,7 @@ def told(body: str) -> list[dict[str, Any]]:
 
 
 def said(item: dict[str, Any]) -> str:
-    return (
-        "".join(part["text"] for part in item["content"]) if item["type"] == "message" else ""
-    )
+    return "".join(part["text"] for part in item["content"]) if item["type"] == "message" else ""
 
 
 def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, list[dict[str, Any]]]:

@@ -251,7 +251,7 @@ class BlankAnswers(Reducer, frozen=True):
 
     def feed(self, event: Any, fold: Fold) -> BlankAnswers:
         if type(event) is ev.AssistantReplied:
-            whole = event.text.strip() and event.stop_reason != "length"
+            whole = not event.is_blank and event.stop_reason != "length"
             # an answer with these stop reasons is still to come, or was denied by hooks
             if not (event.calls or whole or event.stop_reason in ("pause", "denied")):
                 return BlankAnswers(self.count + 1)
