@@ -6,12 +6,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast import errors
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
+from holdfast.llm.background import BackgroundAnswer
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
@@ -57,6 +59,9 @@ class LLM(ProviderModel):
     - `prompt_caching`: True to add the marks that a provider needs to cache the stable beginning
       of requests.
     - `stream`: True to request the answer in pieces.
+    - `background`: True to have the provider make the answer in the background
+      (`openai_responses`): it is then polled, or streamed, and neither a broken connection nor a
+      killed process loses it. The provider stores such answers for some minutes.
 
     Limits, in seconds unless noted:
 
@@ -104,6 +109,7 @@ class LLM(ProviderModel):
         tool_calls: str = "native",
         images: bool | None = None,
         stream: bool = False,
+        background: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
         deadline: float | None = None,
@@ -140,10 +146,22 @@ class LLM(ProviderModel):
         endpoint = self._endpoint or self._open()
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
+        begun: list[BackgroundAnswer] = []  # the answer that all attempts are about
+
+        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
+            if self._arguments["background"] and not begun:
+                fail = partial(self._failure, endpoint)
+                begun.append(
+                    BackgroundAnswer(endpoint, fail, request.hash, call.cancelled, deadline)
+                )
+            return self._attempt(
+                endpoint, call, request, deltas, deadline, begun[0] if begun else None
+            )
+
         return self._answer(
             call,
             self._target(endpoint, call),
-            lambda request, deltas: self._attempt(endpoint, call, request, deltas, deadline),
+            attempt,
             self._parameters["host"],
             self._arguments["max_retries"],
             deadline,
@@ -171,12 +189,15 @@ class LLM(ProviderModel):
         request: ModelRequest,
         deltas: OnDelta,
         deadline: float | None,
+        background: BackgroundAnswer | None = None,
     ) -> Completion:
         if call.cancelled:
             raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
         wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
+            if background is not None:
+                return background.ask(wire, request.body, deltas, self.stream)
             response = endpoint.pool.post(
                 endpoint.path,
                 request.body,

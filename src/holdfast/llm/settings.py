@@ -76,6 +76,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": _FLAG,
     "stream": _FLAG,
+    "background": _FLAG,
     "timeout": _SECONDS,
     "connect_timeout": _SECONDS,
     "deadline": _SECONDS,
@@ -88,7 +89,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 _REQUIRED = {
     *("model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"),
-    *("prompt_caching", "tool_calls"),
+    *("prompt_caching", "tool_calls", "background"),
 }
 _SECRET = {"api_key", "base_url", "headers", "proxy"}  # never shown in an error
 # Arguments that the journal stores if they are set.
@@ -142,6 +143,13 @@ def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, 
         kept["response_format"] = _answer_format(kept["response_format"])
     if not arguments["prompt_caching"]:
         kept["prompt_caching"] = False
+    if arguments["background"]:
+        if wire != "openai_responses":
+            raise ConfigurationError(
+                f"LLM: background is not supported on the wire {wire}. Use"
+                " wire='openai_responses' for it."
+            )
+        kept["background"] = True
     if arguments["tool_calls"] != "native":
         kept["tool_calls"] = arguments["tool_calls"]
     if arguments["images"] is False:

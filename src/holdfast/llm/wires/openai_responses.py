@@ -223,6 +223,7 @@ def head(
     Encrypted reasoning is requested if the model reasons, judged by its name or by a set
     `reasoning_effort`. Summaries of reasoning are not requested, because OpenAI refuses them to
     unverified organizations; `extra_body={"reasoning": {"summary": "auto"}}` requests them.
+    With `background` the provider stores the answer, until it is fetched.
     `cache_key` is sent only to OpenAI and Azure. `extra_body` is merged last and replaces entries
     of the same name. Its `reasoning` and `text` are merged key by key, and its `tools` and
     `include` are added.
@@ -242,6 +243,8 @@ def head(
             " conversation."
         )
     body: dict[str, Any] = {"model": model, "store": False}
+    if parameters.get("background"):  # the API answers in the background only if it may store
+        body |= {"store": True, "background": True}
     if system_prompt:
         body["instructions"] = system_prompt
     body.update(protocol.set_parameters(parameters, _PARAMETERS))

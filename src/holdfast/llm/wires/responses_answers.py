@@ -29,7 +29,7 @@ _CUT_OFF = "The provider cut the call off before it was complete."
 _PHASES = {"commentary": "commentary", "final_answer": "final"}
 
 
-class Answer(msgspec.Struct):
+class ResponseFields(msgspec.Struct):
     """The fields of a response."""
 
     id: Any = ""
@@ -50,28 +50,28 @@ class Answer(msgspec.Struct):
     background: Any = None
 
 
-_answers = msgspec.json.Decoder(Answer)
-_FIELDS = [name for name in Answer.__struct_fields__ if name != "output"]
+_answers = msgspec.json.Decoder(ResponseFields)
+_FIELDS = [name for name in ResponseFields.__struct_fields__ if name != "output"]
 
 
-def answer_of(response: dict[str, Any]) -> Answer:
+def answer_of(response: dict[str, Any]) -> ResponseFields:
     """Return the fields of a decoded response, without its output."""
     fields: dict[str, Any] = {name: response.get(name) for name in _FIELDS}
-    return Answer(**fields)
+    return ResponseFields(**fields)
 
 
 def parse(data: bytes) -> Completion:
     return answers.read_answer(data, _answers, _read, "a response")
 
 
-def _read(answer: Answer, data: bytes) -> Completion:
+def _read(answer: ResponseFields, data: bytes) -> Completion:
     check_status(answer)
     if not answer.output:
         raise answers.bad_answer("a response: it has no output", data)
     return completion(answer, _items.decode(answer.output), answer.output)
 
 
-def check_status(answer: Answer) -> None:
+def check_status(answer: ResponseFields) -> None:
     """Raise the error of an answer that failed, was cancelled, or is not there yet."""
     status = answer.status
     if answer.error or status == "failed":
@@ -88,7 +88,9 @@ def check_status(answer: Answer) -> None:
         raise pending
 
 
-def completion(answer: Answer, items: list[dict[str, Any]], raw: Raw | None = None) -> Completion:
+def completion(
+    answer: ResponseFields, items: list[dict[str, Any]], raw: Raw | None = None
+) -> Completion:
     """Return a completion from an answer's items, plain or assembled from a stream. `raw` is their
     JSON, if available. Raises `ContentFiltered` for an answer that was filtered before its first
     word."""
@@ -186,7 +188,7 @@ class _Reader:
         builder.calls[-1] = msgspec.structs.replace(call, **changes)
 
 
-def _stop_reason(answer: Answer, builder: answers.CompletionBuilder) -> str:
+def _stop_reason(answer: ResponseFields, builder: answers.CompletionBuilder) -> str:
     if answer.status != "incomplete":
         if builder.details.get("refusal"):
             return "refusal"

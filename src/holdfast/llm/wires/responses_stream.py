@@ -12,6 +12,7 @@ from holdfast.llm.wires import answers
 from holdfast.llm.wires import responses_answers as plain
 from holdfast.llm.wires.lenient_json import clean_texts, join_surrogates
 from holdfast.llm.wires.responses_calls import CLIENT_CALLS, is_for_client
+from holdfast.llm.wires.sse import EventReader
 from holdfast.llm.wires.streams import StreamParser
 
 _json = msgspec.json.Encoder().encode
@@ -43,6 +44,8 @@ class ResponseStream(StreamParser):
         self._reasoning_place: Any = None  # place of the last piece of reasoning
         self._text_place: Any = None  # place of the last piece of text
         self._model = ""  # as the first event names it
+        self.response_id = ""  # as the first event names it
+        self.sequence_number = -1  # of the last event
         self._response: dict[str, Any] = {}  # the response of the last event
 
     def _answer(self) -> Completion:
@@ -59,8 +62,15 @@ class ResponseStream(StreamParser):
             raise BadResponse("The stream ended without an item whose pieces it had sent.")
         return plain.completion(answer, _cleaned(items))
 
+    def resume(self) -> None:
+        """Go on with another stream of the same answer, which begins after the last event."""
+        self._events = EventReader()
+
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         kind = event.get("type") or name.decode("utf-8", "replace")
+        number = event.get("sequence_number")
+        if type(number) is int:
+            self.sequence_number = number
         if kind == _TEXT:
             if _text(event):
                 self._begin_text(event.get("output_index"), event.get("item_id"))
@@ -82,7 +92,9 @@ class ResponseStream(StreamParser):
         elif kind == "response.output_item.done":
             self._finish_item(event)
         elif kind == "response.created":
-            self._model = str(answers.as_dict(event.get("response")).get("model"))
+            response = answers.as_dict(event.get("response"))
+            self._model = str(response.get("model"))
+            self.response_id = str(response.get("id") or "")
         elif kind in _ENDS:
             response, status = event["response"], _ENDS[kind]
             reported: Any = response.get("status")
