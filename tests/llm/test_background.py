@@ -98,9 +98,8 @@ def test_the_query_of_the_address_stays() -> None:
 
 @pytest.mark.parametrize("final", [FAILED, {**QUEUED, "status": "cancelled"}])
 def test_an_answer_that_failed_is_asked_for_anew_by_a_retry(final: Any) -> None:
-    with ModelServer([QUEUED, final]) as server:
-        with pytest.raises((RateLimited, ServerError)):
-            llm(server).completion("x")
+    with ModelServer([QUEUED, final]) as server, pytest.raises((RateLimited, ServerError)):
+        llm(server).completion("x")
     with ModelServer([QUEUED, final, DONE]) as server:
         assert llm(server, max_retries=1).completion("x").text == "Here."
         assert asked(server)[2] == "POST /responses"
@@ -243,12 +242,18 @@ def paused_conversation(server: ModelServer, store: SQLiteStore, **more: Any) ->
     return Conversation(Agent(llm(server, **more)), store, id="c")
 
 
+def stopped_at_the_deadline(store: SQLiteStore) -> None:
+    with (
+        ModelServer([QUEUED] + [RUNNING] * 500) as server,
+        paused_conversation(server, store, deadline=0.1) as conversation,
+    ):
+        conversation.send_message("go")
+        assert conversation.run().status.value == "error"
+
+
 def test_another_request_is_asked_for_anew(tmp_path: Any) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
-        with ModelServer([QUEUED] + [RUNNING] * 500) as server:
-            with paused_conversation(server, store, deadline=0.1) as conversation:
-                conversation.send_message("go")
-                assert conversation.run().status.value == "error"
+        stopped_at_the_deadline(store)
         with ModelServer([DONE]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.send_message("and more")
@@ -258,10 +263,7 @@ def test_another_request_is_asked_for_anew(tmp_path: Any) -> None:
 
 def test_a_timed_out_answer_is_fetched_when_the_conversation_is_resumed(tmp_path: Any) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
-        with ModelServer([QUEUED] + [RUNNING] * 500) as server:
-            with paused_conversation(server, store, deadline=0.1) as conversation:
-                conversation.send_message("go")
-                conversation.run()
+        stopped_at_the_deadline(store)
         with ModelServer([DONE]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.resume()
@@ -272,14 +274,9 @@ def test_a_timed_out_answer_is_fetched_when_the_conversation_is_resumed(tmp_path
 @pytest.mark.parametrize(
     "gone", [(404, {}, {"error": {"message": "no such response"}}), FAILED], ids=["gone", "failed"]
 )
-def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(
-    tmp_path: Any, gone: Any
-) -> None:
+def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(tmp_path: Any, gone: Any) -> None:
     with SQLiteStore(str(tmp_path / "store.db")) as store:
-        with ModelServer([QUEUED] + [RUNNING] * 500) as server:
-            with paused_conversation(server, store, deadline=0.1) as conversation:
-                conversation.send_message("go")
-                conversation.run()
+        stopped_at_the_deadline(store)
         with ModelServer([gone, DONE]) as server:
             with paused_conversation(server, store) as conversation:
                 conversation.resume()

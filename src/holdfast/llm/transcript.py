@@ -44,7 +44,9 @@ class Recipient:
     forms it may receive. Recipients with the same `key` receive the same bytes.
     """
 
-    __slots__ = ("family", "key", "maker", "model", "only_host", "sees", "wire")
+    __slots__ = (
+        *("family", "key", "maker", "model", "only_host", "replaces_history", "sees", "wire"),
+    )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
         self.wire = wire
@@ -54,6 +56,10 @@ class Recipient:
         self.only_host = host if wire.bound else ""
         self.family = wire.family(model, host)
         self.key = (wire.name, self.maker, self.only_host, self.family, sees)
+        # An optional member of a wire: True for an answer in place of everything before it.
+        self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
+            wire, "replaces_history", None
+        )
 
     def may_receive_native(self, item: Answer) -> bool:
         """Return True if the native form of an answer may be sent here. An unknown maker or host
@@ -137,6 +143,9 @@ class _Encoding:
                 calls = [sent for _, sent in pairs]
                 self.renamed.update((call.id, sent) for call, sent in changed if call.id)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
+        if native and to.replaces_history is not None and to.replaces_history(native):
+            # A new list, since an earlier request may still be joining the old one.
+            self.fragments, self.hash, self.hashed = [], None, 0
         if fragment:
             self.fragments.append(fragment)
 

@@ -7,6 +7,7 @@ items, kept in `native`, are sent back verbatim, except for parts that the API r
 - `status` of reasoning items, null fields that a server filled in, ids longer than 64
   characters, sources without a URL
 - reasoning with nothing after it (an answer that was cut off)
+- everything before an answer in which the provider has compacted the history
 - reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
   and the ids of the items that followed such reasoning
 """
@@ -130,6 +131,17 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
             item["name"], item["arguments"] = wire_name(call.name, names), wire_arguments(call)
             items.append(_json(item))
     return b",".join(items)
+
+
+def replaces_history(native: Raw) -> bool:
+    """Return True if the provider has compacted the history into an item of this answer. The API
+    needs nothing of what came before it."""
+    if b'"compaction"' not in bytes(native):
+        return False
+    try:
+        return any(shape.type == "compaction" for shape in _item_shapes.decode(native))
+    except msgspec.DecodeError:
+        return False
 
 
 def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
