@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,14 +35,21 @@ FAILED = response(
 )
 
 
+MODELS: list[LLM] = []
+
+
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(background, "FIRST_PAUSE_SECONDS", 0.001)
+    yield
+    while MODELS:
+        MODELS.pop().close()
 
 
 def llm(server: ModelServer, **more: Any) -> LLM:
     options = {"wire": "openai_responses", "max_retries": 0, "background": True, **more}
-    return LLM("gpt-5", "key", server.url, **options)
+    MODELS.append(LLM("gpt-5", "key", server.url, **options))
+    return MODELS[-1]
 
 
 def asked(server: ModelServer) -> list[str]:
