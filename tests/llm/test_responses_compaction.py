@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conversation, MemoryStore, Tool
-from holdfast.llm import LLM
+from holdfast.errors import ConfigurationError, ContextTooLong
+from holdfast.llm import LLM, Transcript
 from tests.llm.test_openai_responses import called, response, said, sse, thought
 from tests.model_server import ModelServer
 
@@ -69,3 +70,56 @@ def test_another_provider_gets_the_whole_history() -> None:
         sent = server.requests[0].json["messages"]
     texts = [message["content"] for message in sent if message["role"] != "system"]
     assert texts == ["one", "Hello.", "two", "Hm.", "three"]
+
+
+KEPT = {
+    "type": "message",
+    "id": "msg_7",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "one"}],
+}
+RESULT = {
+    "id": "resp_9",
+    "object": "response.compaction",
+    "created_at": 1,
+    "output": [KEPT, COMPACTED],
+    "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+}
+
+
+def test_a_transcript_can_be_compacted_and_goes_on_from_there() -> None:
+    """The output of the API is the next window as it is."""
+    transcript = Transcript.from_messages("one")
+    with ModelServer([response(thought(), said("Hello.")), RESULT, response(said("Bye."))]) as at:
+        llm = model(at, reasoning_effort="low", temperature=0)
+        transcript.append(llm.completion(transcript, system="Be brief."))
+        compacted = llm.compact(transcript, system="Be brief.")
+        assert (compacted.text, compacted.usage.output_tokens) == ("", 4)
+        transcript.append(compacted)
+        transcript.say("two")
+        assert llm.completion(transcript, system="Be brief.").text == "Bye."
+        llm.close()
+        assert at.requests[1].path == "/v1/responses/compact"
+        assert at.requests[1].json == {
+            "model": "gpt-5",
+            "instructions": "Be brief.",
+            "input": [{"role": "user", "content": "one"}, thought(), said("Hello.")],
+        }
+        assert at.requests[2].json["input"] == [
+            KEPT,
+            COMPACTED,
+            {"role": "user", "content": "two"},
+        ]
+
+
+def test_a_compaction_fails_like_any_request() -> None:
+    busy = (503, {"retry-after-ms": "1"}, {"error": {"message": "busy"}})
+    long = (400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}})
+    with ModelServer([busy, RESULT, long]) as server:
+        llm = model(server).replace(max_retries=1)
+        assert llm.compact("one").response_id == "resp_9"
+        with pytest.raises(ContextTooLong):
+            llm.compact("one")
+        llm.close()
+    with pytest.raises(ConfigurationError, match="wire='openai_responses'"):
+        LLM("m", "key", "http://localhost/v1", wire="openai_chat").compact("one")

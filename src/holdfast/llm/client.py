@@ -10,6 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+import msgspec
+
 from holdfast import errors
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
@@ -19,11 +21,20 @@ from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
 from holdfast.llm.request import ModelRequest, RequestTarget
+from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
+    from holdfast.tools.context import Cancellation
+
+WITH_COMPACTION = "openai_responses"
+# The fields of a request that its compaction takes, too.
+_COMPACTION_FIELDS = (
+    *("model", "input", "instructions", "service_tier"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+)
 
 NO_KEY = "No api_key was given, and none is read from the environment."
 
@@ -166,6 +177,56 @@ class LLM(ProviderModel):
             self._arguments["max_retries"],
             deadline,
         )
+
+    def compact(
+        self,
+        messages: Messages,
+        *,
+        system: str | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """Return a compaction of `messages` by the provider (`/responses/compact`).
+
+        It is an answer without text, to append to the transcript: later requests to this provider
+        begin with it instead of the messages before. Takes the arguments of `completion`. Raises
+        `ConfigurationError` on a wire other than `openai_responses`, and `LLMError`.
+        """
+        if self._parameters["wire"] != WITH_COMPACTION:
+            raise errors.ConfigurationError(
+                f"LLM: compact is not supported on the wire {self._parameters['wire']}. Use"
+                f" wire='{WITH_COMPACTION}' for it."
+            )
+        endpoint = self._endpoint or self._open()
+        call = CompletionCall(as_transcript(messages), (), system, None, None, cancelled)
+        path, mark, query = endpoint.path.partition("?")
+        seconds: float | None = self._arguments["deadline"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+
+        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
+            fields = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
+            body = {name: fields[name] for name in _COMPACTION_FIELDS if name in fields}
+            response = endpoint.pool.post(
+                f"{path}/compact{mark}{query}",
+                msgspec.json.encode(body),
+                endpoint.headers,
+                cancelled=cancelled,
+                deadline=deadline,
+            )
+            try:
+                if response.status != 200:
+                    raise self._failure(endpoint, response)
+                answer = endpoint.wire.parse(response.read())
+                response.record_outcome(None)
+                return answer
+            except errors.LLMError as error:
+                response.record_outcome(error)
+                self._scrub(error)
+                raise
+            finally:
+                response.close()
+
+        host, retries = self._parameters["host"], self._arguments["max_retries"]
+        return self._answer(call, self._target(endpoint, call), attempt, host, retries, deadline)
 
     def _target(self, endpoint: ModelEndpoint, call: CompletionCall) -> RequestTarget:
         """Return the target of a request. The parameters in the journal (`head`) apply, unless they

@@ -125,7 +125,9 @@ class _Reader:
 
     def read(self, item: dict[str, Any]) -> None:
         builder, kind = self._builder, item.get("type", "message")
-        if kind == "message":
+        if kind == "message" and item.get("role") in ("user", "developer", "system"):
+            builder.needs_native = True  # kept by a compaction; it is no text of the model
+        elif kind == "message":
             self._read_message(item)
         elif kind == "function_call":
             called: Any = item.get("name")
