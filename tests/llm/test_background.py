@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, SQLiteStore
+from holdfast import Agent, Conversation, SQLiteStore, load_agent
+from holdfast.agent.config import dump_agent
 from holdfast.errors import (
     BadRequest,
     Cancelled,
@@ -296,3 +297,11 @@ def test_a_request_that_is_refused_is_an_error() -> None:
     refused = (400, {}, {"error": {"message": "no", "code": "unsupported_parameter"}})
     with ModelServer([refused]) as server, pytest.raises(BadRequest):
         llm(server).completion("x")
+
+
+def test_the_setting_is_in_an_agents_document() -> None:
+    model = LLM("gpt-5", "key", "http://localhost/v1", wire="openai_responses", background=True)
+    mapping, _ = dump_agent(Agent(model))
+    assert mapping["model"]["background"] is True
+    loaded = load_agent({"model": {"name": "gpt-5", "background": True}})
+    assert loaded.llm.parameters()["background"] is True

@@ -356,7 +356,8 @@ _SETTING_SHAPES: dict[str, Any] = {
     "headers": MapOf(_SECRET, "a mapping of texts to texts"),
     **dict.fromkeys(("stop", "response_format", "extra_body"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
-    **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images", "stream"), FLAG),
+    **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images"), FLAG),
+    **dict.fromkeys(("stream", "background"), FLAG),
     **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
     **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),
 }
