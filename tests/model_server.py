@@ -6,7 +6,7 @@ provider has shown.
         LLM("m", base_url=server.url).completion("hello")
         server.requests[0].json["messages"]
 
-The n-th POST gets the n-th response; a callable instead of the list is asked for each, with the
+The n-th request gets the n-th response; a callable instead of the list is asked for each, with the
 `Request`. A response is
 
 - a dict or list: JSON, status 200
@@ -43,6 +43,7 @@ class Request:
     headers: dict[str, str]
     body: bytes
     at: float = field(default_factory=time.monotonic)
+    method: str = "POST"
 
     @cached_property
     def json(self) -> Any:
@@ -222,10 +223,12 @@ class ModelServer:
 
     # --- for the handlers ---
 
-    def accept(self, path: str, headers: dict[str, str], body: bytes) -> tuple[Request, Any]:
+    def accept(
+        self, path: str, headers: dict[str, str], body: bytes, method: str = "POST"
+    ) -> tuple[Request, Any]:
         """Note a request and find its response."""
         with self._lock:
-            request = Request(len(self.requests), path, headers, body)
+            request = Request(len(self.requests), path, headers, body, method=method)
             self.requests.append(request)
         responses = self._responses
         if callable(responses):
@@ -281,11 +284,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         request, response = self.server.owner.accept(
-            self.path, {k.lower(): v for k, v in self.headers.items()}, body
+            self.path, {k.lower(): v for k, v in self.headers.items()}, body, self.command
         )
         while callable(response):
             response = response(request)
         self._answer(response)
+
+    do_GET = do_POST  # noqa: N815 - a background answer is fetched
 
     def _answer(self, response: Any) -> None:
         match response:

@@ -107,6 +107,23 @@ class HasDetails:
         return self._known_details().parts or ((TextPart(text),) if text else ())
 
     @property
+    def final_text(self) -> str:
+        """The text that answers: the final parts if the provider names any, else all but the
+        commentary. The whole text if nothing tells them apart."""
+        parts = self._known_details().parts
+        chosen = [part.text for part in parts if part.phase == "final"]
+        chosen = chosen or [part.text for part in parts if part.phase != "commentary"]
+        if not chosen or len(chosen) == len(parts):
+            return cast("Any", self).text
+        return "\n\n".join(chosen)
+
+    @property
+    def is_blank(self) -> bool:
+        """True if the answer has no text, no refusal and no media. It may have calls."""
+        details = self._known_details()
+        return not (cast("Any", self).text.strip() or details.refusal or details.media)
+
+    @property
     def citations(self) -> tuple[Citation, ...]:
         """The sources that the model names."""
         return self._known_details().citations

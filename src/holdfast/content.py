@@ -241,6 +241,8 @@ class ToolCall(Data, frozen=True):
     `id` is Holdfast's (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the
     tool's canonical name. `raw` is the provider's argument text if it differs from the encoded
     `arguments`. `invalid` says why that text is not a JSON object; then `arguments` is empty.
+    `provider_kind` is the provider's name for a call of its own kind, such as `computer_call`, by
+    which the result finds its form; "" for a call of a function.
     """
 
     id: str
@@ -249,6 +251,7 @@ class ToolCall(Data, frozen=True):
     provider_id: str = ""
     raw: str = ""
     invalid: str = ""
+    provider_kind: str = ""
 
     @property
     def raw_arguments(self) -> str:

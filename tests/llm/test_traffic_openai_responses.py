@@ -61,6 +61,13 @@ def result(output: Any) -> ToolResult:
     return ToolResult(tuple(blocks))
 
 
+def found(item: dict[str, Any]) -> ToolResult:
+    """The result that a recorded item holds."""
+    if item["type"] == "tool_search_output":
+        return ToolResult(structured_content=item["tools"])
+    return result(item["output"])
+
+
 def spoken(request: dict[str, Any]) -> list[Any]:
     """A recorded request's input as items of a transcript."""
     found: list[Any] = []
@@ -138,15 +145,17 @@ def told(body: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
 
 
+def said(item: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in item["content"]) if item["type"] == "message" else ""
+
+
 def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, list[dict[str, Any]]]:
     """Text, reasoning, calls (id, name, arguments), usage and items of a recorded answer, read in
     the plainest way."""
     if isinstance(body, str):
         found = told(body)
         items = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-        text = "".join(
-            event["delta"] for event in found if event["type"] == "response.output_text.delta"
-        )
+        text = "\n\n".join(filter(None, map(said, items)))
         summaries = [
             event["text"]
             for event in found
@@ -155,9 +164,7 @@ def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, li
         usage = found[-1]["response"]["usage"]
     else:
         items, usage = body["output"], body["usage"]
-        text = "".join(
-            part["text"] for item in items if item["type"] == "message" for part in item["content"]
-        )
+        text = "\n\n".join(filter(None, map(said, items)))
         summaries = [
             part["text"]
             for item in items
@@ -165,9 +172,15 @@ def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, li
             for part in item["summary"]
         ]
     calls = [
-        (item["call_id"], item["name"], item["arguments"])
+        (item["call_id"], *asked)
         for item in items
-        if item["type"] == "function_call"
+        if (
+            asked := (item["name"], item["arguments"])
+            if item["type"] == "function_call"
+            else ("tool_search", json.dumps(item["arguments"], separators=(",", ":")))
+            if item["type"] == "tool_search_call" and item["execution"] == "client"
+            else None
+        )
     ]
     tokens = Usage(
         usage["input_tokens"],
@@ -203,13 +216,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
                 (call.provider_id, call.name, call.raw_arguments) for call in found.calls
             ] == calls
             assert not any(call.invalid for call in found.calls)
-            client_search = any(
-                item["type"] == "tool_search_call" and item["execution"] == "client"
-                for item in items
-            )
-            assert found.stop_reason == (
-                "tool_calls" if calls else "tool_search_call" if client_search else "stop"
-            )
+            assert found.stop_reason == ("tool_calls" if calls else "stop")
             assert found.model.startswith(request["model"].partition("/")[2] or request["model"])
             assert found.response_id.startswith("resp_")
             if found.native:
@@ -359,12 +366,12 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         answer = llm.completion(transcript)
         transcript.append(answer)
         outputs = {
-            item["call_id"]: item["output"]
+            item["call_id"]: found(item)
             for item in after
-            if item.get("type") == "function_call_output"
+            if item.get("type") in ("function_call_output", "tool_search_output")
         }
         for call in answer.calls:
-            transcript.append((call, result(outputs[call.provider_id])))
+            transcript.append((call, outputs[call.provider_id]))
         if after[-1].get("role") == "user":
             transcript.say(after[-1]["content"])
         again = model_of(following, server.url)
@@ -402,9 +409,12 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         for item in theirs
         if item.get("type") == "reasoning"
     ]
-    called = [item["call_id"] for item in mine if item.get("type") == "function_call"]
+    called = [call.provider_id for call in answer.calls]
     assert called == [
-        item["call_id"] for item in mine if item.get("type") == "function_call_output"
+        item["call_id"]
+        for item in mine
+        if item.get("type") == "function_call_output"
+        or (item.get("type") == "tool_search_output" and item["execution"] == "client")
     ]
 
 

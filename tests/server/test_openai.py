@@ -109,6 +109,23 @@ def test_a_question_is_answered_plain_and_streamed_alike(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_refusal_is_told_as_one_plain_and_streamed(tmp_path: Path) -> None:
+    content = [{"type": "refusal", "refusal": "I will not."}]
+    refused = {"output": [{"type": "message", "role": "assistant", "content": content}]}
+    with ModelServer([refused, refused]) as model:
+        llm = LLM("m", base_url=model.url, wire="openai_responses", max_retries=0)
+        agents = {"coder": publish("coder", Agent(llm))}
+        with Serving(tmp_path, agents=agents) as server:
+            (choice,) = chat(server, HI).json["choices"]
+            found = chunks(chat(server, HI, stream=True))
+    assert choice["message"]["refusal"] == "I will not."
+    assert choice["message"]["content"] is None
+    assert choice["finish_reason"] == "stop"
+    deltas = [one["choices"][0]["delta"] for one in found]
+    assert [delta["refusal"] for delta in deltas if "refusal" in delta] == ["I will not."]
+
+
+@pytest.mark.slow
 def test_a_longer_history_goes_on_with_the_same_conversation_and_runs_no_tool_again(
     tmp_path: Path,
 ) -> None:

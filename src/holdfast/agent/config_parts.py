@@ -356,7 +356,7 @@ _SETTING_SHAPES: dict[str, Any] = {
     "headers": MapOf(_SECRET, "a mapping of texts to texts"),
     **dict.fromkeys(("stop", "response_format", "extra_body", "send_reasoning"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
-    **dict.fromkeys(("parallel_tool_calls", "images", "stream", "think_tags"), FLAG),
+    **dict.fromkeys(("parallel_tool_calls", "images", "stream", "think_tags", "background"), FLAG),
     "prompt_caching": Either(other=FLAG, text=NONEMPTY, what="true, false, '5m' or '1h'"),
     **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _INTEGER),
     **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _NUMBER),

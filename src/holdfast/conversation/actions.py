@@ -156,11 +156,7 @@ def nudge_for(answer: Completion | ev.AssistantReplied) -> str | None:
     if answer.calls or answer.stop_reason in ("pause", REFUSAL):
         return None
     return (
-        EMPTY_ANSWER
-        if not answer.text.strip()
-        else CUT_ANSWER
-        if answer.stop_reason == "length"
-        else None
+        EMPTY_ANSWER if answer.is_blank else CUT_ANSWER if answer.stop_reason == "length" else None
     )
 
 

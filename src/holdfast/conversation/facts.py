@@ -260,10 +260,9 @@ class BlankAnswers(Reducer, frozen=True):
 
     def feed(self, event: Any, fold: Fold) -> BlankAnswers:
         if type(event) is ev.AssistantReplied:
-            whole = event.text.strip() and event.stop_reason != "length"
-            # an answer with these stop reasons is still to come, was denied by hooks, or says so
-            meant = event.stop_reason in ("pause", "denied", REFUSAL)
-            if not (event.calls or whole or meant):
+            whole = not event.is_blank and event.stop_reason != "length"
+            # an answer with these stop reasons is still to come, or was denied by hooks
+            if not (event.calls or whole or event.stop_reason in ("pause", "denied", REFUSAL)):
                 return BlankAnswers(self.count + 1)
         elif event.status not in AT_REST:
             return self

@@ -27,6 +27,7 @@ from holdfast.agent.handoffs import not_done
 from holdfast.agent.prompt import SECRETS, join_parts, lengths
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
+from holdfast.conversation.background_notes import BackgroundNotes
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
@@ -38,6 +39,7 @@ from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.verdicts import CallVerdict, decide
 from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
+from holdfast.llm.background import background_record
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import names_blind_model, with_vision
@@ -256,6 +258,7 @@ class ModelCall(ObjectStruct):
         """Ask the model; return None if there is no answer to journal, so that the loop decides
         anew. An error stops the run; a request that is too long is condensed."""
         token, complete, began = request.token, self._wrapped(request), time.monotonic()
+        record = background_record.set(BackgroundNotes(self._context.journal))
         try:
             completion = complete()
         except ContextTooLong as error:
@@ -269,6 +272,8 @@ class ModelCall(ObjectStruct):
             if not token:  # else the cancelling caller has set the status
                 self._stop_on(error)
             return None
+        finally:
+            background_record.reset(record)
         self._condensations = 0
         return ModelAnswer(completion, request.based_on, time.monotonic() - began, token)
 

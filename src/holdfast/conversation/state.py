@@ -115,9 +115,9 @@ class ConversationState:
 
     @property
     def answer(self) -> str:
-        """The text of the model's last answer, "" for none."""
+        """The text of the model's last answer, without its commentary; "" for none."""
         last = self._folded.assistant
-        return "" if last is None else last.text
+        return "" if last is None else last.final_text
 
     @property
     def output(self) -> Any:

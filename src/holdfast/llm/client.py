@@ -6,23 +6,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import urlsplit
+
+import msgspec
 
 from holdfast import errors
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
+from holdfast.llm.background import BackgroundAnswer
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
 from holdfast.llm.request import ModelRequest, RequestTarget
+from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
 from holdfast.tools.json_values import freeze_json
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
+    from holdfast.tools.context import Cancellation
+
+WITH_COMPACTION = "openai_responses"
+# The fields of a request that its compaction takes, too.
+_COMPACTION_FIELDS = (
+    *("model", "input", "instructions", "service_tier"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+)
 
 NO_KEY = "No api_key was given, and none is read from the environment."
 
@@ -64,6 +77,9 @@ class LLM(ProviderModel):
       of requests. "5m" and "1h" also set how long Anthropic keeps the cache; an hour costs more to
       write.
     - `stream`: True to request the answer in pieces.
+    - `background`: True to have the provider make the answer in the background
+      (`openai_responses`): it is then polled, or streamed, and neither a broken connection nor a
+      killed process loses it. The provider stores such answers for some minutes.
 
     Limits, in seconds unless noted:
 
@@ -113,6 +129,7 @@ class LLM(ProviderModel):
         send_reasoning: bool | Literal["tags"] | None = None,
         think_tags: bool | None = None,
         stream: bool = False,
+        background: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
         deadline: float | None = None,
@@ -149,14 +166,76 @@ class LLM(ProviderModel):
         endpoint = self._endpoint or self._open()
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
+        begun: list[BackgroundAnswer] = []  # the answer that all attempts are about
+
+        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
+            if self._arguments["background"] and not begun:
+                fail = partial(self._failure, endpoint)
+                begun.append(
+                    BackgroundAnswer(endpoint, fail, request.hash, call.cancelled, deadline)
+                )
+            return self._attempt(
+                endpoint, call, request, deltas, deadline, begun[0] if begun else None
+            )
+
         return self._answer(
             call,
             self._target(endpoint, call),
-            lambda request, deltas: self._attempt(endpoint, call, request, deltas, deadline),
+            attempt,
             self._parameters["host"],
             self._arguments["max_retries"],
             deadline,
         )
+
+    def compact(
+        self,
+        messages: Messages,
+        *,
+        system: str | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """Return a compaction of `messages` by the provider (`/responses/compact`).
+
+        It is an answer without text, to append to the transcript: later requests to this provider
+        begin with it instead of the messages before. Takes the arguments of `completion`. Raises
+        `ConfigurationError` on a wire other than `openai_responses`, and `LLMError`.
+        """
+        if self._parameters["wire"] != WITH_COMPACTION:
+            raise errors.ConfigurationError(
+                f"LLM: compact is not supported on the wire {self._parameters['wire']}. Use"
+                f" wire='{WITH_COMPACTION}' for it."
+            )
+        endpoint = self._endpoint or self._open()
+        call = CompletionCall(as_transcript(messages), (), system, None, None, cancelled)
+        path, mark, query = endpoint.path.partition("?")
+        seconds: float | None = self._arguments["deadline"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+
+        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
+            fields = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
+            body = {name: fields[name] for name in _COMPACTION_FIELDS if name in fields}
+            response = endpoint.pool.post(
+                f"{path}/compact{mark}{query}",
+                msgspec.json.encode(body),
+                endpoint.headers,
+                cancelled=cancelled,
+                deadline=deadline,
+            )
+            try:
+                if response.status != 200:
+                    raise self._failure(endpoint, response)
+                answer = endpoint.wire.parse(response.read())
+                response.record_outcome(None)
+                return answer
+            except errors.LLMError as error:
+                response.record_outcome(error)
+                self._scrub(error)
+                raise
+            finally:
+                response.close()
+
+        host, retries = self._parameters["host"], self._arguments["max_retries"]
+        return self._answer(call, self._target(endpoint, call), attempt, host, retries, deadline)
 
     def _target(self, endpoint: ModelEndpoint, call: CompletionCall) -> RequestTarget:
         """Return the target of a request. The parameters in the journal (`head`) apply, unless they
@@ -180,12 +259,15 @@ class LLM(ProviderModel):
         request: ModelRequest,
         deltas: OnDelta,
         deadline: float | None,
+        background: BackgroundAnswer | None = None,
     ) -> Completion:
         if call.cancelled:
             raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
         wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
+            if background is not None:
+                return background.ask(wire, request.body, deltas, self.stream)
             response = endpoint.pool.post(
                 endpoint.path,
                 request.body,

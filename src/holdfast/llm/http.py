@@ -1,5 +1,5 @@
-"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections
-and the response.
+"""A keep-alive connection pool for requests to one server: connecting, TLS, proxies, idle
+connections and the response.
 
 The pool is synchronous and thread-safe. It creates no thread, reads nothing from the
 environment, and holds its lock only to move a connection.
@@ -70,6 +70,11 @@ class Transport(Protocol):
     @property
     def post(self) -> Callable[..., HttpExchange]:
         """Send a request. Takes the arguments of `HTTPPool.post`."""
+        ...
+
+    @property
+    def get(self) -> Callable[..., HttpExchange]:
+        """Fetch a resource. Takes the arguments of `HTTPPool.get`."""
         ...
 
     def close(self) -> None: ...
@@ -179,13 +184,29 @@ class HTTPPool:
         replaced once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or
         `BadResponse` for a response that is not HTTP.
         """
-        head = header_text(headers) if not isinstance(headers, str) else headers
-        request = (
-            f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length:"
-            f" {len(body)}\r\n\r\n".encode("latin-1")
-        )
+        length = f"Content-Length: {len(body)}\r\n"
+        request = self._head("POST", path, headers, length)
         limits = self.read_timeout, NO_DEADLINE if deadline is None else deadline, cancelled
         return self._exchange(request, body, limits, stream)
+
+    def get(
+        self,
+        path: str,
+        headers: Mapping[str, str] | str,
+        *,
+        cancelled: Cancellation | None = None,
+        stream: bool = False,
+        deadline: float | None = None,
+    ) -> Response:
+        """GET `path`. `post` describes the arguments and the errors."""
+        request = self._head("GET", path, headers, "")
+        limits = self.read_timeout, NO_DEADLINE if deadline is None else deadline, cancelled
+        return self._exchange(request, b"", limits, stream)
+
+    def _head(self, method: str, path: str, headers: Mapping[str, str] | str, length: str) -> bytes:
+        given = header_text(headers) if not isinstance(headers, str) else headers
+        lines = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{given}{length}\r\n"
+        return lines.encode("latin-1")
 
     def _exchange(self, head: bytes, body: bytes, limits: http1.Limits, stream: bool) -> Response:
         """Send a request that may safely be sent twice. `post` describes the rest."""

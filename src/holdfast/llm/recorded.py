@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -233,6 +233,13 @@ class _RecordingTransport:
         self.close = pool.close
 
     def post(self, path: str, body: bytes, headers: Any, **options: Any) -> HttpExchange:
+        return self._send(path, body, lambda: self._pool.post(path, body, headers, **options))
+
+    def get(self, path: str, headers: Any, **options: Any) -> HttpExchange:
+        """Fetch a resource. It is recorded like a request with the body `null`."""
+        return self._send(path, b"null", lambda: self._pool.get(path, headers, **options))
+
+    def _send(self, path: str, body: bytes, send: Callable[[], HttpExchange]) -> HttpExchange:
         key = _request_key(path, body)
         request = redact_bytes(body, self._secrets)
         recorded = self._tape.find(key, request.decode())
@@ -244,7 +251,7 @@ class _RecordingTransport:
         if recording.key != key:
             recording.hash = key
         try:
-            response = self._pool.post(path, body, headers, **options)
+            response = send()
         except LLMError as error:
             self.save(recording, b"", error, error)
             raise

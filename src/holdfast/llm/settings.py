@@ -84,6 +84,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "think_tags": _FLAG,
     "stream": _FLAG,
+    "background": _FLAG,
     "timeout": _SECONDS,
     "connect_timeout": _SECONDS,
     "deadline": _SECONDS,
@@ -96,7 +97,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 _REQUIRED = {
     *("model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"),
-    *("prompt_caching", "tool_calls"),
+    *("prompt_caching", "tool_calls", "background"),
 }
 _SECRET = {"api_key", "base_url", "headers", "proxy"}  # never shown in an error
 _CHAT_ONLY = ("send_reasoning", "think_tags")  # settings of the wire openai_chat
@@ -158,6 +159,13 @@ def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, 
         kept["response_format"] = _answer_format(kept["response_format"])
     if arguments["prompt_caching"] is not True:
         kept["prompt_caching"] = arguments["prompt_caching"]
+    if arguments["background"]:
+        if wire != "openai_responses":
+            raise ConfigurationError(
+                f"LLM: background is not supported on the wire {wire}. Use"
+                " wire='openai_responses' for it."
+            )
+        kept["background"] = True
     if arguments["tool_calls"] != "native":
         kept["tool_calls"] = arguments["tool_calls"]
     if arguments["images"] is False:

@@ -52,7 +52,9 @@ class Recipient:
     forms it may receive. Recipients with the same `key` receive the same bytes.
     """
 
-    __slots__ = ("family", "key", "maker", "model", "only_host", "sees", "wire")
+    __slots__ = (
+        *("family", "key", "maker", "model", "only_host", "replaces_history", "sees", "wire"),
+    )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
         self.wire = wire
@@ -62,6 +64,10 @@ class Recipient:
         self.only_host = host if wire.bound else ""
         self.family = wire.family(model, host)
         self.key = (wire.name, self.maker, self.only_host, self.family, sees)
+        # An optional member of a wire: True for an answer in place of everything before it.
+        self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
+            wire, "replaces_history", None
+        )
 
     def may_receive_native(self, item: Answer) -> bool:
         """Return True if the native form of an answer may be sent here. An unknown maker or host
@@ -89,7 +95,7 @@ class _Encoding:
         self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
         # The last answer's calls, each with the call as sent, if any id was changed.
         self.sent_calls: list[tuple[ToolCall, ToolCall]] = []
-        self.renamed: dict[str, str] = {}  # Holdfast's id of a call -> a different id as sent
+        self.renamed: dict[str, ToolCall] = {}  # Holdfast's id of a call -> a different one as sent
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
         wire = to.wire
@@ -139,19 +145,22 @@ class _Encoding:
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
-            pairs = [(call, self._with_id(call, to, verbatim)) for call in calls]
+            pairs = [(call, self._as_sent(call, bool(native), to, verbatim)) for call in calls]
             changed = [(call, sent) for call, sent in pairs if sent is not call]
             if changed:
                 self.sent_calls = pairs
                 calls = [sent for _, sent in pairs]
-                self.renamed.update(
-                    (call.id, sent.provider_id) for call, sent in changed if call.id
-                )
+                self.renamed.update((call.id, sent) for call, sent in changed if call.id)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
+        if native and to.replaces_history is not None and to.replaces_history(native):
+            # A new list, since an earlier request may still be joining the old one.
+            self.fragments, self.hash, self.hashed = [], None, 0
         if fragment:
             self.fragments.append(fragment)
 
-    def _with_id(self, call: ToolCall, to: Recipient, verbatim: bool) -> ToolCall:
+    def _as_sent(self, call: ToolCall, native: bool, to: Recipient, verbatim: bool) -> ToolCall:
+        if call.provider_kind and not native:  # to another provider it is a call of a function
+            call = msgspec.structs.replace(call, provider_kind="")
         id = to.wire.call_id(call, to.family)
         if not id:
             return call
@@ -172,8 +181,7 @@ class _Encoding:
             if one is call or (one.id == call.id and (one.id or one == call)):
                 del self.sent_calls[place]
                 return sent
-        id = self.renamed.get(call.id)
-        return call if id is None else msgspec.structs.replace(call, provider_id=id)
+        return self.renamed.get(call.id, call)
 
     def _end_batch(self, to: Recipient, names: Names) -> None:
         self.fragments.append(to.wire.results(self.batch, names, to.family))

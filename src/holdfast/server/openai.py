@@ -420,6 +420,7 @@ class TurnProgress:
         self.status = ""
         self.error: ev.ErrorRecorded | None = None
         self.stop_reason = ""
+        self.refusal = ""
         self.seq = 0  # the seq of the last event
         self.since = since
         # True if the answer is only the structured output, as JSON.
@@ -458,8 +459,8 @@ class TurnProgress:
         match event:
             case ev.AssistantReplied():
                 self.usage += event.usage
-                self.stop_reason = event.stop_reason
-                return "" if self.structured else self._whole(event.text or event.refusal)
+                self.stop_reason, self.refusal = event.stop_reason, event.refusal
+                return "" if self.structured else self._whole(event.text)
             case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
                 if is_output(closed.call.name, result):
                     self.text = ""
@@ -509,8 +510,8 @@ class TurnProgress:
     def message(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "role": "assistant",
-            "content": self.text or (None if self.calls else ""),
-            "refusal": None,
+            "content": self.text or (None if self.calls or self.refusal else ""),
+            "refusal": self.refusal or None,
             "annotations": [],
         }
         if self.calls:

@@ -223,6 +223,8 @@ class Chat:
             if failed is not None:
                 yield b"data: %b\n\n" % bytes(failed.body)
                 return
+            if progress.refusal:
+                yield chunk({"refusal": progress.refusal}, **more)
             for index, call in enumerate(progress.calls):
                 calls = [{"index": index, **openai.wire_call(call)}]
                 yield chunk({"tool_calls": calls}, **more)

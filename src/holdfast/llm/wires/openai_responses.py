@@ -7,6 +7,7 @@ items, kept in `native`, are sent back verbatim, except for parts that the API r
 - `status` of reasoning items, null fields that a server filled in, ids longer than 64
   characters, sources without a URL
 - reasoning with nothing after it (an answer that was cut off)
+- everything before an answer in which the provider has compacted the history
 - reasoning that is neither encrypted nor shown, which only a provider that stored it could use;
   and the ids of the items that followed such reasoning
 """
@@ -20,25 +21,25 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw
 
-from holdfast.content import Content, TextContent, ToolCall, ToolResult
-from holdfast.errors import BadResponse, ConfigurationError, ContentFiltered, ServerError
-from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import answers, content_parts, protocol
+from holdfast.content import Content, ToolCall
+from holdfast.errors import ConfigurationError
 from holdfast.llm.wires import openai_common as common
+from holdfast.llm.wires import protocol, responses_answers, responses_content
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
-from holdfast.llm.wires.content_parts import Part
-from holdfast.llm.wires.failures import http_error, reported_error
-from holdfast.llm.wires.lenient_json import join_surrogates
+from holdfast.llm.wires.failures import http_error
 from holdfast.llm.wires.protocol import Calls, Names, Parameters, RequestHead, Results, Tools
-from holdfast.llm.wires.streams import StreamParser
+from holdfast.llm.wires.responses_calls import BUILT_IN, CLIENT_CALLS, output_item
+from holdfast.llm.wires.responses_stream import ResponseStream
 from holdfast.tools import styles
 
-name = "openai_responses"
+name = responses_answers.NAME
 bound = True  # only the host that encrypted reasoning can read it
 headers = common.headers
 system = common.system
 body = protocol.join_body
 error = http_error
+parse = responses_answers.parse
+stream = ResponseStream
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
@@ -96,35 +97,22 @@ def family(model: str, host: str) -> str:
 
 
 def user(content: Sequence[Content], family: str = "") -> bytes:
-    return common.user(content, _part)
-
-
-def _part(block: Content) -> Part:
-    url = common.picture(block)
-    if url:
-        return {"type": "input_image", "image_url": url, "detail": "auto"}
-    file = common.document(block)
-    return {"type": "input_file", **file} if file else _text_part(content_parts.as_text(block))
-
-
-def _text_part(text: str) -> Part:
-    return {"type": "input_text", "text": text}
+    return common.user(content, responses_content.part)
 
 
 def results(batch: Results, names: Names, family: str = "") -> bytes:
     outputs: list[bytes] = []
+    texts: list[bytes] = []
     for call, result in batch:
-        output: Any = content_parts.result_text(result)
-        if any(type(block) is not TextContent for block in result.content):
-            parts = [_part(block) for block in result.content]
-            if any(part["type"] != "input_text" for part in parts):
-                if result.is_error and not result.text:
-                    failure = ToolResult((), is_error=True, error=result.error)
-                    parts.insert(0, _text_part(content_parts.result_text(failure)))
-                output = parts
-        item = {"type": "function_call_output", "call_id": call_id(call), "output": output}
+        if call.provider_kind in CLIENT_CALLS:
+            item, text = output_item(call, call_id(call), result)
+            if text:
+                texts.append(_json({"role": "user", "content": text}))
+        else:
+            output = responses_content.output(result)
+            item = {"type": "function_call_output", "call_id": call_id(call), "output": output}
         outputs.append(_json(item))
-    return b",".join(outputs)
+    return b",".join(outputs + texts)
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
@@ -145,23 +133,40 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
     return b",".join(items)
 
 
+def replaces_history(native: Raw) -> bool:
+    """Return True if the provider has compacted the history into an item of this answer. The API
+    needs nothing of what came before it."""
+    if b'"compaction"' not in bytes(native):
+        return False
+    try:
+        return any(shape.type == "compaction" for shape in _item_shapes.decode(native))
+    except msgspec.DecodeError:
+        return False
+
+
 def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
     """Return the items for sending back, or none if they do not match `calls`."""
     try:
         shapes, raws = _item_shapes.decode(native), _raw_items.decode(native)
     except msgspec.DecodeError:
         return []
-    if sum([shape.type == "function_call" for shape in shapes]) != len(calls):
+    waiting: dict[Any, list[ToolCall]] = {}
+    for call in calls:
+        waiting.setdefault(call.provider_kind or "function_call", []).append(call)
+    kinds = [shape.type for shape in shapes]
+    if kinds.count("function_call") != len(waiting.get("function_call", ())):
+        return []
+    if any(kinds.count(kind) < len(found) for kind, found in waiting.items()):
         return []
     while shapes and shapes[-1].type == "reasoning":
         shapes.pop()
     items: list[Any] = []
-    number = 0
     # True after dropped reasoning: the API requires a stored item's reasoning before the item.
     orphaned = False
     for shape, raw in zip(shapes, raws, strict=False):
         changed = shape.status is None or not (shape.id is msgspec.UNSET or _is_id(shape.id))
-        call = None
+        calls_of_kind = waiting.get(shape.type)
+        call = calls_of_kind.pop(0) if calls_of_kind else None
         if shape.type == "reasoning":
             content = bytes(shape.content)
             is_empty = not shape.encrypted_content and content in (b"", b"null", b"[]")
@@ -169,11 +174,12 @@ def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
                 orphaned = True
                 continue
             changed |= shape.status is not msgspec.UNSET or content == b"null"
-        elif shape.type == "function_call":
-            call = calls[number]
-            number += 1
+        elif shape.type == "function_call" and call is not None:
             same_arguments = shape.arguments == wire_arguments(call)
             changed |= orphaned or not same_arguments or shape.call_id != call_id(call)
+        elif call is not None:
+            id = shape.id if CLIENT_CALLS[shape.type].id_key == "id" else shape.call_id
+            changed |= id != call_id(call)
         elif shape.type == "message":
             changed |= orphaned
         elif shape.action is not msgspec.UNSET:
@@ -210,7 +216,9 @@ def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> by
             item.pop(key, None)
     if "action" in item:
         item["action"] = _clean_action(item["action"])
-    if call is not None:
+    if call is not None and call.provider_kind:
+        item[CLIENT_CALLS[call.provider_kind].id_key] = call_id(call)
+    elif call is not None:
         item["call_id"] = call_id(call)
         item["arguments"] = wire_arguments(call)
     return _json(item)
@@ -227,6 +235,7 @@ def head(
     Encrypted reasoning is requested if the model reasons, judged by its name or by a set
     `reasoning_effort`. Summaries of reasoning are not requested, because OpenAI refuses them to
     unverified organizations; `extra_body={"reasoning": {"summary": "auto"}}` requests them.
+    With `background` the provider stores the answer, until it is fetched.
     `cache_key` is sent only to OpenAI and Azure. `extra_body` is merged last and replaces entries
     of the same name. Its `reasoning` and `text` are merged key by key, and its `tools` and
     `include` are added.
@@ -246,6 +255,8 @@ def head(
             " conversation."
         )
     body: dict[str, Any] = {"model": model, "store": False}
+    if parameters.get("background"):  # the API answers in the background only if it may store
+        body |= {"store": True, "background": True}
     if system_prompt:
         body["instructions"] = system_prompt
     body.update(protocol.set_parameters(parameters, _PARAMETERS))
@@ -268,281 +279,8 @@ def head(
         extra = {**extra, "include": list(dict.fromkeys(values))}
     extra_tools = extra.get("tools")
     if tools and isinstance(extra_tools, list | tuple):  # these replace tools of the same name
-        replaced = [tool.get("name") for tool in cast("Sequence[dict[str, Any]]", extra_tools)]
+        given = cast("Sequence[dict[str, Any]]", extra_tools)
+        replaced = [tool.get("name") or BUILT_IN.get(str(tool.get("type"))) for tool in given]
         body["tools"] = [tool for tool in body["tools"] if tool["name"] not in replaced]
     protocol.merge_extra(body, extra, ("reasoning", "text"))
     return RequestHead(_json(body)[:-1] + b',"input":[')
-
-
-# --- answers ---
-# Plain and streamed answers both end in `_completion`, so their results cannot differ.
-
-_items = msgspec.json.Decoder(list[dict[str, Any]])
-
-# The keys of an item that a completion's text and calls cover, or that carry no information.
-_MESSAGE_KEYS = {"id", "type", "role", "status", "content"}
-_PART_KEYS = {"type", "text"}
-_CALL_KEYS = {"id", "type", "status", "call_id", "name", "arguments"}
-# Items that request something other than a function call from the client.
-_CLIENT_REQUESTS = {
-    "custom_tool_call",
-    "local_shell_call",
-    "shell_call",
-    "apply_patch_call",
-    "computer_call",
-    "mcp_approval_request",
-}
-
-
-_NO_ARGUMENTS = "The arguments are not valid JSON: they end, unfinished, at byte 0."
-
-
-class _Answer(msgspec.Struct):
-    id: Any = ""
-    model: Any = ""
-    status: Any = None
-    output: Raw = NO_NATIVE
-    usage: Any = None
-    error: Any = None
-    incomplete_details: Any = None
-
-
-_answers = msgspec.json.Decoder(_Answer)
-
-
-def parse(data: bytes) -> Completion:
-    return answers.read_answer(data, _answers, _read, "a response")
-
-
-def _read(answer: _Answer, data: bytes) -> Completion:
-    _check_status(answer)
-    if not answer.output:
-        raise answers.bad_answer("a response: it has no output", data)
-    return _completion(answer, _items.decode(answer.output), answer.output)
-
-
-def _check_status(answer: _Answer) -> None:
-    status = answer.status
-    if answer.error or status == "failed":
-        message = "the answer failed, without a reason given"
-        raise reported_error(answer.error or {"code": "server_error", "message": message})
-    if status == "cancelled":
-        raise ServerError("The provider cancelled its answer.")
-    if status in ("queued", "in_progress"):
-        pending = BadResponse(
-            f"The provider answers in the background (status {status!r}), which is not supported:"
-            " leave out background."
-        )
-        pending.retryable = False
-        raise pending
-
-
-def _completion(answer: _Answer, items: list[dict[str, Any]], raw: Raw | None = None) -> Completion:
-    """Return a completion from an answer's items, plain or assembled from a stream. `raw` is their
-    JSON, if available. Raises `ContentFiltered` for an answer that was filtered before its first
-    word."""
-    builder = answers.CompletionBuilder()
-    thoughts: list[str] = []
-    client_requests: list[dict[str, Any]] = []
-    has_message = False
-    for item in items:
-        kind = item.get("type", "message")
-        if kind == "message":
-            texts = _message_texts(item)
-            builder.texts += texts
-            builder.needs_native |= has_message or bool(builder.calls) or len(texts) > 1
-            builder.covers(item, _MESSAGE_KEYS)
-            for part in answers.as_list(item.get("content")):
-                builder.covers(part, _PART_KEYS)
-            has_message = True
-        elif kind == "function_call":
-            called: Any = item.get("name")
-            if not isinstance(called, str):
-                raise answers.bad_part("an invalid tool call", item)
-            id, arguments = item.get("call_id") or item.get("id") or "", item.get("arguments")
-            call = builder.add_call(called, arguments, id)
-            if item.get("status") == "incomplete" and not arguments:
-                # Cut off before the first argument, which differs from having no arguments.
-                builder.calls[-1] = msgspec.structs.replace(call, invalid=_NO_ARGUMENTS)
-            builder.covers(item, _CALL_KEYS)
-        elif kind == "reasoning":
-            thoughts += _thoughts(item)
-            builder.needs_native |= bool(item.get("encrypted_content") or item.get("content"))
-        else:
-            builder.needs_native = True
-            client_search = kind == "tool_search_call" and item.get("execution") == "client"
-            if kind in _CLIENT_REQUESTS or client_search:
-                client_requests.append(item)
-    builder.thoughts.append(answers.GAP.join(thoughts))
-    reason = _stop_reason(answer, builder)
-    if reason == "stop" and client_requests and not builder.calls:
-        outputs = [item for item in items if str(item.get("type")).endswith("_output")]
-        answered = {item.get("call_id") for item in outputs}
-        open_requests = [one for one in client_requests if one.get("call_id") not in answered]
-        reason = str(open_requests[0]["type"]) if open_requests else reason
-    if raw is not None and b"\n" in bytes(raw):
-        # OpenAI indents its answers. The journal does not need the white space.
-        raw = Raw(msgspec.json.format(bytes(raw), indent=-1))
-    usage = common.read_usage(answer.usage, "input", "output")
-    return builder.build(name, usage, reason, answer, items, raw)
-
-
-def _stop_reason(answer: _Answer, builder: answers.CompletionBuilder) -> str:
-    if answer.status != "incomplete":
-        complete = not answer.status or answer.status == "completed"
-        return "stop" if complete else str(answer.status)
-    # The answer was cut off, for whatever reason, so it is never reported as complete.
-    reason = str(answers.as_dict(answer.incomplete_details).get("reason") or "length")
-    if reason == "content_filter" and not builder.calls and not any(builder.texts):
-        raise ContentFiltered(
-            "The provider's content filter stopped the answer before it said anything."
-        )
-    return "length" if reason in ("max_output_tokens", "max_tokens") else reason
-
-
-def _message_texts(item: dict[str, Any]) -> list[str]:
-    content: Any = item.get("content")
-    if isinstance(content, str):
-        return [content]
-    texts: list[str] = []
-    for part in cast("list[dict[str, Any]]", content or []):
-        text = part.get("text", "")
-        if part.get("type") == "refusal":
-            text = part.get("refusal") or ""
-        if not isinstance(text, str):
-            raise answers.bad_part("text that is not a string", part)
-        texts.append(text)
-    return texts
-
-
-def _thoughts(item: dict[str, Any]) -> list[str]:
-    """Return a reasoning item's summaries, or the reasoning itself, which open models show."""
-    for key in ("summary", "content"):
-        parts = cast("list[dict[str, Any]]", item.get(key) or [])
-        texts = [str(part["text"]) for part in parts if part.get("text")]
-        if texts:
-            return texts
-    return []
-
-
-_TEXT = {"response.output_text.delta", "response.refusal.delta"}
-_REASONING = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
-_ENDS = {
-    "response.completed": "completed",
-    "response.incomplete": "incomplete",
-    "response.failed": "failed",
-    "response.cancelled": "cancelled",
-}
-
-
-class ResponseStream(StreamParser):
-    """A parser of one streamed answer.
-
-    The answer's items are those of the `response.output_item.done` events, which all servers
-    send. OpenAI's encrypted items are taken from there, as its own client does; the last event
-    has them encrypted anew. The items of the last event are used only if there are more of them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._items: dict[tuple[int, str], dict[str, Any]] = {}  # (place, id) -> item
-        self._calls: dict[Any, int] = {}  # place -> the call's number
-        self._places_with_deltas: set[Any] = set()  # places for which deltas arrived
-        self._reasoning_place: Any = None  # place of the last piece of reasoning
-        self._response: dict[str, Any] = {}  # the response of the last event
-
-    def _answer(self) -> Completion:
-        get = self._response.get
-        answer = _Answer(get("id"), get("model"), get("status"))
-        answer.usage, answer.error = get("usage"), get("error")
-        answer.incomplete_details = get("incomplete_details")
-        _check_status(answer)
-        items = [item for _, item in sorted(self._items.items(), key=lambda entry: entry[0][0])]
-        last = answers.as_list(get("output"))
-        if len(last) > len(items):
-            items = last
-        places = self._places_with_deltas
-        missing = [place for place in places if isinstance(place, int) and place >= len(items)]
-        if len(items) < len(places) and missing:
-            raise BadResponse("The stream ended without an item whose pieces it had sent.")
-        return _completion(answer, items)
-
-    def _process(self, name: bytes, event: dict[str, Any]) -> None:
-        kind = event.get("type") or name.decode("utf-8", "replace")
-        if kind in _TEXT:
-            self._piece("text", event)
-        elif kind == "response.function_call_arguments.delta":
-            place = event.get("output_index")
-            if place in self._calls:  # otherwise the whole item will carry the arguments
-                self._places_with_deltas.add(place)
-                self._emit("tool", _text(event), self._calls[place])
-        elif kind in _REASONING:
-            indexes = ("output_index", "summary_index", "content_index")
-            self._begin_reasoning(*[event.get(index) for index in indexes])
-            self._piece("reasoning", event)
-        elif kind == "response.output_item.added":
-            if event["item"].get("type") == "function_call":
-                self._begin_call(event.get("output_index"), event["item"])
-        elif kind == "response.output_item.done":
-            self._finish_item(event)
-        elif kind in _ENDS:
-            response, status = event["response"], _ENDS[kind]
-            reported: Any = response.get("status")
-            if status == "completed" and reported in _ENDS.values():
-                status = reported  # vLLM names every end "completed"
-            self._response = {**response, "status": status}
-            self.finished = self.done = True
-
-    def _piece(self, kind: Any, event: dict[str, Any]) -> None:
-        text = _text(event)
-        self._places_with_deltas.add(event.get("output_index"))
-        if text:
-            self._emit(kind, text)
-
-    def _begin_reasoning(self, *place: Any) -> None:
-        if self._reasoning_place not in (None, place):
-            self._emit("reasoning", answers.GAP)
-        self._reasoning_place = place
-
-    def _begin_call(self, place: Any, item: dict[str, Any]) -> None:
-        """Emit a delta for a call that begins, with the arguments that are already present."""
-        number = self._calls[place] = len(self._calls)
-        arguments = _arguments(item)
-        if arguments:
-            self._places_with_deltas.add(place)
-        self._emit("tool", arguments, number, join_surrogates(str(item.get("name") or "")))
-
-    def _finish_item(self, event: dict[str, Any]) -> None:
-        """Keep a whole item, and emit deltas for content that no earlier delta carried."""
-        item = cast("dict[str, Any]", event["item"])
-        index = event.get("output_index")
-        place = index if isinstance(index, int) else len(self._items)
-        self._items[place, str(item.get("id") or len(self._items))] = item
-        kind = item.get("type")
-        if kind == "function_call":
-            if index not in self._calls:
-                self._begin_call(index, item)
-            elif index not in self._places_with_deltas and _arguments(item):
-                self._emit("tool", _arguments(item), self._calls[index])
-        elif index not in self._places_with_deltas:
-            if kind == "message" and (text := "".join(_message_texts(item))):
-                self._emit("text", text)
-            if kind == "reasoning" and (thought := answers.GAP.join(_thoughts(item))):
-                self._begin_reasoning(index, None, None)
-                self._emit("reasoning", thought)
-        self._places_with_deltas.add(index)
-
-
-def _text(event: dict[str, Any]) -> str:
-    text = event["delta"]
-    if not isinstance(text, str):
-        raise TypeError("a delta that is not text")
-    return text
-
-
-def _arguments(item: dict[str, Any]) -> str:
-    arguments: Any = item.get("arguments")
-    return arguments if isinstance(arguments, str) else ""
-
-
-stream = ResponseStream

@@ -1,0 +1,41 @@
+"""Notes on answers that a provider makes in the background: after a kill the same answer is
+fetched, instead of being asked for again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.conversation.journal import Journal
+
+ABOUT = "background"
+"""The `about` of a note on an answer that is being made. Its details are `responseId` and
+`requestHash`."""
+
+
+class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
+    """The answers in the background that a journal knows of."""
+
+    _journal: Journal
+
+    def pending(self, request_hash: str) -> str:
+        """Return the id of the answer to this request that was begun since the last answer; "" for
+        none."""
+        with self._journal.changed:
+            last = self._journal.fold.assistant
+            after = self._journal.after(0 if last is None else last.seq)
+        for event in reversed(after):
+            if type(event) is ev.NoteRecorded and event.about == ABOUT:
+                found = event.details
+                return str(found["responseId"]) if found["requestHash"] == request_hash else ""
+        return ""
+
+    def begun(self, request_hash: str, response_id: str) -> None:
+        """Append a note on an answer."""
+        with self._journal as journal:
+            journal.add(
+                ev.NoteRecorded,
+                about=ABOUT,
+                text="The provider makes the answer in the background.",
+                details={"responseId": response_id, "requestHash": request_hash},
+            )

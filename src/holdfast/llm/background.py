@@ -1,0 +1,293 @@
+"""Answers that a provider makes in the background: asked for once, then polled or streamed until
+they are there, also after a broken connection or a killed process.
+
+This is the background mode of the Responses API (https://developers.openai.com/api/docs/guides/
+background): `POST /responses` returns at once, `GET /responses/{id}` returns the state of the
+answer, and `POST /responses/{id}/cancel` ends it. The provider keeps an answer for minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.errors import (
+    BadRequest,
+    BadResponse,
+    Cancelled,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeout,
+    StreamInterrupted,
+)
+from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.http import HttpExchange
+from holdfast.llm.wires.protocol import Wire
+
+if TYPE_CHECKING:
+    from holdfast.llm.endpoint import ModelEndpoint
+    from holdfast.llm.wires.responses_stream import ResponseStream
+    from holdfast.tools.context import Cancellation
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.5
+PAUSE_GROWTH = 1.5
+MAX_PAUSE_SECONDS = 10.0
+CANCEL_SECONDS = 5.0  # the limit for telling the provider that an answer is no longer wanted
+MAX_RESUMPTIONS = 5  # of a stream without one new event
+
+_PENDING = ("queued", "in_progress")
+
+
+class BackgroundRecord(Protocol):
+    """The memory of the answers that are being made: a conversation's journal."""
+
+    def pending(self, request_hash: str) -> str:
+        """Return the id of the answer to this request that was begun and not received; "" for
+        none."""
+        ...
+
+    def begun(self, request_hash: str, response_id: str) -> None:
+        """Record an answer before it is waited for."""
+        ...
+
+
+background_record: ContextVar[BackgroundRecord | None] = ContextVar(
+    "holdfast_background_record", default=None
+)
+
+
+class _State(msgspec.Struct):
+    id: Any = ""
+    status: Any = None
+
+
+_states = msgspec.json.Decoder(_State)
+
+
+class BackgroundAnswer:
+    """One answer in the background. `ask` may be repeated after an error: it asks the provider
+    again only if the last answer failed.
+
+    Args:
+        fail: Returns the error for a response with a status other than 200.
+        request_hash: Identifies the request in the record; "" for a request that has none.
+        deadline: A `clock()` value for the whole exchange, or None.
+        wait: Waits for seconds; None waits until `cancelled`.
+    """
+
+    def __init__(
+        self,
+        endpoint: ModelEndpoint,
+        fail: Callable[[HttpExchange], LLMError],
+        request_hash: str,
+        cancelled: Cancellation | None,
+        deadline: float | None,
+        wait: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint = endpoint
+        self._fail = fail
+        self._hash = request_hash
+        self._cancelled = cancelled
+        self._deadline = deadline
+        self._wait = wait or self._sleep
+        self._clock = clock
+        self._record = background_record.get() if request_hash else None
+        self._id = self._record.pending(request_hash) if self._record is not None else ""
+        self._stream = False
+        self._recovered = bool(self._id)  # True for an answer that an earlier process asked for
+
+    def ask(self, wire: Wire, body: bytes, deltas: OnDelta, stream: bool) -> Completion:
+        """Return the answer. A cancellation is passed on to the provider. Raises `LLMError`;
+        `LLMTimeout` at the deadline, after which the answer can still be fetched."""
+        self._stream = stream
+        try:
+            if self._id:
+                try:
+                    return self._fetch(wire, deltas)
+                except LLMError as error:
+                    if not self._is_gone(error) or not self._recovered:
+                        raise
+                    self._recovered = False  # the answer failed meanwhile, or is gone: ask anew
+            response = self._endpoint.pool.post(
+                self._endpoint.path, body, self._endpoint.headers, **self._limits()
+            )
+            return self._read(wire, response, deltas)
+        except Cancelled:
+            self._cancel()
+            raise
+
+    def _is_gone(self, error: LLMError) -> bool:
+        """Return True, and forget the answer, if it cannot be fetched again."""
+        if not isinstance(error, Cancelled) and not error.retryable:
+            self._id = ""
+        return not self._id
+
+    def _final(self, make: Callable[[], Completion]) -> Completion:
+        """Return the complete answer. One that failed is forgotten, so that a retry asks anew."""
+        try:
+            return make()
+        except StreamInterrupted:
+            raise
+        except LLMError:
+            self._id = ""
+            raise
+
+    def _fetch(self, wire: Wire, deltas: OnDelta) -> Completion:
+        if self._stream:
+            try:
+                return self._read(wire, self._get("stream=true"), deltas)
+            except BadRequest:  # it was not asked for as a stream
+                if not self._id:
+                    raise
+        return self._read(wire, self._get(), deltas)
+
+    def _limits(self) -> dict[str, Any]:
+        return {"cancelled": self._cancelled, "stream": True, "deadline": self._deadline}
+
+    def _get(self, query: str = "") -> HttpExchange:
+        endpoint = self._endpoint
+        return endpoint.pool.get(self._path("", query), endpoint.headers, **self._limits())
+
+    def _path(self, suffix: str = "", query: str = "") -> str:
+        path, _, own = self._endpoint.path.partition("?")
+        both = "&".join(filter(None, (query, own)))
+        return f"{path}/{quote(self._id, safe='')}{suffix}" + (f"?{both}" if both else "")
+
+    def _received(self, response: HttpExchange, read: Callable[[HttpExchange], T]) -> T:
+        """Return `read(response)`, and close the response."""
+        try:
+            if response.status != 200:
+                raise self._fail(response)
+            found = read(response)
+            response.record_outcome(None)
+            return found
+        except LLMError as error:
+            response.record_outcome(error)
+            raise
+        finally:
+            response.close()
+
+    def _read(self, wire: Wire, response: HttpExchange, deltas: OnDelta) -> Completion:
+        """Read a response to its end, and the further ones that the answer needs."""
+        parser = cast("ResponseStream", wire.stream())
+
+        def read(found: HttpExchange) -> bytes | None:
+            if not self._stream or "json" in found.headers.get("content-type", ""):
+                return found.read()
+            self._follow(parser, found, deltas)
+            return None
+
+        data = self._received(response, read)
+        if data is None:
+            return self._streamed(parser, deltas)
+        return self._polled(wire, data, deltas)
+
+    # --- polling ---
+
+    def _polled(self, wire: Wire, data: bytes, deltas: OnDelta) -> Completion:
+        pause = FIRST_PAUSE_SECONDS
+        while (state := _state(data)) is not None and state.status in _PENDING:
+            self._begun(state.id)
+            self._pause(pause)
+            pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
+            data = self._received(self._get(), HttpExchange.read)
+        answer = self._final(lambda: wire.parse(data))
+        if self._stream and answer.text:
+            deltas(Delta("text", answer.text))
+        return answer
+
+    def _begun(self, id: Any) -> None:
+        if self._id:
+            return
+        if not isinstance(id, str) or not id:
+            raise BadResponse("The provider answers in the background, but named no id.")
+        self._id = id
+        if self._record is not None:
+            self._record.begun(self._hash, id)
+
+    def _pause(self, seconds: float) -> None:
+        if self._deadline is not None and self._clock() + seconds >= self._deadline:
+            raise LLMTimeout(
+                f"The answer {self._id} was not complete within the deadline. The provider goes on"
+                " with it: ask again to fetch it."
+            )
+        self._wait(seconds)
+        if self._cancelled:
+            raise Cancelled("The model call was cancelled.")
+
+    def _sleep(self, seconds: float) -> None:
+        if self._cancelled is not None:
+            self._cancelled.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    # --- streaming ---
+
+    def _follow(self, parser: ResponseStream, response: HttpExchange, deltas: OnDelta) -> None:
+        """Feed a stream to the parser until it ends or breaks off."""
+        try:
+            for chunk in response:
+                self._feed(parser, chunk, deltas)
+                if parser.response_id:
+                    self._begun(parser.response_id)
+                if parser.done:
+                    response.finish_within(0.1)  # at its end the connection is reusable
+        except (LLMConnectionError, LLMTimeout):
+            late = self._deadline is not None and self._clock() >= self._deadline
+            if not parser.done and (late or not self._id):
+                raise
+
+    def _feed(self, parser: ResponseStream, chunk: bytes, deltas: OnDelta) -> None:
+        try:
+            parser.feed(chunk, deltas)
+        except LLMError:  # the stream reports that the answer failed
+            self._id = ""
+            raise
+
+    def _streamed(self, parser: ResponseStream, deltas: OnDelta) -> Completion:
+        fruitless, pause = 0, FIRST_PAUSE_SECONDS
+        while not parser.finished and self._id and fruitless < MAX_RESUMPTIONS:
+            last = parser.sequence_number
+            parser.resume()
+            response = self._get(f"stream=true&starting_after={last}")
+            self._received(response, lambda found: self._follow(parser, found, deltas))
+            if parser.sequence_number > last:
+                fruitless, pause = 0, FIRST_PAUSE_SECONDS
+            elif not parser.finished:
+                fruitless += 1
+                self._pause(pause)
+                pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
+        return self._final(parser.finish)
+
+    # --- cancelling ---
+
+    def _cancel(self) -> None:
+        """Tell the provider that the answer is no longer wanted. A failure changes nothing: the
+        provider then ends it by itself, and nobody fetches it."""
+        if not self._id:
+            return
+        endpoint = self._endpoint
+        try:
+            endpoint.pool.post(
+                self._path("/cancel"),
+                b"{}",
+                endpoint.headers,
+                deadline=time.monotonic() + CANCEL_SECONDS,
+            ).close()
+        except LLMError:
+            pass
+
+
+def _state(data: bytes) -> _State | None:
+    try:
+        return _states.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # the wire says what is wrong with it

@@ -1,0 +1,307 @@
+"""Answers in the background: polled or streamed until they are there, cancelled at the provider,
+and fetched again after a broken connection or a killed process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Conversation, SQLiteStore, load_agent
+from holdfast.agent.config import dump_agent
+from holdfast.errors import (
+    BadRequest,
+    Cancelled,
+    ConfigurationError,
+    LLMTimeout,
+    RateLimited,
+    ServerError,
+)
+from holdfast.llm import LLM, Delta, RecordedLLM, background
+from holdfast.tools.context import Cancellation
+from tests.llm.test_openai_responses import response, said, sse
+from tests.model_server import ModelServer, Request, Stream
+
+QUEUED = response(status="queued", id="resp_1")
+RUNNING = response(status="in_progress", id="resp_1")
+DONE = response(said("Here."), id="resp_1", background=True)
+FAILED = response(
+    status="failed", id="resp_1", error={"code": "rate_limit_exceeded", "message": "slow"}
+)
+
+
+MODELS: list[LLM] = []
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(background, "FIRST_PAUSE_SECONDS", 0.001)
+    yield
+    while MODELS:
+        MODELS.pop().close()
+
+
+def llm(server: ModelServer, **more: Any) -> LLM:
+    options = {"wire": "openai_responses", "max_retries": 0, "background": True, **more}
+    MODELS.append(LLM("gpt-5", "key", server.url, **options))
+    return MODELS[-1]
+
+
+def asked(server: ModelServer) -> list[str]:
+    return [f"{request.method} {request.path.removeprefix('/v1')}" for request in server.requests]
+
+
+def test_an_answer_is_polled_until_it_is_there() -> None:
+    with ModelServer([QUEUED, RUNNING, DONE]) as server:
+        answer = llm(server).completion("x")
+        assert asked(server) == [
+            "POST /responses",
+            "GET /responses/resp_1",
+            "GET /responses/resp_1",
+        ]
+        sent = server.requests[0].json
+        assert (sent["background"], sent["store"]) == (True, True)
+        assert server.requests[1].body == b""
+        assert server.requests[1].headers["authorization"] == "Bearer key"
+    assert (answer.text, answer.response_id) == ("Here.", "resp_1")
+    assert answer.provider_details == {"background": True}
+
+
+def test_an_answer_that_is_there_at_once_is_not_polled() -> None:
+    with ModelServer([DONE]) as server:
+        assert llm(server).completion("x").text == "Here."
+        assert asked(server) == ["POST /responses"]
+
+
+def test_the_pauses_grow_up_to_a_limit() -> None:
+    pauses: list[float] = []
+    with ModelServer([QUEUED, *[RUNNING] * 30, DONE]) as server:
+        model = llm(server)
+        waited = background.BackgroundAnswer(
+            model._open(), lambda _: ServerError("x"), "", None, None, pauses.append
+        )
+        assert waited.ask(model._open().wire, b"{}", lambda _: None, False).text == "Here."
+    assert pauses[:3] == pytest.approx([0.001, 0.0015, 0.00225])
+    assert pauses == sorted(pauses)
+    assert max(pauses) <= background.MAX_PAUSE_SECONDS
+
+
+def test_the_query_of_the_address_stays() -> None:
+    with ModelServer([QUEUED, DONE]) as server:
+        model = LLM(
+            "gpt-5",
+            "key",
+            f"{server.url}?api-version=3",
+            wire="openai_responses",
+            background=True,
+        )
+        model.completion("x")
+        assert asked(server)[1] == "GET /responses/resp_1?api-version=3"
+
+
+@pytest.mark.parametrize("final", [FAILED, {**QUEUED, "status": "cancelled"}])
+def test_an_answer_that_failed_is_asked_for_anew_by_a_retry(final: Any) -> None:
+    with ModelServer([QUEUED, final]) as server, pytest.raises((RateLimited, ServerError)):
+        llm(server).completion("x")
+    with ModelServer([QUEUED, final, DONE]) as server:
+        assert llm(server, max_retries=1).completion("x").text == "Here."
+        assert asked(server)[2] == "POST /responses"
+
+
+def test_a_poll_that_failed_is_repeated_without_asking_anew() -> None:
+    busy = (503, {}, {"error": {"message": "busy"}})
+    with ModelServer([QUEUED, busy, DONE]) as server:
+        assert llm(server, max_retries=1).completion("x").text == "Here."
+        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "GET"]
+
+
+def test_a_cancellation_is_passed_on_to_the_provider() -> None:
+    cancelled = Cancellation()
+
+    def answer(request: Request) -> Any:
+        if request.method == "GET":
+            cancelled.cancel()
+            return RUNNING
+        return QUEUED
+
+    with ModelServer(answer) as server:
+        with pytest.raises(Cancelled):
+            llm(server).completion("x", cancelled=cancelled)
+        assert asked(server)[-1] == "POST /responses/resp_1/cancel"
+
+
+def test_the_deadline_ends_the_wait_but_not_the_answer() -> None:
+    with ModelServer([QUEUED] + [RUNNING] * 1000) as server:
+        with pytest.raises(LLMTimeout, match="resp_1"):
+            llm(server, deadline=0.2).completion("x")
+        assert not any("cancel" in one for one in asked(server))
+
+
+def parts_of(stream: str, at: int) -> tuple[list[bytes], str]:
+    """A stream cut within its event number `at`, and the events from there on."""
+    found = stream.split("\n\n")
+    first = "\n\n".join(found[:at]) + "\n\n" + found[at][: len(found[at]) // 2]
+    return [first.encode()], "\n\n".join(found[at:])
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize("end", [True, False], ids=["ended", "broken"])
+def test_a_broken_stream_is_resumed_after_its_last_event(at: int, end: bool) -> None:
+    answer = response(said("Here is a long answer."), id="resp_1")
+    first, rest = parts_of(sse(answer), at)
+    seen: list[Delta] = []
+    with ModelServer([Stream(first, end=end), Stream([]), rest]) as server:
+        found = llm(server, stream=True).completion("x", on_delta=seen.append)
+        after = f"GET /responses/resp_1?stream=true&starting_after={at - 1}"
+        assert asked(server) == ["POST /responses", after, after]
+    assert found.text == "Here is a long answer."
+    assert "".join(delta.text for delta in seen) == found.text
+    assert {delta.kind for delta in seen} == {"text"}
+
+
+def test_a_stream_that_reports_a_failure_is_asked_for_anew() -> None:
+    failed = sse(response(id="resp_1")).split("\n\n")[0] + (
+        '\n\ndata: {"type": "error", "code": "server_error", "message": "oops"}\n\n'
+    )
+    with ModelServer([failed, sse(DONE)]) as server:
+        assert llm(server, stream=True, max_retries=1).completion("x").text == "Here."
+        assert asked(server) == ["POST /responses", "POST /responses"]
+
+
+def test_an_incomplete_stream_that_is_not_resumable_is_no_answer() -> None:
+    first, _ = parts_of(sse(DONE), 3)
+    with ModelServer([Stream(first)] + [Stream([])] * 10) as server:
+        with pytest.raises(Exception, match="before the answer was complete"):
+            llm(server, stream=True).completion("x")
+        assert len(asked(server)) == 1 + background.MAX_RESUMPTIONS
+
+
+def test_only_the_responses_api_has_it() -> None:
+    with pytest.raises(ConfigurationError, match="wire='openai_responses'"):
+        LLM("gpt-5", "key", "http://localhost/v1", wire="openai_chat", background=True)
+    with pytest.raises(ConfigurationError, match="background takes"):
+        LLM("gpt-5", "key", wire="openai_responses", background=1)  # type: ignore[arg-type]
+
+
+def test_a_background_answer_can_be_recorded_and_replayed(tmp_path: Any) -> None:
+    path = tmp_path / "tape.jsonl"
+    with ModelServer([QUEUED, RUNNING, DONE]) as server:
+        model = llm(server)
+        assert RecordedLLM(model, path, mode="record").completion("x").text == "Here."
+        assert len(server.requests) == 3
+        assert RecordedLLM(model, path, mode="replay").completion("x").text == "Here."
+        assert len(server.requests) == 3
+
+
+# --- in a conversation ---
+
+
+PROGRAM = """
+import sys
+from holdfast import LLM, Agent, Conversation, SQLiteStore
+url, path, stream = sys.argv[1:]
+model = LLM("gpt-5", "key", url, wire="openai_responses", background=True, stream=bool(stream))
+with SQLiteStore(path) as store, Conversation(Agent(model), store, id="c") as conversation:
+    if not conversation.state.events:
+        conversation.send_message("go")
+    print(conversation.run().answer, flush=True)
+"""
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["polled", "streamed"])
+def test_a_killed_process_fetches_the_same_answer(tmp_path: Any, stream: bool) -> None:
+    """The provider is asked once: the id of the answer is journaled before the wait."""
+    waits, completed = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Any:
+        if request.method == "POST":
+            first = sse(DONE).split("\n\n")[0] + "\n\n"
+            return Stream([first.encode()], end=False) if stream else QUEUED
+        waits.set()
+        if not completed.is_set():
+            return Stream([]) if stream else RUNNING
+        return sse(DONE) if stream else DONE
+
+    path = str(tmp_path / "store.db")
+    with ModelServer(answer) as server:
+        command = [sys.executable, "-c", PROGRAM, server.url, path, "1" if stream else ""]
+        process = subprocess.Popen(command, env={**os.environ})
+        try:
+            assert waits.wait(30)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        completed.set()
+        again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert again.stdout == "Here.\n"
+        posts = [request for request in server.requests if request.method == "POST"]
+    assert len(posts) == 1
+    with SQLiteStore(path) as store, Conversation(Agent(llm(server)), store, id="c") as read:
+        [note] = [event for event in read.state.events if event.type == "note"]
+        assert note.details["responseId"] == "resp_1"
+
+
+def paused_conversation(server: ModelServer, store: SQLiteStore, **more: Any) -> Conversation:
+    return Conversation(Agent(llm(server, **more)), store, id="c")
+
+
+def stopped_at_the_deadline(store: SQLiteStore) -> None:
+    with (
+        ModelServer([QUEUED] + [RUNNING] * 500) as server,
+        paused_conversation(server, store, deadline=0.1) as conversation,
+    ):
+        conversation.send_message("go")
+        assert conversation.run().status.value == "error"
+
+
+def test_another_request_is_asked_for_anew(tmp_path: Any) -> None:
+    with SQLiteStore(str(tmp_path / "store.db")) as store:
+        stopped_at_the_deadline(store)
+        with ModelServer([DONE]) as server:
+            with paused_conversation(server, store) as conversation:
+                conversation.send_message("and more")
+                assert conversation.run().answer == "Here."
+            assert asked(server) == ["POST /responses"]
+
+
+def test_a_timed_out_answer_is_fetched_when_the_conversation_is_resumed(tmp_path: Any) -> None:
+    with SQLiteStore(str(tmp_path / "store.db")) as store:
+        stopped_at_the_deadline(store)
+        with ModelServer([DONE]) as server:
+            with paused_conversation(server, store) as conversation:
+                conversation.resume()
+                assert conversation.run().answer == "Here."
+            assert asked(server) == ["GET /responses/resp_1"]
+
+
+@pytest.mark.parametrize(
+    "gone", [(404, {}, {"error": {"message": "no such response"}}), FAILED], ids=["gone", "failed"]
+)
+def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(tmp_path: Any, gone: Any) -> None:
+    with SQLiteStore(str(tmp_path / "store.db")) as store:
+        stopped_at_the_deadline(store)
+        with ModelServer([gone, DONE]) as server:
+            with paused_conversation(server, store) as conversation:
+                conversation.resume()
+                assert conversation.run().answer == "Here."
+            assert asked(server) == ["GET /responses/resp_1", "POST /responses"]
+
+
+def test_a_request_that_is_refused_is_an_error() -> None:
+    refused = (400, {}, {"error": {"message": "no", "code": "unsupported_parameter"}})
+    with ModelServer([refused]) as server, pytest.raises(BadRequest):
+        llm(server).completion("x")
+
+
+def test_the_setting_is_in_an_agents_document() -> None:
+    model = LLM("gpt-5", "key", "http://localhost/v1", wire="openai_responses", background=True)
+    mapping, _ = dump_agent(Agent(model))
+    assert mapping["model"]["background"] is True
+    loaded = load_agent({"model": {"name": "gpt-5", "background": True}})
+    assert loaded.llm.parameters()["background"] is True
