@@ -1016,3 +1016,12 @@ def test_a_picture_after_a_frame_without_one_does_not_reach_a_model_that_does_no
         transcript.append(Message((ImageContent(b"png", "image/png"),)))
         llm.completion(transcript, head=head)
         assert "[picture: " in str(server.requests[1].messages[-1]["content"])
+
+
+def test_parameters_are_one_dict_that_nobody_can_change() -> None:
+    model = LLM("gpt-4o", temperature=0.5, response_format={"type": "json_object"})
+    assert model.parameters() is model.parameters()
+    with pytest.raises(TypeError, match="cannot be changed; change a copy"):
+        model.parameters()["temperature"] = 1.0
+    with pytest.raises(TypeError, match="cannot be changed"):
+        model.parameters()["response_format"]["type"] = "text"
