@@ -32,7 +32,7 @@ def check_reading(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
         outcome = reader.read(response, f"the recorded answer, {form}")
         _compare(reader, exchange.expected, outcome)
         if isinstance(outcome, Completion):
-            _check_form(reader, outcome)
+            check_form(reader, outcome)
 
 
 def _compare(reader: Reader, expected: Mapping[str, Any] | None, outcome: Outcome) -> None:
@@ -69,8 +69,8 @@ def _as_data(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _check_form(reader: Reader, answer: Completion) -> None:
-    """An answer is what a `Completion` promises, and can be journaled and sent back."""
+def check_form(reader: Reader, answer: Completion) -> None:
+    """Check that an answer is a legal `Completion`, which can be journaled and sent back."""
     for name in ("text", "reasoning", "stop_reason", "model", "response_id"):
         if not isinstance(getattr(answer, name), str):
             reader.fail(f"{name} is {getattr(answer, name)!r}, not a str")
@@ -167,7 +167,7 @@ def check_mutations(reader: Reader, exchange: Exchange, limit: int) -> None:
             else:
                 outcome = reader.plain(data, what)
             if isinstance(outcome, Completion):
-                _check_form(reader, outcome)
+                check_form(reader, outcome)
 
 
 _Change = Callable[[], tuple[bytes, str]]
