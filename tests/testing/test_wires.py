@@ -24,7 +24,7 @@ from holdfast.llm.wires import WIRES, wire
 from holdfast.testing import wires
 from holdfast.testing.wires import mutations, reading
 from holdfast.testing.wires.answer_checks import check_form
-from holdfast.testing.wires.framing import Event, Framing
+from holdfast.testing.wires.framing import Framing, StreamEvent
 from tests.model_server import ModelServer, Request
 from tests.paths import REPO, SHARED
 from tests.samples import examples
@@ -38,7 +38,7 @@ OLLAMA = REPO / "tests" / "data" / "ollama_chat.json"
 NAMES = [name + suffix for name in WIRES for suffix in ("", "+text")]
 
 
-def own_exchanges(name: str) -> list[wires.Exchange]:
+def own_exchanges(name: str) -> list[wires.RecordedExchange]:
     """What ships with Holdfast. A wire whose calls are text expects no calls of the provider's."""
     found = wires.shipped(name.removesuffix("+text"))
     return [one for one in found if not name.endswith("+text") or "calls" not in one.name]
@@ -52,12 +52,12 @@ def own_exchanges(name: str) -> list[wires.Exchange]:
     [case for name in NAMES for case in wires.cases(wire(name), own_exchanges(name), limit=150)],
     ids=str,
 )
-def test_a_wire_of_holdfast_passes(case: wires.Case) -> None:
+def test_a_wire_of_holdfast_passes(case: wires.WireCase) -> None:
     case.run()
 
 
 @pytest.mark.parametrize("case", wires.cases(OllamaWire(), wires.load(OLLAMA), limit=1000), ids=str)
-def test_a_wire_of_a_stranger_passes(case: wires.Case) -> None:
+def test_a_wire_of_a_stranger_passes(case: wires.WireCase) -> None:
     case.run()
 
 
@@ -117,7 +117,7 @@ def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> No
             outcome = reader.plain(mutations.dump(value).encode(), "a changed answer")
         else:
             events = [
-                Event(mutations.dump(one), event.fields)
+                StreamEvent(mutations.dump(one), event.fields)
                 for one, event in zip(
                     value if isinstance(value, list) else [value], framing.events, strict=False
                 )

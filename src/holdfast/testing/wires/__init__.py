@@ -37,16 +37,16 @@ import msgspec
 
 from holdfast.llm.wires.protocol import Wire
 from holdfast.testing.wires.checks import CHECKS, WIRE_CHECKS
-from holdfast.testing.wires.exchanges import Exchange, Response, load, shipped
+from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse, load, shipped
 from holdfast.testing.wires.reading import CheckFailed, Reader, watched
 
 __all__ = [
-    "Case",
     "CheckFailed",
-    "Exchange",
-    "Failure",
-    "Report",
-    "Response",
+    "CheckFailure",
+    "RecordedExchange",
+    "RecordedResponse",
+    "WireCase",
+    "WireReport",
     "cases",
     "check",
     "load",
@@ -56,7 +56,7 @@ __all__ = [
 LIMIT = 1000  # changed answers of one exchange that one check reads
 
 
-class Case:
+class WireCase:
     """One check of a wire, with one exchange or with none. Its text is its name."""
 
     def __init__(self, name: str, reader: Reader, work: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class Case:
     __repr__ = __str__
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CheckFailure(msgspec.Struct, frozen=True):
     """A check that failed. `case` is its name."""
 
     case: str
@@ -84,18 +84,20 @@ class Failure(msgspec.Struct, frozen=True):
         return f"{self.case}: {self.reason}"
 
 
-class Report(msgspec.Struct, frozen=True):
+class WireReport(msgspec.Struct, frozen=True):
     """The result of all checks of a wire."""
 
     passed: int
-    failures: tuple[Failure, ...]
+    failures: tuple[CheckFailure, ...]
 
     def __str__(self) -> str:
         lines = [f"{self.passed} checks passed, {len(self.failures)} failed"]
         return "\n".join([*lines, *map(str, self.failures)])
 
 
-def cases(wire: Wire, exchanges: Iterable[Exchange] = (), limit: int = LIMIT) -> list[Case]:
+def cases(
+    wire: Wire, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT
+) -> list[WireCase]:
     """Return all checks of a wire.
 
     Args:
@@ -107,15 +109,15 @@ def cases(wire: Wire, exchanges: Iterable[Exchange] = (), limit: int = LIMIT) ->
     return list(_cases(wire, exchanges, limit))
 
 
-def _cases(wire: Wire, exchanges: Iterable[Exchange], limit: int) -> Iterator[Case]:
+def _cases(wire: Wire, exchanges: Iterable[RecordedExchange], limit: int) -> Iterator[WireCase]:
     for name, alone in WIRE_CHECKS.items():
         reader = Reader(wire)
-        yield Case(name, reader, lambda reader=reader, alone=alone: alone(reader))
+        yield WireCase(name, reader, lambda reader=reader, alone=alone: alone(reader))
     for exchange in exchanges:
         for check in CHECKS:
             if check.applies(exchange):
                 reader = Reader(wire)
-                yield Case(
+                yield WireCase(
                     f"{exchange.name}-{check.name}",
                     reader,
                     lambda reader=reader, check=check, exchange=exchange: check.run(
@@ -124,13 +126,13 @@ def _cases(wire: Wire, exchanges: Iterable[Exchange], limit: int) -> Iterator[Ca
                 )
 
 
-def check(wire: Wire, exchanges: Iterable[Exchange] = (), limit: int = LIMIT) -> Report:
+def check(wire: Wire, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT) -> WireReport:
     """Run all checks of `cases` and return their result."""
-    failures: list[Failure] = []
+    failures: list[CheckFailure] = []
     found = cases(wire, exchanges, limit)
     for case in found:
         try:
             case.run()
         except CheckFailed as error:
-            failures.append(Failure(case.name, str(error)))
-    return Report(len(found) - len(failures), tuple(failures))
+            failures.append(CheckFailure(case.name, str(error)))
+    return WireReport(len(found) - len(failures), tuple(failures))

@@ -14,8 +14,8 @@ from holdfast.content import (
 from holdfast.errors import LLMError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.testing.wires import mutations
-from holdfast.testing.wires.exchanges import Exchange, Response
-from holdfast.testing.wires.framing import Event, Framing
+from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse
+from holdfast.testing.wires.framing import Framing, StreamEvent
 from holdfast.testing.wires.mutations import covers
 from holdfast.testing.wires.reading import Outcome, Reader, cut, decode, said, turn
 
@@ -25,7 +25,7 @@ _SIZES = (1, 2, 3, 7, 11, 64)  # bytes of the pieces that a stream is cut into
 _TAIL = 160  # the last bytes of a stream, at each of which it is truncated
 
 
-def check_reading(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
+def check_reading(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
     """Every recorded form of the answer is read as expected."""
     for response in exchange.responses:
         form = "streamed" if response.is_stream else "plain"
@@ -97,7 +97,7 @@ def check_form(reader: Reader, answer: Completion) -> None:
         reader.fail(f"the answer changes in the journal: {written!r} becomes {again.to_json()!r}")
 
 
-def check_streamed(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
+def check_streamed(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
     """An answer that was recorded in both forms is the same `Completion` in both."""
     plain, streamed = (
         reader.read(response, "the recorded answer") for response in exchange.responses
@@ -105,7 +105,7 @@ def check_streamed(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
     _same(reader, plain, streamed, "the streamed answer differs from the plain one")
 
 
-def check_cuts(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
+def check_cuts(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
     """A stream gives the same answer however its bytes are cut, with every kind of line end."""
     for response in _streams(exchange):
         deltas: list[Delta] = []
@@ -136,7 +136,7 @@ def _check_deltas(reader: Reader, answer: Completion, deltas: Sequence[Delta]) -
             reader.fail(f"the deltas of call {index} are {said!r} together: {call.arguments!r}")
 
 
-def check_truncation(reader: Reader, exchange: Exchange, limit: int) -> None:
+def check_truncation(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
     """A stream that breaks off is an error or the whole answer, never a shorter one."""
     for response in _streams(exchange):
         data = response.data
@@ -151,7 +151,7 @@ def check_truncation(reader: Reader, exchange: Exchange, limit: int) -> None:
                 _same(reader, whole, found, "a part of the stream is another answer", _COUNTS)
 
 
-def check_mutations(reader: Reader, exchange: Exchange, limit: int) -> None:
+def check_mutations(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
     """An answer with something wrong in it is a legal answer or an `LLMError`."""
     for response in exchange.responses:
         if response.status != 200:
@@ -173,7 +173,7 @@ def check_mutations(reader: Reader, exchange: Exchange, limit: int) -> None:
 _Change = Callable[[], tuple[bytes, str]]
 
 
-def _changes(response: Response) -> Iterator[_Change]:
+def _changes(response: RecordedResponse) -> Iterator[_Change]:
     """Yield changes of an answer: at each kind of value one at the first and one at the last."""
     if not response.is_stream:
         for path in mutations.paths(response.body):
@@ -205,21 +205,21 @@ def _event_change(
 ) -> tuple[bytes, str]:
     event = framing.events[position]
     text, what = mutations.wrong_text(event.value, path, number)
-    changed = framing.replaced(position, Event(text, event.fields))
+    changed = framing.replaced(position, StreamEvent(text, event.fields))
     return framing.render(changed), f"event {position}: {what}"
 
 
-def _deep(response: Response) -> Iterator[_Change]:
+def _deep(response: RecordedResponse) -> Iterator[_Change]:
     for text in (mutations.DEEP, '{"a":' * 100_000):
         if response.is_stream:
             framing = Framing.of(response.body)
-            data = framing.render([Event(text)])
+            data = framing.render([StreamEvent(text)])
         else:
             data = text.encode()
         yield lambda data=data: (data, "nesting without end")
 
 
-def _check_error_bodies(reader: Reader, response: Response, limit: int) -> None:
+def _check_error_bodies(reader: Reader, response: RecordedResponse, limit: int) -> None:
     """A recorded error with something wrong in it is an `LLMError`."""
     if isinstance(response.body, str):
         return
@@ -252,7 +252,7 @@ def _reordered(framing: Framing, limit: int) -> Iterator[_Change]:
         )
 
 
-def check_additions(reader: Reader, exchange: Exchange, limit: int) -> None:
+def check_additions(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
     """Unknown fields, unknown events, comments and another spelling of the JSON change nothing."""
     for response in exchange.responses:
         if response.status != 200:
@@ -272,10 +272,10 @@ def check_additions(reader: Reader, exchange: Exchange, limit: int) -> None:
 
 
 def _stream_additions(
-    framing: Framing, exchange: Exchange, limit: int
+    framing: Framing, exchange: RecordedExchange, limit: int
 ) -> Iterator[tuple[bytes, str]]:
     events = framing.events
-    unknown = Event(mutations.dump(mutations.UNKNOWN_EVENT))
+    unknown = StreamEvent(mutations.dump(mutations.UNKNOWN_EVENT))
     if framing.is_sse:
         unknown = msgspec.structs.replace(unknown, fields=(f"event: {mutations.UNKNOWN}",))
         text = framing.render()
@@ -301,7 +301,7 @@ def _stream_additions(
         for value, what in mutations.added_fields(event.value)
     )
     for position, value, what in _sample(list(added), limit):
-        event = Event(mutations.dump(value), events[position].fields)
+        event = StreamEvent(mutations.dump(value), events[position].fields)
         yield framing.render(framing.replaced(position, event)), f"event {position}: {what}"
     for one, other in exchange.swaps:
         swapped = list(events)
@@ -313,7 +313,7 @@ def _stream_additions(
         if events[position].value is None:
             continue
         for text, what in mutations.other_texts(events[position].value):
-            event = Event(text, events[position].fields)
+            event = StreamEvent(text, events[position].fields)
             yield framing.render(framing.replaced(position, event)), f"event {position} {what}"
 
 
@@ -359,5 +359,5 @@ def _sample(items: Sequence[T], limit: int) -> list[T]:
     return [items[number * len(items) // limit] for number in range(limit)]
 
 
-def _streams(exchange: Exchange) -> list[Response]:
+def _streams(exchange: RecordedExchange) -> list[RecordedResponse]:
     return [response for response in exchange.responses if response.is_stream]

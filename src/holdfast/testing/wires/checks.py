@@ -7,39 +7,39 @@ from typing import NamedTuple
 
 from holdfast.testing.wires import answer_checks as answers
 from holdfast.testing.wires import request_checks as requests
-from holdfast.testing.wires.exchanges import Exchange
+from holdfast.testing.wires.exchanges import RecordedExchange
 from holdfast.testing.wires.reading import Reader
 
 
-class Check(NamedTuple):
+class ExchangeCheck(NamedTuple):
     """One check of a wire with one exchange. `limit` is the number of changed answers to read."""
 
     name: str
-    run: Callable[[Reader, Exchange, int], None]
-    applies: Callable[[Exchange], bool] = lambda exchange: True
+    run: Callable[[Reader, RecordedExchange, int], None]
+    applies: Callable[[RecordedExchange], bool] = lambda exchange: True
 
 
-def _has_answer(exchange: Exchange) -> bool:
+def _has_answer(exchange: RecordedExchange) -> bool:
     return any(response.status == 200 for response in exchange.responses)
 
 
-def _has_stream(exchange: Exchange) -> bool:
+def _has_stream(exchange: RecordedExchange) -> bool:
     return any(response.is_stream for response in exchange.responses)
 
 
-def _has_both_forms(exchange: Exchange) -> bool:
+def _has_both_forms(exchange: RecordedExchange) -> bool:
     return exchange.streamed is not None
 
 
 CHECKS = (
-    Check("reading", answers.check_reading),
-    Check("streamed", answers.check_streamed, _has_both_forms),
-    Check("cuts", answers.check_cuts, _has_stream),
-    Check("truncation", answers.check_truncation, _has_stream),
-    Check("mutations", answers.check_mutations),
-    Check("additions", answers.check_additions, _has_answer),
-    Check("return", requests.check_return, _has_answer),
-    Check("requests", requests.check_requests, _has_answer),
+    ExchangeCheck("reading", answers.check_reading),
+    ExchangeCheck("streamed", answers.check_streamed, _has_both_forms),
+    ExchangeCheck("cuts", answers.check_cuts, _has_stream),
+    ExchangeCheck("truncation", answers.check_truncation, _has_stream),
+    ExchangeCheck("mutations", answers.check_mutations),
+    ExchangeCheck("additions", answers.check_additions, _has_answer),
+    ExchangeCheck("return", requests.check_return, _has_answer),
+    ExchangeCheck("requests", requests.check_requests, _has_answer),
 )
 WIRE_CHECKS: Mapping[str, Callable[[Reader], None]] = {
     "calls": requests.check_calls,

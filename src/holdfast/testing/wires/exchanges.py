@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 
 
-class Response(msgspec.Struct, frozen=True):
+class RecordedResponse(msgspec.Struct, frozen=True):
     """A recorded response. `body` is JSON, or a str: the exact text of a stream."""
 
     body: Any
@@ -32,7 +32,7 @@ class Response(msgspec.Struct, frozen=True):
         return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded request and its response.
 
     - `request`: the recorded request, with `path` and `body`.
@@ -49,16 +49,16 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    response: Response
+    response: RecordedResponse
     request: dict[str, Any] = {}
-    streamed: Response | None = None
+    streamed: RecordedResponse | None = None
     expected: dict[str, Any] | None = None
     carried: tuple[Any, ...] = ()
     swaps: tuple[tuple[int, int], ...] = ()
     following: Any = None
 
     @property
-    def responses(self) -> Sequence[Response]:
+    def responses(self) -> Sequence[RecordedResponse]:
         """Every recorded form of the answer."""
         return [self.response] if self.streamed is None else [self.response, self.streamed]
 
@@ -67,9 +67,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Interaction(msgspec.Struct):
-    response: Response
+    response: RecordedResponse
     request: dict[str, Any] = {}
-    streamed: Response | None = None
+    streamed: RecordedResponse | None = None
     expected: dict[str, Any] | None = None
     carried: tuple[Any, ...] = ()
     swaps: tuple[tuple[int, int], ...] = ()
@@ -80,11 +80,11 @@ class _Recording(msgspec.Struct):
     interactions: list[_Interaction]
 
 
-def load(path: str | os.PathLike[str]) -> list[Exchange]:
+def load(path: str | os.PathLike[str]) -> list[RecordedExchange]:
     """Return the exchanges of a JSON file, or of all `*.json` files of a folder, in their order.
 
     A file holds `{"interactions": [{"request": {"path", "body"}, "response": {"status", "headers",
-    "body"}}]}`. An interaction may have the other fields of `Exchange`, too. Raises
+    "body"}}]}`. An interaction may have the other fields of `RecordedExchange`, too. Raises
     `ConfigurationError` for a folder without a recording, and for a file in another form.
     """
     place = Path(path)
@@ -94,7 +94,7 @@ def load(path: str | os.PathLike[str]) -> list[Exchange]:
     return [exchange for file in found for exchange in _read(file.stem, file.read_bytes(), file)]
 
 
-def shipped(wire_name: str) -> list[Exchange]:
+def shipped(wire_name: str) -> list[RecordedExchange]:
     """Return the exchanges that come with Holdfast for one of its own wires. Raises
     `ConfigurationError` for any other name."""
     file = files("holdfast.testing.wires").joinpath(f"recordings/{wire_name}.json")
@@ -103,14 +103,14 @@ def shipped(wire_name: str) -> list[Exchange]:
     return _read(wire_name, file.read_bytes(), file)
 
 
-def _read(stem: str, data: bytes, place: object) -> list[Exchange]:
+def _read(stem: str, data: bytes, place: object) -> list[RecordedExchange]:
     try:
         interactions = msgspec.json.decode(data, type=_Recording).interactions
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{place} is not a recording: {error}.") from None
     bodies = [one.request.get("body") for one in interactions]
     return [
-        Exchange(
+        RecordedExchange(
             name=f"{stem}-{one.name or number}",
             following=following,
             **{key: getattr(one, key) for key in one.__struct_fields__ if key != "name"},

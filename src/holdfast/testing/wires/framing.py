@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True):
+class StreamEvent(msgspec.Struct, frozen=True):
     """One event of a stream. `value` is its JSON, or None if its data is something else."""
 
     data: str
@@ -19,7 +19,7 @@ class Event(msgspec.Struct, frozen=True):
 class Framing(msgspec.Struct, frozen=True):
     """The events of one stream, and the form of its text."""
 
-    events: tuple[Event, ...]
+    events: tuple[StreamEvent, ...]
     is_sse: bool
 
     @classmethod
@@ -28,7 +28,7 @@ class Framing(msgspec.Struct, frozen=True):
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if not any(line.startswith("data:") for line in lines):
             return cls(tuple([_event(line, ()) for line in lines if line.strip()]), False)
-        events: list[Event] = []
+        events: list[StreamEvent] = []
         data: list[str] = []
         fields: list[str] = []
         for line in [*lines, ""]:
@@ -41,7 +41,7 @@ class Framing(msgspec.Struct, frozen=True):
                 data, fields = [], []
         return cls(tuple(events), True)
 
-    def render(self, events: Sequence[Event] | None = None, end: str = "\n") -> bytes:
+    def render(self, events: Sequence[StreamEvent] | None = None, end: str = "\n") -> bytes:
         """Return the text of `events` (None: all), whose lines end in `end`."""
         lines: list[str] = []
         for event in self.events if events is None else events:
@@ -52,13 +52,13 @@ class Framing(msgspec.Struct, frozen=True):
                 lines.append(event.data)
         return "".join(line + end for line in lines).encode("utf-8", "surrogatepass")
 
-    def replaced(self, position: int, *events: Event) -> list[Event]:
+    def replaced(self, position: int, *events: StreamEvent) -> list[StreamEvent]:
         """Return the events with `events` in place of the one at `position`."""
         return [*self.events[:position], *events, *self.events[position + 1 :]]
 
 
-def _event(data: str, fields: tuple[str, ...]) -> Event:
+def _event(data: str, fields: tuple[str, ...]) -> StreamEvent:
     try:
-        return Event(data, fields, msgspec.json.decode(data))
+        return StreamEvent(data, fields, msgspec.json.decode(data))
     except msgspec.DecodeError:
-        return Event(data, fields)
+        return StreamEvent(data, fields)

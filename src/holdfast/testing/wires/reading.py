@@ -12,7 +12,7 @@ from holdfast.errors import BadResponse, LLMError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires.protocol import Wire
-from holdfast.testing.wires.exchanges import Response
+from holdfast.testing.wires.exchanges import RecordedResponse
 
 HANG_SECONDS = 20.0  # one answer of a recording is read in milliseconds
 
@@ -39,7 +39,7 @@ class Reader:
         self.doing = doing
         self.count += 1
 
-    def read(self, response: Response, doing: str = "the recorded answer") -> Outcome:
+    def read(self, response: RecordedResponse, doing: str = "the recorded answer") -> Outcome:
         """Return the recorded answer, or the error that it reports."""
         if response.status != 200:
             self.begin(doing)

@@ -22,7 +22,7 @@ from holdfast.content import (
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.llm.completion import Completion
 from holdfast.testing.wires import mutations
-from holdfast.testing.wires.exchanges import Exchange, Response
+from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse
 from holdfast.testing.wires.framing import Framing
 from holdfast.testing.wires.mutations import contains, leaves
 from holdfast.testing.wires.reading import Reader, as_call, decode, said, turn
@@ -30,7 +30,7 @@ from holdfast.testing.wires.reading import Reader, as_call, decode, said, turn
 _LONG = 64  # characters; ids that need not go back are shorter
 
 
-def check_return(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
+def check_return(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
     """The next request carries back what the provider needs of its answer."""
     for response in exchange.responses:
         answer = reader.read(response)
@@ -49,7 +49,7 @@ def check_return(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
                     reader.fail(f"the call's {value!r} is not in it: {json.dumps(request)}")
 
 
-def _taken_back(exchange: Exchange, response: Response) -> Iterator[str]:
+def _taken_back(exchange: RecordedExchange, response: RecordedResponse) -> Iterator[str]:
     """Yield the long texts without spaces that the recorded next request took from the answer:
     signatures and encrypted data."""
     if exchange.following is None:
@@ -66,7 +66,7 @@ def _taken_back(exchange: Exchange, response: Response) -> Iterator[str]:
     yield from sorted((leaves(body, is_long) & leaves(exchange.following, is_long)) - before)
 
 
-def check_requests(reader: Reader, exchange: Exchange, limit: int = 0) -> None:
+def check_requests(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
     """Requests are JSON, always the same bytes, and a longer history begins like a shorter one."""
     answers = [reader.read(response) for response in exchange.responses]
     items: list[Any] = [said("Hello, wörld \U0001f600.")]
@@ -258,14 +258,16 @@ def check_errors(reader: Reader) -> None:
     for, whatever the body is."""
     for status, kind in _STATUSES.items():
         for body in _ERROR_BODIES:
-            error = reader.read(Response(_text(body), status), f"status {status}, {body[:30]!r}")
+            error = reader.read(
+                RecordedResponse(_text(body), status), f"status {status}, {body[:30]!r}"
+            )
             assert isinstance(error, LLMError)
             if not isinstance(error, kind):
                 reader.fail(f"the error is {type(error).__name__}, not {kind.__name__}")
             if error.status != status:
                 reader.fail(f"the error's status is {error.status}")
     for value, seconds in (("7", 7.0), ("0", 0.0), ("x", None), ("-1", None), ("nan", None)):
-        response = Response("", 429, {"Retry-After": value})
+        response = RecordedResponse("", 429, {"Retry-After": value})
         error = reader.read(response, f"Retry-After: {value}")
         assert isinstance(error, LLMError)
         if error.retry_after != seconds and not (seconds is None and error.retry_after == 0):
