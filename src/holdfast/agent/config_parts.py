@@ -281,6 +281,10 @@ def _dump_llm(llm: LLM, where: str, dumper: Dumper) -> dict[str, Any]:
     if arguments.pop("ssl_context") is not None:
         own = "the agent server uses the certificates of its own system"
         raise dump_error(f"{where}.ssl_context", f"is an object of this process; {own}")
+    if not isinstance(arguments["wire"], str | None):
+        raise dump_error(
+            f"{where}.wire", "is an object of this process; the agent server knows Holdfast's wires"
+        )
     arguments["name"] = arguments.pop("model")
     defaults = inspect.signature(LLM).parameters
     given = {

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import content
 from holdfast import events as ev
+from holdfast.cli.answer_lines import detail_lines
 from holdfast.cli.plans import changed, drawn, steps_of
 from holdfast.cli.text import (
     GAP,
@@ -291,6 +292,8 @@ class Renderer:
             yield self._cut("dim", f"(answered by {event.route or event.model})")
         for note in event.notes:
             yield self._cut("dim", f"({note})")
+        for line in detail_lines(event):
+            yield self._cut(line.style, line.text)
 
     def know(self, event: ev.AssistantReplied) -> None:
         """Remember the calls of an answer, without rendering it."""

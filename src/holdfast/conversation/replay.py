@@ -8,7 +8,7 @@ wire the messages of each request, and `next_action` the times at which the mode
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.run_context import agent_in_force
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import LimitExceeded, OutputInvalid
-from holdfast.llm.composite import routed
+from holdfast.llm.composite import routed, wires_of
 from holdfast.llm.request import Prompt, RequestTarget, make_request, request_hash
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import without_vision
@@ -92,11 +92,21 @@ class ReplayedRequest(msgspec.Struct, frozen=True):
     transcript: Transcript
     action: Action
     """The action of today's loop at the point where the journal asked the model."""
+    own_wires: Mapping[str, Wire] = {}
+    """The wires that the program wrote, by name: those of the agent's models."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if the wire of the recorded answer is at hand."""
+        return self.answer.wire in self.own_wires or is_wire(self.answer.wire)
 
     @property
     def wire(self) -> Wire:
-        """The recorded wire; OpenAI's Chat Completions if the model was not Holdfast's."""
-        name = self.answer.wire if is_wire(self.answer.wire) else "openai_chat"
+        """The recorded wire; OpenAI's Chat Completions if it is unknown."""
+        name = self.answer.wire
+        if own := self.own_wires.get(name):
+            return own
+        name = name if is_wire(name) else "openai_chat"
         return wire(name, self._routed_head.parameters)
 
     @property
@@ -140,7 +150,9 @@ def requests(
         seen = max(seen, event.based_on)
         number += 1
         if state.agent is not None and not state.open:
-            yield ReplayedRequest(number, event, state.agent, view.ready(), _action(agent, state))
+            wires = wires_of(None if agent is None else agent_in_force(agent, state)[1].llm)
+            action = _action(agent, state)
+            yield ReplayedRequest(number, event, state.agent, view.ready(), action, wires)
 
 
 def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> Action:
@@ -197,7 +209,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         elif agent is not None and request.head is not compared:
             text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
             compared = request.head
-        if not text and answer.request_hash and is_wire(answer.wire):
+        if not text and answer.request_hash and request.is_known:
             hashed += 1
             if request.hash != answer.request_hash:
                 text = _messages_differ(request, shown)

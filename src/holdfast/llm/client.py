@@ -3,11 +3,12 @@ and shared by any number of conversations."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,7 +29,11 @@ from holdfast.tools.json_values import freeze_json
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
+    from holdfast.llm.wires.protocol import Wire
     from holdfast.tools.context import Cancellation
+
+# Media types of JSON that comes in pieces (NDJSON and its relatives).
+_STREAMED_JSON = re.compile(r"nd-?json|json-?l|json-?seq|stream", re.IGNORECASE)
 
 WITH_COMPACTION = "openai_responses"
 # The fields of a request that its compaction takes, too.
@@ -52,8 +57,9 @@ class LLM(ProviderModel):
       only if the request goes to that provider's own address.
     - `base_url`: the API's address, with or without an ending such as `/chat/completions`. None
       means the provider's own address.
-    - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`.
-      None means the protocol of the address.
+    - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`,
+      or an object of your own that satisfies `holdfast.llm.wires.protocol.Wire`. None means the
+      protocol of the address.
     - `headers`: extra headers for every request. They override those that Holdfast sends.
 
     Settings that shape answers. Each is sent only if it is set, in the wire's own form:
@@ -100,6 +106,7 @@ class LLM(ProviderModel):
     """
 
     base_url: str
+    wire: Wire
     _unpicklable = "An LLM cannot be pickled: its api_key would be in the bytes"
     _arguments: dict[str, Any]
     _address: Address
@@ -138,16 +145,18 @@ class LLM(ProviderModel):
         extra_body: Mapping[str, Any] | None = None,
         proxy: str | None = None,
         ssl_context: Any = None,
-        wire: str | None = None,
+        wire: str | Wire | None = None,
     ) -> None:
         arguments = dict(locals())
         del arguments["self"]
         settings.check(arguments)
-        address = locate(model, base_url, wire)
+        own_wire = settings.own_wire(arguments)
+        address = locate(model, base_url, cast("str | None", own_wire.name if own_wire else wire))
         host = urlsplit(address.base_url).hostname or ""
         parameters = settings.parameters(arguments, address.wire, host)
         # Raises for settings that the wire does not support.
-        wire_of(parameters).head(address.model, "", (), parameters, {})
+        spoken = wire_of(parameters, own_wire)
+        spoken.head(address.model, "", (), parameters, {})
         self._set(
             model=model,
             base_url=address.base_url,
@@ -156,6 +165,7 @@ class LLM(ProviderModel):
             _arguments=arguments,
             _address=address,
             _parameters=freeze_json(parameters),
+            wire=spoken,
             _secrets=secrets.argument_secrets(arguments),
             _lock=threading.Lock(),
             _endpoint=None,
@@ -278,7 +288,7 @@ class LLM(ProviderModel):
             )
             if response.status != 200:
                 raise self._failure(endpoint, response)
-            if self.stream and "json" not in response.headers.get("content-type", ""):
+            if self.stream and not _is_whole_json(response.headers.get("content-type", "")):
                 answer = read_stream(wire, response, deltas)
             else:
                 answer = wire.parse(response.read())
@@ -345,7 +355,7 @@ class LLM(ProviderModel):
         """Return the endpoint, created at the first call."""
         with self._lock:
             if self._endpoint is None:
-                self._set(_endpoint=ModelEndpoint(self._address, self._parameters, self._arguments))
+                self._set(_endpoint=ModelEndpoint(self._address, self.wire, self._arguments))
             assert self._endpoint is not None
             return self._endpoint
 
@@ -409,3 +419,8 @@ class LLM(ProviderModel):
 
     def __deepcopy__(self, memo: object) -> LLM:
         return self
+
+
+def _is_whole_json(content_type: str) -> bool:
+    """Return True if a response is one JSON value: some servers ignore a request for a stream."""
+    return "json" in content_type and not _STREAMED_JSON.search(content_type)

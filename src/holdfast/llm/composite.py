@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -21,6 +21,9 @@ from holdfast.llm.completion import Completion, DeltaListener
 from holdfast.llm.model import Model
 from holdfast.llm.request import definition
 from holdfast.llm.transcript import Item, Transcript
+
+if TYPE_CHECKING:
+    from holdfast.llm.wires.protocol import Wire
 
 _log = logging.getLogger("holdfast.llm")
 
@@ -283,6 +286,14 @@ def routed(head: AgentConfigured, route: str, transcript: Transcript) -> AgentCo
             ),
         )
     return head
+
+
+def wires_of(model: object) -> Mapping[str, Wire]:
+    """Return the wires that a model and its members speak, by name."""
+    if isinstance(model, _Composite):
+        return {name: one for each in model.models.values() for name, one in wires_of(each).items()}
+    wire: Wire | None = getattr(model, "wire", None)
+    return {} if wire is None else {wire.name: wire}
 
 
 def _is_error_class(kind: object) -> bool:

@@ -9,7 +9,7 @@ from holdfast.errors import BadResponse, LLMConnectionError, LLMTimeout, StreamI
 from holdfast.llm.address import Address
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
-from holdfast.llm.wires import UPLOAD_HEADERS, wire_of
+from holdfast.llm.wires import UPLOAD_HEADERS
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 
 # After a complete answer, the server has this many seconds to count tokens and end the stream.
@@ -25,11 +25,9 @@ class ModelEndpoint:
     wire: Wire
     pool: Transport
 
-    def __init__(
-        self, address: Address, parameters: dict[str, Any], arguments: dict[str, Any]
-    ) -> None:
+    def __init__(self, address: Address, wire: Wire, arguments: dict[str, Any]) -> None:
         base_url, model = address.base_url, address.model
-        self.wire = wire_of(parameters)
+        self.wire = wire
         self.key = f"{self.wire.name} {model}"
         parts = urlsplit(base_url)
         path, _, query = self.wire.path(model, arguments["stream"]).partition("?")

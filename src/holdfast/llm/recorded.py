@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -21,6 +21,9 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.http import HttpExchange, Transport
 from holdfast.llm.info import ModelInfo
 from holdfast.llm.secrets import redact, redact_bytes, redact_path
+
+if TYPE_CHECKING:
+    from holdfast.llm.wires.protocol import Wire
 
 MODES = ("auto", "replay", "record")
 
@@ -111,6 +114,11 @@ class RecordedLLM(BaseModel):
     def sees(self) -> bool | None:
         """The same as `LLM.sees`."""
         return self._llm.sees
+
+    @property
+    def wire(self) -> Wire:
+        """The same as `LLM.wire`."""
+        return self._llm.wire
 
     def parameters(self) -> dict[str, Any]:
         """Return the same as `LLM.parameters`."""

@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.errors import ConfigurationError
 from holdfast.llm.http import HTTPPool, header_text
-from holdfast.llm.wires import WIRES
+from holdfast.llm.wires import WIRES, wire
+from holdfast.llm.wires.protocol import MEMBERS, Wire
 from holdfast.tools.strict import is_strict
 
 
@@ -93,7 +94,10 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "extra_body": ("a mapping", _is_str_mapping),
     "proxy": ("an address such as 'http://user:password@host:3128'", _is_instance(str)),
     "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
-    "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
+    "wire": (
+        f"one of {', '.join(WIRES)}, or a Wire object",
+        lambda v: v in WIRES if isinstance(v, str) else not isinstance(v, type),
+    ),
 }
 _REQUIRED = {
     *("model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"),
@@ -129,6 +133,8 @@ def check(arguments: Mapping[str, Any]) -> None:
             msgspec.json.encode(arguments[name])
         except (TypeError, UnicodeEncodeError) as error:
             raise ConfigurationError(f"LLM: {name} must be a JSON value: {error}.") from None
+    if arguments["wire"] is not None:
+        _check_wire(arguments["wire"])
     for key in ("messages", "stream"):
         if arguments["extra_body"] and key in arguments["extra_body"]:
             raise ConfigurationError(
@@ -138,16 +144,42 @@ def check(arguments: Mapping[str, Any]) -> None:
         HTTPPool("http://localhost", proxy=arguments["proxy"])
 
 
-def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
+def own_wire(arguments: Mapping[str, Any]) -> Wire | None:
+    """Return the wire that the caller wrote; None if `wire` is a name or not given."""
+    given = arguments["wire"]
+    return None if given is None or isinstance(given, str) else given
+
+
+def _check_wire(given: Any) -> None:
+    if isinstance(given, str):
+        return
+    missing = [name for name in MEMBERS if not hasattr(given, name)]
+    if missing:
+        raise ConfigurationError(
+            f"LLM: wire takes one of {', '.join(WIRES)}, or a Wire object. {given!r} has no"
+            f" {', '.join(missing)} (see holdfast.llm.wires.protocol.Wire)."
+        )
+    name = given.name
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise ConfigurationError(
+            f"LLM: a wire's name takes 1 to 64 letters, digits, '_', '.' and '-', not {name!r}."
+        )
+    if name in WIRES and given is not wire(name):
+        raise ConfigurationError(
+            f"LLM: a wire of your own cannot be named {name!r}: Holdfast has a wire of that name."
+        )
+
+
+def parameters(arguments: Mapping[str, Any], wire_name: str, host: str) -> dict[str, Any]:
     """Return the settings that shape answers as JSON values, without secrets and without unset
     ones. Raises `ConfigurationError` for a setting of another wire."""
     for name in _CHAT_ONLY:
-        if arguments[name] is not None and wire != "openai_chat":
+        if arguments[name] is not None and wire_name != "openai_chat":
             raise ConfigurationError(
-                f"LLM: {name} is a setting of the wire openai_chat. The wire {wire} returns"
+                f"LLM: {name} is a setting of the wire openai_chat. The wire {wire_name} returns"
                 " reasoning in its own form; leave the argument out."
             )
-    kept: dict[str, Any] = {"wire": wire, "host": host}
+    kept: dict[str, Any] = {"wire": wire_name, "host": host}
     for name in _STORED:
         value = arguments[name]
         if value is not None and value != {}:
@@ -160,9 +192,9 @@ def parameters(arguments: Mapping[str, Any], wire: str, host: str) -> dict[str, 
     if arguments["prompt_caching"] is not True:
         kept["prompt_caching"] = arguments["prompt_caching"]
     if arguments["background"]:
-        if wire != "openai_responses":
+        if wire_name != "openai_responses":
             raise ConfigurationError(
-                f"LLM: background is not supported on the wire {wire}. Use"
+                f"LLM: background is not supported on the wire {wire_name}. Use"
                 " wire='openai_responses' for it."
             )
         kept["background"] = True

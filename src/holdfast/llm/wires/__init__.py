@@ -8,7 +8,8 @@
 
 A fragment is one message as JSON, or several joined by commas. The caller caches fragments, so a
 request is one join. `RequestHead` holds the bytes before and after the fragments. A wire has no
-state and knows no key, host or socket. To add a wire, write its module and list it in `_NAMES`.
+state and knows no key, host or socket. To add a wire to Holdfast, write its module and list it in
+`_NAMES`. A program passes a wire of its own as `LLM(wire=)`.
 
 `head` takes parameters that are JSON values, all optional:
 
@@ -71,7 +72,10 @@ def is_wire(name: str) -> bool:
     return name.removesuffix(TEXT_SUFFIX) in WIRES
 
 
-def wire_of(parameters: Mapping[str, Any]) -> Wire:
-    """Return the wire that an LLM's parameters name, with their settings."""
-    suffix = TEXT_SUFFIX if parameters.get("tool_calls") == "text" else ""
-    return wire(parameters["wire"] + suffix, parameters)
+def wire_of(parameters: Mapping[str, Any], own: Wire | None = None) -> Wire:
+    """Return the wire of an LLM's parameters, with their settings. `own` is the wire that the
+    caller wrote, if any."""
+    text = parameters.get("tool_calls") == "text"
+    if own is None:
+        return wire(parameters["wire"] + (TEXT_SUFFIX if text else ""), parameters)
+    return _with_text_calls(own) if text else own

@@ -214,7 +214,7 @@ def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) 
 
 def _annotation(fields: dict[str, Any], is_split: bool) -> Citation:
     start, end = fields.get("start_index"), fields.get("end_index")
-    is_placed = not is_split and isinstance(start, int) and isinstance(end, int) and end > 0
+    is_placed = not is_split and type(start) is int and type(end) is int and end > 0
     known = {"type", "url", "title", "content", "start_index", "end_index"}
     return Citation(
         _text(fields.get("url")),

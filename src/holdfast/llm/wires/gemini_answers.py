@@ -141,7 +141,7 @@ def _add_parts(
             else:
                 groups.append(text)
             continues = True
-        if part.keys() - {"text", "thoughtSignature"}:
+        if part.get("thought") or (not text and part.keys() - {"text", "thoughtSignature"}):
             continues = False
         builder.covers(part, _PART_KEYS)
         if not part.keys() - {"thoughtSignature", "thought"}:

@@ -121,10 +121,15 @@ class Wire(Protocol):
         ...
 
 
+MEMBERS = (  # of `Wire`
+    *("name", "bound", "path", "headers", "system", "user", "family", "call_id", "assistant"),
+    *("results", "head", "body", "parse", "stream", "error"),
+)
 JSON_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
 
 
 def no_family(model: str, host: str) -> str:
+    """Return "": the `family` of a wire that encodes alike for all models and hosts."""
     return ""
 
 

@@ -1,0 +1,123 @@
+"""Recorded exchanges with a provider, as plain data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+
+
+class RecordedResponse(msgspec.Struct, frozen=True):
+    """A recorded response. `body` is JSON, or a str: the exact text of a stream."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = {}
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the response is an answer in pieces."""
+        return isinstance(self.body, str) and self.status == 200
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the body."""
+        body = self.body
+        return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+
+
+class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded request and its response.
+
+    - `request`: the recorded request, with `path` and `body`.
+    - `streamed`: the same answer in the form of a stream, if both forms were recorded.
+    - `expected`: the attributes of the `Completion` and their values as JSON, such as
+      `{"text": "Hi.", "usage": {"input_tokens": 5}}`. Of an object, only the keys given here are
+      compared. `{"error": {"type": "RateLimited", "retry_after": 3}}` stands for an error, with
+      the name of its class and its attributes. None means that every legal answer is right.
+    - `carried`: values that the next request must contain: a text, or an object of which a part
+      of the request has all the keys.
+    - `swaps`: pairs of positions of the stream's events that may come in the other order, too.
+    - `following`: the body of the next request of the same recording. The provider accepted it,
+      so long texts that it took from the answer must be in the wire's own next request.
+    """
+
+    name: str
+    response: RecordedResponse
+    request: dict[str, Any] = {}
+    streamed: RecordedResponse | None = None
+    expected: dict[str, Any] | None = None
+    carried: tuple[Any, ...] = ()
+    swaps: tuple[tuple[int, int], ...] = ()
+    following: Any = None
+
+    @property
+    def responses(self) -> Sequence[RecordedResponse]:
+        """Every recorded form of the answer."""
+        return [self.response] if self.streamed is None else [self.response, self.streamed]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Interaction(msgspec.Struct):
+    response: RecordedResponse
+    request: dict[str, Any] = {}
+    streamed: RecordedResponse | None = None
+    expected: dict[str, Any] | None = None
+    carried: tuple[Any, ...] = ()
+    swaps: tuple[tuple[int, int], ...] = ()
+    name: str = ""
+
+
+class _Recording(msgspec.Struct):
+    interactions: list[_Interaction]
+
+
+def load(path: str | os.PathLike[str]) -> list[RecordedExchange]:
+    """Return the exchanges of a JSON file, or of all `*.json` files of a folder, in their order.
+
+    A file holds `{"interactions": [{"request": {"path", "body"}, "response": {"status", "headers",
+    "body"}}]}`. An interaction may have the other fields of `RecordedExchange`, too. Raises
+    `ConfigurationError` for a folder without a recording, and for a file in another form.
+    """
+    place = Path(path)
+    found = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    if not found:
+        raise ConfigurationError(f"{place} has no recording: no file *.json.")
+    return [exchange for file in found for exchange in _read(file.stem, file.read_bytes(), file)]
+
+
+def shipped(wire_name: str) -> list[RecordedExchange]:
+    """Return the exchanges that come with Holdfast for one of its own wires. Raises
+    `ConfigurationError` for any other name."""
+    file = files("holdfast.testing.wires").joinpath(f"recordings/{wire_name}.json")
+    if not file.is_file():
+        raise ConfigurationError(f"Holdfast comes with no recording of a wire {wire_name!r}.")
+    return _read(wire_name, file.read_bytes(), file)
+
+
+def _read(stem: str, data: bytes, place: object) -> list[RecordedExchange]:
+    try:
+        interactions = msgspec.json.decode(data, type=_Recording).interactions
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{place} is not a recording: {error}.") from None
+    bodies = [one.request.get("body") for one in interactions]
+    return [
+        RecordedExchange(
+            name=f"{stem}-{one.name or number}",
+            following=following,
+            **{key: getattr(one, key) for key in one.__struct_fields__ if key != "name"},
+        )
+        for number, (one, following) in enumerate(_pairs(interactions, [*bodies[1:], None]))
+    ]
+
+
+def _pairs(one: Iterable[_Interaction], other: Iterable[Any]) -> Iterable[tuple[_Interaction, Any]]:
+    return zip(one, other, strict=True)

@@ -1,0 +1,170 @@
+"""Changes of JSON values: wrong values, missing fields, and additions that change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+Path = tuple[str | int, ...]
+
+UNKNOWN = "holdfast_unknown"  # a field and an event that no provider has
+UNKNOWN_VALUE = {"a": [1, "x"]}
+UNKNOWN_EVENT = {"type": UNKNOWN, UNKNOWN: UNKNOWN_VALUE}
+DEEP = "[" * 50_000 + "]" * 50_000
+_REMOVED = object()
+
+# Values that a field of any kind may not expect.
+WRONG: tuple[Any, ...] = (
+    *(None, 5, -1, 1e300, 2**64, True, "x", "", "\ud800", "{"),
+    *([], [1], [[]], [None], {}, {"a": 1}, {"type": "x", "index": 7}),
+)
+# JSON texts that no encoder writes.
+BROKEN = ("NaN", "-Infinity", "1e999", '"\\ud800"', '"\\udc00\\ud800"', '"a\x00b"', "", DEEP)
+
+
+def paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of a JSON value and of every value in it."""
+    yield path
+    if isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            yield from paths(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from paths(item, (*path, index))
+
+
+def at(value: Any, path: Path) -> Any:
+    """Return the value at `path`."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def changed(value: Any, path: Path, new: Any) -> Any:
+    """Return a JSON value with `new` at `path`."""
+    if not path:
+        return new
+    copy: Any = [*value] if isinstance(value, list) else {**value}
+    if len(path) == 1 and new is _REMOVED:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    return copy
+
+
+def shape(value: Any, path: Path) -> tuple[Any, ...]:
+    """Return a path without the positions in lists, but with the `type` of the objects on it.
+    Values with one shape are read by the same code."""
+    found: list[Any] = []
+    here: Any = value
+    for key in path:
+        kind = here.get("type") if isinstance(key, str) else None
+        found.append((kind if isinstance(kind, str) else "", key if isinstance(key, str) else 0))
+        here = here[key]
+    return (*found, type(here).__name__)
+
+
+def number_of_wrong(path: Path) -> int:
+    """Return the number of changes that `wrong_text` knows for a value at `path`."""
+    return len(WRONG) + len(BROKEN) + bool(path)
+
+
+def wrong_text(value: Any, path: Path, number: int) -> tuple[str, str]:
+    """Return the JSON text of `value` with something wrong at `path`, and a description of it."""
+    where = "/".join(map(str, path)) or "the value"
+    if number < len(WRONG):
+        return dump(changed(value, path, WRONG[number])), f"{where} is {WRONG[number]!r}"
+    if number == len(WRONG) + len(BROKEN):
+        return dump(changed(value, path, _REMOVED)), f"{where} is missing"
+    text, mark = BROKEN[number - len(WRONG)], "holdfast mark"
+    shown = repr(text) if len(text) < 20 else "nested without end"
+    return dump(changed(value, path, mark)).replace(dump(mark), text), f"{where} is {shown}"
+
+
+def dump(value: Any) -> str:
+    """Return JSON text, in which half surrogate pairs are escaped."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+# --- additions that change nothing ---
+
+
+def added_fields(value: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the value with an unknown field in each of its objects, one at a time."""
+    for path in paths(value):
+        found = at(value, path)
+        if isinstance(found, dict):
+            where = "/".join(map(str, path)) or "the value"
+            added = {**cast("dict[str, Any]", found), UNKNOWN: UNKNOWN_VALUE}
+            yield changed(value, path, added), f"an unknown field in {where}"
+
+
+def without_unknown(value: Any) -> Any:
+    """Return a JSON value without the unknown fields and without empty objects."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        found = {key: without_unknown(item) for key, item in items if key != UNKNOWN}
+        return {key: item for key, item in found.items() if item != {}}
+    if isinstance(value, list):
+        return [without_unknown(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def other_texts(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield other JSON texts of the same value."""
+    yield json.dumps(value, indent=1), "indented"
+    yield json.dumps(value, ensure_ascii=False), "without escapes"
+    yield _doubled(value), "with every key twice"
+
+
+def _doubled(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = [
+            f"{dump(key)}:{_doubled(item)}" for key, item in cast("dict[str, Any]", value).items()
+        ]
+        return "{" + ",".join(pair for pair in pairs for _ in range(2)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_doubled, cast("list[Any]", value))) + "]"
+    return dump(value)
+
+
+def leaves(value: Any, keep: Callable[[str], bool]) -> set[str]:
+    """Return the texts in a JSON value that `keep` accepts."""
+    found: set[str] = set()
+    for path in paths(value):
+        text = at(value, path)
+        if isinstance(text, str) and keep(text):
+            found.add(text)
+    return found
+
+
+def contains(value: Any, wanted: Any) -> bool:
+    """Return True if a JSON value holds `wanted`: a text within a text, or an object with its
+    keys."""
+    return any(_covers(at(value, path), wanted) for path in paths(value))
+
+
+def _covers(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(value, dict) and all(
+            key in value and covers(value[key], item)
+            for key, item in cast("dict[str, Any]", wanted).items()
+        )
+    if isinstance(wanted, str):
+        return isinstance(value, str) and wanted in value
+    return value == wanted
+
+
+def covers(value: Any, wanted: Any) -> bool:
+    """Return True if a JSON value is `wanted`. Its objects may have further keys."""
+    if isinstance(wanted, dict):
+        return _covers(value, wanted)
+    if isinstance(wanted, list):
+        items = cast("list[Any]", wanted)
+        return (
+            isinstance(value, list)
+            and len(cast("list[Any]", value)) == len(items)
+            and all(map(covers, cast("list[Any]", value), items))
+        )
+    return value == wanted

@@ -1,0 +1,160 @@
+"""Reading of recorded answers through a wire, as `LLM` reads them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NoReturn, cast
+
+from holdfast.content import Message, TextContent, ToolCall, ToolResult
+from holdfast.errors import BadResponse, LLMError
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.transcript import Transcript
+from holdfast.llm.wires.protocol import Wire
+from holdfast.testing.wires.exchanges import RecordedResponse
+
+HANG_SECONDS = 20.0  # one answer of a recording is read in milliseconds
+
+# Every wire takes this parameter: marks for a provider's cache move from request to request.
+_PARAMETERS = {"prompt_caching": False}
+
+Outcome = Completion | LLMError
+
+
+class CheckFailed(AssertionError):
+    """A wire that does not do what its protocol promises."""
+
+
+class Reader:
+    """The reader of answers through one wire. `doing` describes the present reading."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.doing = ""
+        self.count = 0
+
+    def begin(self, doing: str) -> None:
+        """Note the beginning of a reading."""
+        self.doing = doing
+        self.count += 1
+
+    def read(self, response: RecordedResponse, doing: str = "the recorded answer") -> Outcome:
+        """Return the recorded answer, or the error that it reports."""
+        if response.status != 200:
+            self.begin(doing)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return self._error(lambda: self.wire.error(response.status, headers, response.data))
+        if response.is_stream:
+            return self.stream([response.data], doing)
+        return self.plain(response.data, doing)
+
+    def plain(self, data: bytes, doing: str) -> Outcome:
+        """Return the answer in a whole response."""
+        self.begin(doing)
+        return self._guarded(lambda: self.wire.parse(data))
+
+    def stream(
+        self,
+        chunks: Iterable[bytes],
+        doing: str,
+        on_delta: Callable[[Delta], object] = lambda _: None,
+    ) -> Outcome:
+        """Return the answer in a stream that ends after `chunks`."""
+        self.begin(doing)
+
+        def read() -> Completion:
+            parser = self.wire.stream()
+            for chunk in chunks:
+                try:
+                    parser.feed(chunk, on_delta)
+                except BadResponse:
+                    if not parser.closed:
+                        raise
+                    break
+            return parser.finish()
+
+        return self._guarded(read)
+
+    def _guarded(self, read: Callable[[], Completion]) -> Outcome:
+        try:
+            answer = read()
+        except LLMError as error:
+            return error
+        except Exception as error:
+            self.fail(f"the wire raised {error!r}, which is not an LLMError", error)
+        if not isinstance(cast(object, answer), Completion):
+            self.fail(f"the wire returned {answer!r}, which is not a Completion")
+        return answer
+
+    def _error(self, read: Callable[[], LLMError]) -> LLMError:
+        try:
+            error = read()
+        except Exception as raised:
+            self.fail(f"`error` raised {raised!r}; it returns an LLMError", raised)
+        if not isinstance(cast(object, error), LLMError):
+            self.fail(f"`error` returned {error!r}, which is not an LLMError")
+        return error
+
+    def fail(self, problem: str, cause: BaseException | None = None) -> NoReturn:
+        """Raise `CheckFailed` with the present reading."""
+        raise CheckFailed(f"{self.doing}: {problem}") from cause
+
+    def request(self, items: Sequence[Any], model: str = "", stream: bool = False) -> bytes:
+        """Return the request that `LLM` would send with these items of a transcript."""
+        wire = self.wire
+        head = wire.head(model or "m", "Be brief.", (), _PARAMETERS, {})
+        return wire.body(head, self.fragments(items, model), stream)
+
+    def fragments(self, items: Sequence[Any], model: str = "") -> Sequence[bytes]:
+        """Return the encoded items of a transcript."""
+        return Transcript(items).fragments(self.wire, {}, model or "m")
+
+
+def said(text: str, role: Literal["system", "user"] = "user") -> Message:
+    """Return a message of one text."""
+    return Message((TextContent(text),), role=role)
+
+
+def turn(answer: Completion) -> list[Any]:
+    """Return the items that follow an answer: the results of its calls, and a user message."""
+    results = [(call, ToolResult((TextContent(f"done {call.name}"),))) for call in answer.calls]
+    return [*results, said("Tell me more.")]
+
+
+def cut(data: bytes, size: int) -> list[bytes]:
+    """Return data in pieces of `size` bytes."""
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def as_call(name: str, arguments: dict[str, Any], id: str) -> ToolCall:
+    """Return a call as a model would have made it."""
+    return ToolCall("", name, arguments, id)
+
+
+def watched(reader: Reader, work: Callable[[], object]) -> None:
+    """Run `work` and raise what it raises. Raises `CheckFailed` if one reading does not end; its
+    thread is left behind."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="wire-check", daemon=True)
+    thread.start()
+    count = -1
+    while thread.is_alive():
+        thread.join(HANG_SECONDS)
+        if thread.is_alive() and reader.count == count:
+            raise CheckFailed(f"{reader.doing}: no end after {HANG_SECONDS:g} seconds")
+        count = reader.count
+    if raised:
+        raise raised[0]
+
+
+def decode(data: bytes) -> Any:
+    """Return the value of JSON bytes. Raises `ValueError`."""
+    return json.loads(data)

@@ -1,0 +1,34 @@
+"""The terminal shows the parts of an answer beyond its text."""
+
+from __future__ import annotations
+
+from holdfast.answer import AnswerDetails, Citation, ServerToolCall
+from holdfast.cli.render import Renderer
+from holdfast.content import FileContent
+from holdfast.events import AssistantReplied
+from tests.cli.test_render import event as stamped
+
+
+def test_sources_calls_files_and_a_refusal_have_lines() -> None:
+    details = AnswerDetails(
+        citations=(
+            Citation("https://example.com/a", "Weather\x1b[2J\nin Kiel"),
+            Citation("javascript:alert(1)", "Bad"),
+            Citation("https://example.com/a", "Weather\x1b[2J\nin Kiel"),
+        ),
+        server_calls=(ServerToolCall("web_search", arguments={"query": "Kiel"}),),
+        media=(FileContent(b"abc", "application/pdf", name="a.pdf"),),
+        refusal="I will not.",
+    )
+    event = stamped(AssistantReplied, text="It rains.", details=details)
+    lines = [line.text for line in Renderer(None).lines(event)]
+    shown = "\n".join(lines)
+    assert "(refused: I will not.)" in lines
+    assert "(the provider ran web_search {'query': 'Kiel'})" in lines
+    assert "(generated document, application/pdf, 3 B, a.pdf)" in shown.replace("bytes", "B")
+    assert "[2] Bad" in lines
+    assert "[1] Weather" in shown
+    assert "https://example.com/a" in shown
+    assert "[3]" not in shown
+    assert "javascript" not in shown
+    assert "\x1b" not in shown
