@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast import errors
@@ -16,14 +16,28 @@ from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
-from holdfast.llm.request import ModelRequest, RequestTarget
+from holdfast.llm.request import ModelRequest, RequestTarget, make_request
+from holdfast.llm.retry import retrying
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
+    from holdfast.tools.context import Cancellation
+
+T = TypeVar("T")
 
 NO_KEY = "No api_key was given, and none is read from the environment."
+
+
+class _Post(NamedTuple):
+    """One request to an endpoint. `url` is for messages."""
+
+    path: str
+    url: str
+    body: bytes
+    cancelled: Cancellation | None
+    deadline: float | None
 
 
 class LLM(ProviderModel):
@@ -164,6 +178,26 @@ class LLM(ProviderModel):
                 key = f"{key} at {own['host']}"
         return RequestTarget(endpoint.wire, self._address.model, parameters, key)
 
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call, as the provider counts them."""
+        # Loaded late: few programs count tokens.
+        from holdfast.llm.wires import token_counts
+
+        endpoint = self._endpoint or self._open()
+        seconds: float | None = self._arguments["deadline"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        request = make_request(self._target(endpoint, call), call)
+        name, model = endpoint.wire.name, self._address.model
+        path, body = token_counts.count_request(name, model, self._parameters["host"], request.body)
+        post = _Post(*endpoint.at(path), body, None, deadline)
+        return retrying(
+            lambda: self._exchange(
+                endpoint, post, lambda response: token_counts.read_count(response.read())
+            ),
+            max_retries=self._arguments["max_retries"],
+            deadline=deadline,
+        )
+
     def _attempt(
         self,
         endpoint: ModelEndpoint,
@@ -172,28 +206,39 @@ class LLM(ProviderModel):
         deltas: OnDelta,
         deadline: float | None,
     ) -> Completion:
-        if call.cancelled:
+        wire = answer_reader(endpoint.wire, bool(request.tools))
+
+        def read(response: HttpExchange) -> Completion:
+            if self.stream and "json" not in response.headers.get("content-type", ""):
+                return read_stream(wire, response, deltas)
+            answer = wire.parse(response.read())
+            if self.stream and answer.text:
+                # The server did not stream, but the listener still gets the text.
+                deltas(Delta("text", answer.text))
+            return answer
+
+        post = _Post(endpoint.path, endpoint.url, request.body, call.cancelled, deadline)
+        return self._exchange(endpoint, post, read)
+
+    def _exchange(
+        self, endpoint: ModelEndpoint, post: _Post, read: Callable[[HttpExchange], T]
+    ) -> T:
+        """Send one request and read its answer. Raises errors without secrets."""
+        if post.cancelled:
             raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
-        wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
             response = endpoint.pool.post(
-                endpoint.path,
-                request.body,
+                post.path,
+                post.body,
                 endpoint.headers,
-                cancelled=call.cancelled,
+                cancelled=post.cancelled,
                 stream=True,
-                deadline=deadline,
+                deadline=post.deadline,
             )
             if response.status != 200:
-                raise self._failure(endpoint, response)
-            if self.stream and "json" not in response.headers.get("content-type", ""):
-                answer = read_stream(wire, response, deltas)
-            else:
-                answer = wire.parse(response.read())
-                if self.stream and answer.text:
-                    # The server did not stream, but the listener still gets the text.
-                    deltas(Delta("text", answer.text))
+                raise self._failure(endpoint, post.url, response)
+            answer = read(response)
             response.record_outcome(None)
             return answer
         except errors.LLMError as error:
@@ -203,8 +248,8 @@ class LLM(ProviderModel):
                 if not secrets.credentials_of(self._arguments):
                     end = "" if str(error).endswith((".", "!", "?")) else "."
                     error.args = (f"{error}{end} {NO_KEY}",)
-            elif type(error) is errors.BadResponse and endpoint.url not in str(error):
-                hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
+            elif type(error) is errors.BadResponse and post.url not in str(error):
+                hint = f"It came from {post.url}: is that the API's address (base_url)?"
                 error.args = (f"{error} {hint}",)
             self._scrub(error)
             raise
@@ -212,7 +257,9 @@ class LLM(ProviderModel):
             if response is not None:
                 response.close()
 
-    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> errors.LLMError:
+    def _failure(
+        self, endpoint: ModelEndpoint, url: str, response: HttpExchange
+    ) -> errors.LLMError:
         try:
             body = response.read()
         except (errors.LLMConnectionError, errors.LLMTimeout):  # the status suffices for an error
@@ -223,7 +270,7 @@ class LLM(ProviderModel):
         }
         body = secrets.redact_bytes(body, self._secrets)
         model = self._address.model
-        return endpoint.wire.error(response.status, headers, body, endpoint.url, model)
+        return endpoint.wire.error(response.status, headers, body, url, model)
 
     def _scrub(self, error: errors.LLMError) -> None:
         """Remove secrets from an error, because some servers repeat the key that they refuse.
