@@ -160,6 +160,7 @@ LATE_IMPORTS = {
     ("conversation.hosting", "conversation.delegation"),
     ("conversation.interface", "conversation.replay"),
     ("conversation.journal", "runtime.processes"),
+    ("llm.client", "llm.wires.token_counts"),
     ("llm.wires", "llm.wires.text_calls"),
     ("runtime.local", "runtime.builtin"),
     ("store", "store.sqlite"),

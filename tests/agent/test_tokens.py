@@ -12,7 +12,7 @@ from holdfast import Agent, Conversation, Limits, ScriptedLLM, ToolResult
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.tokens import Sizes
-from holdfast.content import ImageContent, TextContent, Usage
+from holdfast.content import EmbeddedResource, FileContent, ImageContent, TextContent, Usage
 from tests.agent.test_view import Script
 
 
@@ -150,3 +150,24 @@ def test_it_is_what_a_real_request_has() -> None:
     assert len(seen) == 61
     for guessed, counted in seen[1:]:
         assert abs(guessed - counted) <= 0.02 * counted + 60
+
+
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        (FileContent(png(750, 750), "image/png"), 750),
+        (FileContent(url="https://example.com/a.png"), 1600),
+        (FileContent(b"/Type /Page " * 3 + b"/Type /Pages", "application/pdf"), 6000),
+        (FileContent(b"x" * 500_000, "application/pdf"), 20_000),
+        (FileContent(url="https://example.com/a.pdf"), 20_000),
+        (FileContent(b"a,b\n" * 1000, "text/csv"), 1001),
+        (FileContent(b"PK" * 5_000_000, "application/zip"), 20_000),
+        (FileContent(b"s" * 50_000, "audio/mpeg"), 101),
+        (FileContent(file_id="f", mime_type="audio/mpeg"), 1920),
+        (FileContent(b"s" * 50_000, "video/mp4"), 51),
+        (EmbeddedResource({"uri": "x:y", "mimeType": "text/csv", "blob": "YSxiCg==" * 1}), 6),
+        (EmbeddedResource({"uri": "x:y", "mimeType": "application/zip", "blob": "abcde"}), 45),
+    ],
+)
+def test_a_file_counts_by_its_kind(block: Any, found: int) -> None:
+    assert tokens.blocks([block]) == found

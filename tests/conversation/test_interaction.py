@@ -29,7 +29,7 @@ from holdfast import (
     tool,
 )
 from holdfast import events as ev
-from holdfast.content import EmbeddedResource, Message, ToolCall, Usage
+from holdfast.content import EmbeddedResource, FileContent, Message, ToolCall, Usage
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ServerError
 from holdfast.llm import RouterLLM
@@ -406,6 +406,35 @@ def test_a_description_that_fails_leaves_the_placeholder_and_a_note() -> None:
         assert any("5,000,124 bytes" in note.text for note in notes)
         assert SHOWN in agent.llm.requests[0].body.decode()  # type: ignore[attr-defined]
         assert conversation.replay(agent).same
+
+
+def test_pictures_in_files_are_described_by_their_bytes_url_or_id() -> None:
+    eyes = describer()
+    url = "https://example.com/a.png"
+    files = [
+        FileContent(PICTURE.data, "image/png", name="same.png"),
+        FileContent(url=url),
+        FileContent(url=url, name="again.png"),
+        FileContent(file_id="f-1", mime_type="image/png", provider="anthropic"),
+    ]
+    agent = Agent(ScriptedLLM(["Ok."], images=False), describe_images=eyes)
+    with Conversation(agent) as conversation:
+        conversation.send_message([PICTURE, *files])
+        state = conversation.run()
+        shown = [event.text for event in state.events if isinstance(event, ev.MessageAdded)]
+        assert len(eyes.requests) == 2, "the same bytes and the same address are described once"
+        assert any(
+            f"[picture: image/png, {url}] (number 3 in a message) shows" in one for one in shown
+        )
+        assert conversation.replay(agent).same
+    agent = Agent(
+        ScriptedLLM(["Ok."], images=False),
+        describe_images=LLM("groq/eyes", base_url="http://localhost:1/v1", images=True),
+    )
+    with Conversation(agent) as conversation:
+        conversation.send_message([files[-1]])
+        [note] = [one for one in conversation.run().events if isinstance(one, ev.NoteRecorded)]
+    assert note.text.endswith("was not described: only anthropic has this file.")
 
 
 def test_more_pictures_than_anybody_means_are_not_all_described() -> None:

@@ -335,8 +335,8 @@ def test_files_go_in_by_bytes_address_and_id() -> None:
             "source": {"type": "text", "media_type": "text/plain", "data": "a,b\n"},
             "title": "d.csv",
         },
-        text("[text/plain bad.txt, not shown]"),
-        text("[video/mp4 v.mp4, not shown]"),
+        text("[text/plain bad.txt, 2 bytes: this model's API takes no such file]"),
+        text("[video/mp4 v.mp4, 1 bytes: this model's API takes no such file]"),
     ]
     assert sent.headers["anthropic-beta"] == "other-2026,files-api-2025-04-14"
     assert other.headers["anthropic-beta"] == "other-2026"

@@ -122,8 +122,8 @@ def test_pictures_and_documents_are_sent_as_blocks_and_the_rest_as_text() -> Non
     assert json.loads(wire.user(content))["content"] == [
         PNG_BLOCK,
         {"type": "image", "source": {**PNG_BLOCK["source"], "media_type": "image/jpeg"}},
-        text("[image/svg+xml, 9 bytes, not shown]"),
-        text("[audio/mpeg, 1 bytes, not shown]"),
+        text("[image/svg+xml, 9 bytes: this model's API takes no such file]"),
+        text("[audio/mpeg, 1 bytes: this model's API takes no such file]"),
         text("[a: file:///a]"),
         text("inside"),
         {
@@ -131,7 +131,7 @@ def test_pictures_and_documents_are_sent_as_blocks_and_the_rest_as_text() -> Non
             "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
         },
         PNG_BLOCK,
-        text("[resource x:y, not shown]"),
+        text("[application/zip x:y, 3 bytes: this model's API takes no such file]"),
     ]
 
 
@@ -225,7 +225,10 @@ def test_a_call_without_a_providers_id_has_ours() -> None:
             ToolResult((TextContent("a"), TextContent(" "), ImageContent(PNG), TextContent("b"))),
             {"content": [text("a"), PNG_BLOCK, text("b")]},
         ),
-        (ToolResult((AudioContent(b"abc"),)), {"content": "[audio/wav, 3 bytes, not shown]"}),
+        (
+            ToolResult((AudioContent(b"abc"),)),
+            {"content": "[audio/wav, 3 bytes: this model's API takes no such file]"},
+        ),
     ],
 )
 def test_a_result_is_said_in_text_and_pictures(

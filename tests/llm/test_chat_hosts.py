@@ -900,7 +900,7 @@ def test_files_are_sent_as_each_host_takes_them(
     kind, value = part
     assert found["type"] == kind
     if value is None:
-        assert "not shown" in found["text"]
+        assert "takes no such file" in found["text"]
     else:
         assert found[kind] == value
 
@@ -923,7 +923,7 @@ def test_files_of_a_result_follow_in_a_user_message() -> None:
         assert tool["content"].splitlines() == [
             "(application/pdf, shown below)",
             "(image/png, shown below)",
-            "[video/mp4 , not shown]",
+            "[video/mp4, 1 bytes: this model's API takes no such file]",
             "(text/plain, shown below)",
         ]
         kinds = [part["type"] for part in user["content"]]

@@ -178,7 +178,9 @@ def test_a_user_message_is_parts() -> None:
                 },
                 {"text": "[a: file:///a]"},
                 {"inlineData": {"mimeType": "application/pdf", "data": "cGRm"}},
-                {"text": "[resource file:///a.zip, not shown]"},
+                {
+                    "text": "[application/zip file:///a.zip, 3 bytes: this model's API takes no such file]"
+                },
                 {"text": "in it"},
             ],
         }

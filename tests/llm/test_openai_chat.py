@@ -150,7 +150,10 @@ def test_an_invalid_call_is_echoed_as_json_that_every_server_takes() -> None:
         (ToolResult(is_error=True), "Error: the tool failed without a message."),
         (ToolResult(is_error=True, error=ErrorInfo("timeout", "took 5 s")), "Error: took 5 s"),
         (ToolResult((ImageContent(PNG), ImageContent(PNG))), "(2 images, shown below)"),
-        (ToolResult((AudioContent(b"abc"),)), "[audio/wav, 3 bytes, not shown]"),
+        (
+            ToolResult((AudioContent(b"abc"),)),
+            "[audio/wav, 3 bytes: this model's API takes no such file]",
+        ),
     ],
 )
 def test_a_result_is_said_in_text(result: ToolResult, expected: str) -> None:
@@ -1077,7 +1080,10 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
             "type": "file",
             "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"},
         },
-        {"type": "text", "text": "[resource file:///a.zip, not shown]"},
+        {
+            "type": "text",
+            "text": "[application/zip file:///a.zip, 3 bytes: this model's API takes no such file]",
+        },
     ]
     tool, shown = json.loads(
         b"["
@@ -1086,7 +1092,10 @@ def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
         )
         + b"]"
     )
-    assert tool["content"] == "(image/png, shown below)\n[resource file:///d/a.pdf, not shown]"
+    assert (
+        tool["content"]
+        == "(image/png, shown below)\n[application/pdf file:///d/a.pdf, 3 bytes: this model's API takes no such file]"
+    )
     assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
 
 

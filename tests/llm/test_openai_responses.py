@@ -210,7 +210,10 @@ def test_pictures_and_pdf_files_are_sent_as_parts_and_the_rest_as_text() -> None
             "image_url": "data:image/png;base64,iVBORyBmYWtl",
             "detail": "auto",
         },
-        {"type": "input_text", "text": "[audio/mpeg, 1 bytes, not shown]"},
+        {
+            "type": "input_text",
+            "text": "[audio/mpeg, 1 bytes: this model's API takes no such file]",
+        },
         {"type": "input_text", "text": "[a: file:///a]"},
         {"type": "input_text", "text": "inside"},
         {
@@ -219,7 +222,10 @@ def test_pictures_and_pdf_files_are_sent_as_parts_and_the_rest_as_text() -> None
             "file_data": "data:application/pdf;base64,UERG",
         },
         {"type": "input_image", "image_url": "data:image/gif;base64,R0lG", "detail": "auto"},
-        {"type": "input_text", "text": "[resource x:w, not shown]"},
+        {
+            "type": "input_text",
+            "text": "[application/zip x:w, 3 bytes: this model's API takes no such file]",
+        },
     ]
 
 
@@ -277,7 +283,10 @@ def test_an_id_that_the_api_takes_stays(id: str) -> None:
         (ToolResult((TextContent("a"), TextContent("b"))), "a\nb"),
         (ToolResult((TextContent("broke"),), is_error=True), "broke"),
         (ToolResult(is_error=True, error=ErrorInfo("timeout", "took 5 s")), "Error: took 5 s"),
-        (ToolResult((AudioContent(b"abc"),)), "[audio/wav, 3 bytes, not shown]"),
+        (
+            ToolResult((AudioContent(b"abc"),)),
+            "[audio/wav, 3 bytes: this model's API takes no such file]",
+        ),
         (ToolResult((TextContent("a"), EmbeddedResource({"text": "b"}))), "a\nb"),
         (
             ToolResult((TextContent("a"), ImageContent(PNG))),

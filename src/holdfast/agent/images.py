@@ -18,8 +18,9 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
 from holdfast.agent.arguments import is_model, wrong
-from holdfast.content import Content, ImageContent, Message, TextContent, Usage
+from holdfast.content import Content, FileContent, ImageContent, Message, TextContent, Usage
 from holdfast.errors import ConfigurationError
+from holdfast.llm import files
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import Model
 from holdfast.llm.vision import picture, placeholder, sees
@@ -47,7 +48,7 @@ _MAX_REMEMBERED = 256  # descriptions that an agent caches for all of its conver
 class _Picture(msgspec.Struct, frozen=True):
     """A picture and the place of its first occurrence."""
 
-    block: ImageContent
+    block: ImageContent | FileContent
     digest: str
     where: str
 
@@ -60,11 +61,11 @@ class _Picture(msgspec.Struct, frozen=True):
 class Describer:
     """A contributor that adds a description of each new picture for a model without image input.
 
-    `llm` writes the descriptions. Pictures are identified by their content: each is described
-    once in a conversation, and all conversations of an agent share the descriptions. Several
-    pictures are described at the same time. A picture whose description fails keeps its
-    placeholder, and a `NoteRecorded` has the reason. Thread-safe. Raises `ConfigurationError` for
-    an `llm` without image input.
+    `llm` writes the descriptions. Pictures are identified by their content, or by their URL or
+    id: each is described once in a conversation, and all conversations of an agent share the
+    descriptions. Several pictures are described at the same time. A picture whose description fails
+    keeps its placeholder, and a `NoteRecorded` has the reason. Thread-safe. Raises
+    `ConfigurationError` for an `llm` without image input.
     """
 
     def __init__(self, llm: Model) -> None:
@@ -90,10 +91,14 @@ class Describer:
         asked: list[_Picture] = []
         for one in found:
             known, size = self._remembered(one.digest), len(one.block.data)
+            foreign = not files.can_receive(self.llm, one.block)
             if known is not None:
                 added.append(_described(one, known, Completion(model="")))
             elif size > MAX_PICTURE_BYTES:
                 why = f"it has {size:,} bytes, and at most {MAX_PICTURE_BYTES:,} are sent"
+                added.append(_failure(one, why))
+            elif foreign:
+                why = f"only {getattr(one.block, 'provider', '')} has this file"
                 added.append(_failure(one, why))
             elif len(asked) >= MAX_PICTURES:
                 why = f"it is beyond the first {MAX_PICTURES} that came before one model call"
@@ -164,7 +169,14 @@ def _pictures(situation: Situation) -> list[_Picture]:
                 continue
             number += 1
             where = f"(number {number} {whose})" if number > 1 else f"({whose})"
-            one = _Picture(image, sha256(image.data).hexdigest(), where)
+            one = _Picture(image, sha256(_identity(image)).hexdigest(), where)
             if one.about not in situation.abouts:
                 found.setdefault(one.digest, one)
     return list(found.values())
+
+
+def _identity(image: ImageContent | FileContent) -> bytes:
+    """Return the bytes by which a picture is known: its data, or its address or id."""
+    if image.data or isinstance(image, ImageContent):
+        return image.data
+    return f"{image.provider} {image.url} {image.file_id}".encode()

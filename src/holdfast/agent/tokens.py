@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from binascii import Error, a2b_base64
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +15,14 @@ from holdfast.content import (
     AudioContent,
     Content,
     EmbeddedResource,
+    FileContent,
     ImageContent,
     TextContent,
     ToolCall,
     ToolResult,
 )
 from holdfast.llm.vision import pixels
+from holdfast.llm.wires.content_parts import is_text_type
 
 # Bytes per token before any count is known: English and code have 3.5 to 4.5 with today's
 # tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about one
@@ -27,6 +31,11 @@ _BYTES_PER_TOKEN = 4
 _MESSAGE_TOKENS = 4  # tokens around a message or a call: role, id, JSON syntax
 # Tokens of a picture of unknown size: Anthropic's count for the largest that it accepts unscaled.
 _PICTURE_TOKENS = 1600
+# Tokens of a page of a PDF: 1,500 to 3,000 of text and a picture at Anthropic, 258 at Gemini.
+_PAGE_TOKENS = 2000
+_PAGES = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")  # page objects that are not compressed
+# Tokens of a file by URL or id, by its kind: ten pages, a minute of sound, a minute of video.
+_UNKNOWN_TOKENS = {"document": 10 * _PAGE_TOKENS, "audio": 32 * 60, "video": 300 * 60}
 _TRIM_NOTE_TOKENS = 45  # tokens of the note beneath a trimmed result
 
 # Bounds of the ratio of counted to estimated tokens. Without them a proxy that reports one token
@@ -53,12 +62,58 @@ def blocks(content: Iterable[Content]) -> int:
         elif type(block) is ImageContent:
             found += picture(block.data)
         elif type(block) is AudioContent:
-            found += len(block.data) // 500 + 1  # 32 tokens for a second of 16 KB/s (Gemini)
+            found += _sound(len(block.data))
+        elif type(block) is FileContent:
+            found += file(block)
         elif type(block) is EmbeddedResource:
-            found += sum(text(value) for value in block.resource.values() if isinstance(value, str))
+            found += _resource(block.resource)
         else:
             found += 40
     return found
+
+
+def _sound(size: int) -> int:
+    return size // 500 + 1  # 32 tokens for a second of 16 KB/s (Gemini)
+
+
+def file(block: FileContent) -> int:
+    """Return the estimated tokens of a file. Without its bytes, a document counts as ten pages and
+    sound or video as a minute."""
+    if block.kind == "image":
+        return picture(block.data)
+    if not block.data:
+        return _UNKNOWN_TOKENS[block.kind]
+    return _bytes(block.mime_type, block.data)
+
+
+def _resource(resource: Mapping[str, Any]) -> int:
+    kind, blob = str(resource.get("mimeType") or ""), resource.get("blob")
+    texts = [value for key, value in resource.items() if key != "blob" and isinstance(value, str)]
+    found = sum(map(text, texts))
+    if isinstance(blob, str):
+        try:
+            found += _bytes(kind, a2b_base64(blob))
+        except (Error, ValueError):
+            found += 40  # a note replaces what cannot be read
+    return found
+
+
+def _bytes(mime_type: str, data: bytes) -> int:
+    """Return the estimated tokens of a file by its bytes."""
+    kind = mime_type.partition(";")[0].strip().lower()
+    family = kind.partition("/")[0]
+    if family == "image":
+        return picture(data)
+    if family == "audio":
+        return _sound(len(data))
+    if family == "video":
+        return len(data) // 1000 + 1  # 300 tokens for a second of 300 KB/s (Gemini)
+    if kind == "application/pdf":
+        pages = len(_PAGES.findall(data))
+        return max(1, pages or len(data) // 50_000) * _PAGE_TOKENS
+    size = len(data) // _BYTES_PER_TOKEN + 1
+    # Of another kind, such as a ZIP file, many models are sent only a note.
+    return size if is_text_type(kind) else min(size, _UNKNOWN_TOKENS["document"])
 
 
 def picture(data: bytes) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from holdfast.content import Usage
-from holdfast.errors import LLMError
+from holdfast.errors import ConfigurationError, LLMError
 from holdfast.llm import prices
 from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.model import ToolLike
@@ -63,6 +63,27 @@ class BaseModel:
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer."""
         raise NotImplementedError
+
+    def count_tokens(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: AgentConfigured | None = None,
+    ) -> int:
+        """Return the input tokens of the request that `completion` would send with these
+        arguments, as the provider counts them.
+
+        Sends one request to the provider, which costs nothing at Anthropic, Google and OpenAI.
+        Raises `ConfigurationError` if the API has no such request, as Chat Completions does not,
+        and otherwise the errors of `completion`.
+        """
+        return self.count(CompletionCall(as_transcript(messages), tools, system, head))
+
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call."""
+        raise ConfigurationError(f"count_tokens: {type(self).__name__} cannot count tokens.")
 
 
 class FrozenModel(BaseModel):

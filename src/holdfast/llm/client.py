@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,7 +21,8 @@ from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
-from holdfast.llm.request import ModelRequest, RequestTarget
+from holdfast.llm.request import ModelRequest, RequestTarget, make_request
+from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.wires.protocol import Wire
     from holdfast.tools.context import Cancellation
+
+T = TypeVar("T")
 
 # Media types of JSON that comes in pieces (NDJSON and its relatives).
 _STREAMED_JSON = re.compile(r"nd-?json|json-?l|json-?seq|stream", re.IGNORECASE)
@@ -43,6 +46,17 @@ _COMPACTION_FIELDS = (
 )
 
 NO_KEY = "No api_key was given, and none is read from the environment."
+
+
+class _Post(NamedTuple):
+    """One request to an endpoint. `url` is for messages."""
+
+    path: str
+    url: str
+    body: bytes
+    headers: str
+    cancelled: Cancellation | None
+    deadline: float | None
 
 
 class LLM(ProviderModel):
@@ -180,7 +194,7 @@ class LLM(ProviderModel):
 
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
             if self._arguments["background"] and not begun:
-                fail = partial(self._failure, endpoint)
+                fail = partial(self._failure, endpoint, endpoint.url)
                 begun.append(
                     BackgroundAnswer(endpoint, fail, request.hash, call.cancelled, deadline)
                 )
@@ -224,25 +238,13 @@ class LLM(ProviderModel):
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
             fields = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
             body = {name: fields[name] for name in _COMPACTION_FIELDS if name in fields}
-            response = endpoint.pool.post(
-                f"{path}/compact{mark}{query}",
-                msgspec.json.encode(body),
-                endpoint.headers,
-                cancelled=cancelled,
-                deadline=deadline,
+            post = _Post(
+                *(f"{path}/compact{mark}{query}", f"{endpoint.url}/compact"),
+                *(msgspec.json.encode(body), endpoint.headers, cancelled, deadline),
             )
-            try:
-                if response.status != 200:
-                    raise self._failure(endpoint, response)
-                answer = endpoint.wire.parse(response.read())
-                response.record_outcome(None)
-                return answer
-            except errors.LLMError as error:
-                response.record_outcome(error)
-                self._scrub(error)
-                raise
-            finally:
-                response.close()
+            return self._exchange(
+                endpoint, post, lambda response: endpoint.wire.parse(response.read())
+            )
 
         host, retries = self._parameters["host"], self._arguments["max_retries"]
         return self._answer(call, self._target(endpoint, call), attempt, host, retries, deadline)
@@ -262,6 +264,27 @@ class LLM(ProviderModel):
                 key = f"{key} at {own['host']}"
         return RequestTarget(endpoint.wire, self._address.model, parameters, key)
 
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call, as the provider counts them."""
+        # Loaded late: few programs count tokens.
+        from holdfast.llm.wires import token_counts
+
+        endpoint = self._endpoint or self._open()
+        seconds: float | None = self._arguments["deadline"]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        request = make_request(self._target(endpoint, call), call)
+        name, model = endpoint.wire.name, self._address.model
+        path, body = token_counts.count_request(name, model, self._parameters["host"], request.body)
+        headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
+        post = _Post(*endpoint.at(path), body, headers, None, deadline)
+        return retrying(
+            lambda: self._exchange(
+                endpoint, post, lambda response: token_counts.read_count(response.read())
+            ),
+            max_retries=self._arguments["max_retries"],
+            deadline=deadline,
+        )
+
     def _attempt(
         self,
         endpoint: ModelEndpoint,
@@ -271,53 +294,76 @@ class LLM(ProviderModel):
         deadline: float | None,
         background: BackgroundAnswer | None = None,
     ) -> Completion:
-        if call.cancelled:
+        wire = answer_reader(endpoint.wire, bool(request.tools))
+        if background is not None and not call.cancelled:
+            try:
+                return background.ask(wire, request.body, deltas, self.stream)
+            except errors.LLMError as error:
+                self._explain(error, endpoint.url)
+                raise
+
+        def read(response: HttpExchange) -> Completion:
+            if self.stream and not _is_whole_json(response.headers.get("content-type", "")):
+                return read_stream(wire, response, deltas)
+            answer = wire.parse(response.read())
+            if self.stream and answer.text:
+                # The server did not stream, but the listener still gets the text.
+                deltas(Delta("text", answer.text))
+            return answer
+
+        headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
+        path, url = endpoint.path, endpoint.url
+        post = _Post(path, url, request.body, headers, call.cancelled, deadline)
+        return self._exchange(endpoint, post, read)
+
+    def _exchange(
+        self, endpoint: ModelEndpoint, post: _Post, read: Callable[[HttpExchange], T]
+    ) -> T:
+        """Send one request and read its answer. Raises errors without secrets."""
+        if post.cancelled:
             raise errors.Cancelled("The model call was cancelled.")
         response: HttpExchange | None = None
-        wire = answer_reader(endpoint.wire, bool(request.tools))
         try:
-            if background is not None:
-                return background.ask(wire, request.body, deltas, self.stream)
             response = endpoint.pool.post(
-                endpoint.path,
-                request.body,
-                endpoint.upload_headers if request.transcript.uploads else endpoint.headers,
-                cancelled=call.cancelled,
+                post.path,
+                post.body,
+                post.headers,
+                cancelled=post.cancelled,
                 stream=True,
-                deadline=deadline,
+                deadline=post.deadline,
             )
             if response.status != 200:
-                raise self._failure(endpoint, response)
-            if self.stream and not _is_whole_json(response.headers.get("content-type", "")):
-                answer = read_stream(wire, response, deltas)
-            else:
-                answer = wire.parse(response.read())
-                if self.stream and answer.text:
-                    # The server did not stream, but the listener still gets the text.
-                    deltas(Delta("text", answer.text))
+                raise self._failure(endpoint, post.url, response)
+            answer = read(response)
             response.record_outcome(None)
             return answer
         except errors.LLMError as error:
             if response is not None:
                 response.record_outcome(error)
-            if isinstance(error, errors.AuthenticationError):
-                if not secrets.credentials_of(self._arguments):
-                    end = "" if str(error).endswith((".", "!", "?")) else "."
-                    error.args = (f"{error}{end} {NO_KEY}",)
-            elif (
-                type(error) is errors.BadResponse
-                and not (error.status or error.code)  # an error of the provider's own
-                and endpoint.url not in str(error)
-            ):
-                hint = f"It came from {endpoint.url}: is that the API's address (base_url)?"
-                error.args = (f"{error} {hint}",)
-            self._scrub(error)
+            self._explain(error, post.url)
             raise
         finally:
             if response is not None:
                 response.close()
 
-    def _failure(self, endpoint: ModelEndpoint, response: HttpExchange) -> errors.LLMError:
+    def _explain(self, error: errors.LLMError, url: str) -> None:
+        """Add a hint to an error that a wrong key or address explains, and remove secrets."""
+        if isinstance(error, errors.AuthenticationError):
+            if not secrets.credentials_of(self._arguments):
+                end = "" if str(error).endswith((".", "!", "?")) else "."
+                error.args = (f"{error}{end} {NO_KEY}",)
+        elif (
+            type(error) is errors.BadResponse
+            and not (error.status or error.code)  # an error of the provider's own
+            and url not in str(error)
+        ):
+            hint = f"It came from {url}: is that the API's address (base_url)?"
+            error.args = (f"{error} {hint}",)
+        self._scrub(error)
+
+    def _failure(
+        self, endpoint: ModelEndpoint, url: str, response: HttpExchange
+    ) -> errors.LLMError:
         try:
             body = response.read()
         except (errors.LLMConnectionError, errors.LLMTimeout):  # the status suffices for an error
@@ -328,7 +374,7 @@ class LLM(ProviderModel):
         }
         body = secrets.redact_bytes(body, self._secrets)
         model = self._address.model
-        return endpoint.wire.error(response.status, headers, body, endpoint.url, model)
+        return endpoint.wire.error(response.status, headers, body, url, model)
 
     def _scrub(self, error: errors.LLMError) -> None:
         """Remove secrets from an error, because some servers repeat the key that they refuse.

@@ -101,6 +101,15 @@ class _Composite(FrozenModel):
         for model in self.models.values():
             model.close()
 
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call, as the first model's provider counts them."""
+        name, model = next(iter(self.models.items()))
+        head = None if call.head is None else routed(call.head, name, call.transcript)
+        count_tokens: Any = getattr(model, "count_tokens", None)
+        if not callable(count_tokens):
+            raise errors.ConfigurationError(f"count_tokens: {name} cannot count tokens.")
+        return cast(int, count_tokens(call.transcript, call.tools, system=call.system, head=head))
+
     def _ask(self, name: str, call: CompletionCall) -> Completion:
         head = None if call.head is None else routed(call.head, name, call.transcript)
         model = self.models[name]

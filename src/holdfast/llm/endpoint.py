@@ -20,7 +20,7 @@ class ModelEndpoint:
     """The parts that all requests of one LLM share: wire, connection pool, path and header
     lines."""
 
-    __slots__ = ("headers", "key", "path", "pool", "upload_headers", "url", "wire")
+    __slots__ = ("_base", "headers", "key", "path", "pool", "upload_headers", "url", "wire")
 
     wire: Wire
     pool: Transport
@@ -29,11 +29,8 @@ class ModelEndpoint:
         base_url, model = address.base_url, address.model
         self.wire = wire
         self.key = f"{self.wire.name} {model}"
-        parts = urlsplit(base_url)
-        path, _, query = self.wire.path(model, arguments["stream"]).partition("?")
-        query = "&".join(part for part in (query, parts.query) if part)
-        self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
+        self._base = parts = urlsplit(base_url)
+        self.path, self.url = self.at(self.wire.path(model, arguments["stream"]))
         wire_headers = self.wire.headers(arguments["api_key"])
         # Azure takes keys in a header of its own. Entra tokens (JWTs, which begin with "eyJ") stay
         # Bearer tokens.
@@ -66,6 +63,15 @@ class ModelEndpoint:
             proxy=arguments["proxy"],
             ssl_context=arguments["ssl_context"],
         )
+
+    def at(self, path: str) -> tuple[str, str]:
+        """Return a wire's path from the server's root, with the query of both, and its URL without
+        a query."""
+        base = self._base
+        path, _, query = path.partition("?")
+        query = "&".join(part for part in (query, base.query) if part)
+        full = base.path + path
+        return f"{full}?{query}" if query else full, f"{base.scheme}://{base.netloc}{full}"
 
 
 def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Completion:

@@ -18,7 +18,7 @@ from holdfast import errors
 from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.info import model_info
-from holdfast.llm.request import RequestTarget
+from holdfast.llm.request import RequestTarget, make_request
 from holdfast.llm.secrets import credentials, redact, worth_hiding
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import openai_chat
@@ -99,16 +99,10 @@ class LiteLLM(ProviderModel):
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer, as `LLM` does."""
         litellm = _package()
-        if call.head is not None and call.head.model == self.model:
-            parameters = call.head.parameters
-        else:
-            own = self.parameters()
-            parameters = with_vision(self, own) if call.transcript.pictures else own
-        target = RequestTarget(openai_chat, self.model, parameters, f"litellm {self.model}")
         limits = {"timeout": self._timeout, "num_retries": 0, "max_retries": 0}
         return self._answer(
             call,
-            target,
+            self._target(call),
             lambda request, deltas: self._attempt(
                 litellm,
                 {**msgspec.json.decode(request.body), **self._settings, **limits},
@@ -118,6 +112,26 @@ class LiteLLM(ProviderModel):
             HOST,
             self._max_retries,
         )
+
+    def _target(self, call: CompletionCall) -> RequestTarget:
+        if call.head is not None and call.head.model == self.model:
+            parameters = call.head.parameters
+        else:
+            own = self.parameters()
+            parameters = with_vision(self, own) if call.transcript.pictures else own
+        return RequestTarget(openai_chat, self.model, parameters, f"litellm {self.model}")
+
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call by `litellm.token_counter`, which sends no request."""
+        body = msgspec.json.decode(make_request(self._target(call), call).body)
+        try:
+            return int(
+                _package().token_counter(
+                    model=self.model, messages=body["messages"], tools=body.get("tools")
+                )
+            )
+        except Exception as error:
+            raise self._failure(error) from None
 
     def _attempt(
         self,

@@ -136,6 +136,10 @@ class RecordedLLM(BaseModel):
         """Return one answer, as `LLM` does. A replayed answer takes no time."""
         return self._llm.complete(call)
 
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call, as `LLM` does."""
+        return self._llm.count(call)
+
     def __repr__(self) -> str:
         return f"RecordedLLM({self._llm!r}, {str(self.path)!r}, mode={self.mode!r})"
 

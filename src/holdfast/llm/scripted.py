@@ -113,9 +113,7 @@ class ScriptedLLM(BaseModel):
     def complete(self, call: CompletionCall) -> Completion:
         """Return the script's next answer."""
         started = time.monotonic()
-        parameters = self.parameters() if call.head is None else call.head.parameters
-        target = RequestTarget(openai_chat, self.model, parameters, f"scripted {self.model}")
-        built = make_request(target, call)
+        built = self._request(call)
         with self._lock:
             request = ScriptedRequest(len(self.requests), built)
             self.requests.append(request)
@@ -140,9 +138,18 @@ class ScriptedLLM(BaseModel):
             _stream(completion, call.on_delta)
         if not completion.usage.input_tokens:
             written = completion.text + "".join([call.raw_arguments for call in completion.calls])
-            usage = Usage(len(built.body) // 4, len(written) // 4 + 1)
+            usage = Usage(_tokens(built), len(written) // 4 + 1)
             completion = msgspec.structs.replace(completion, usage=usage)
         return built.with_canonical_names(completion, duration=time.monotonic() - started)
+
+    def _request(self, call: CompletionCall) -> ModelRequest:
+        parameters = self.parameters() if call.head is None else call.head.parameters
+        target = RequestTarget(openai_chat, self.model, parameters, f"scripted {self.model}")
+        return make_request(target, call)
+
+    def count(self, call: CompletionCall) -> int:
+        """Return the input tokens of a call: one for every four bytes of its request."""
+        return _tokens(self._request(call))
 
     def _completion(self, answer: Any, position: int) -> Completion:
         if isinstance(answer, BaseException) or (
@@ -197,6 +204,10 @@ class ScriptedLLM(BaseModel):
 
     def __repr__(self) -> str:
         return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"
+
+
+def _tokens(request: ModelRequest) -> int:
+    return len(request.body) // 4
 
 
 def _stream(completion: Completion, on_delta: OnDelta) -> None:

@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 from zlib import crc32
@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.content import (
+    Content,
     ContentLike,
     FileContent,
     Message,
@@ -23,9 +24,10 @@ from holdfast.content import (
 from holdfast.errors import ConfigurationError
 from holdfast.events import AssistantReplied
 from holdfast.events import MessageAdded as MessageEvent
+from holdfast.llm import files
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.providers import maker
-from holdfast.llm.vision import has_picture, hide_pictures
+from holdfast.llm.vision import has_picture, hide_pictures, picture, placeholder
 from holdfast.llm.wires.calls import wire_id
 from holdfast.llm.wires.protocol import Calls, Names, Wire
 
@@ -53,12 +55,14 @@ class Recipient:
     """
 
     __slots__ = (
-        *("family", "key", "maker", "model", "only_host", "replaces_history", "sees", "wire"),
+        *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
+        "wire",
     )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
         self.wire = wire
         self.model = model
+        self.host = host
         self.sees = sees
         self.maker = maker(model)
         self.only_host = host if wire.bound else ""
@@ -68,6 +72,11 @@ class Recipient:
         self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
             wire, "replaces_history", None
         )
+
+    @property
+    def providers(self) -> frozenset[str]:
+        """The names of the model's provider, which decide about files of one provider."""
+        return files.providers_of(self.model, self.host, self.wire.name)
 
     def may_receive_native(self, item: Answer) -> bool:
         """Return True if the native form of an answer may be sent here. An unknown maker or host
@@ -86,6 +95,7 @@ class _Encoding:
     def __init__(self) -> None:
         self.fragments: list[bytes] = []
         self.encoded = 0  # number of items encoded
+        self.answered = 0  # number of fragments up to the last answer
         self.batch: list[CallResult] = []  # results since the last assistant item
         self.unanswered = 0  # number of that item's calls without a result
         self.is_partial = False  # True if more results may join the batch of the last fragment
@@ -101,7 +111,7 @@ class _Encoding:
         wire = to.wire
         if isinstance(item, tuple):
             call, result = item
-            result = result if to.sees else hide_pictures(result)
+            result = _receivable(result, to)
             self.batch.append((self._sent_call(call), result))
             self.unanswered -= 1
             if self.unanswered <= 0:
@@ -120,9 +130,9 @@ class _Encoding:
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             text = item.text or item.refusal
             self._add_answer(text, item.calls, native, verbatim, to, names)
+            self.answered = len(self.fragments)
             return
-        if not to.sees:
-            item = hide_pictures(item)
+        item = _receivable(item, to)
         if isinstance(item, Message) and item.role == "assistant":
             self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
         elif isinstance(item, Message) and item.role == "system":
@@ -213,6 +223,27 @@ class _Encoding:
         return self.hash.digest()
 
 
+MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
+
+
+def _receivable(message: MessageT, to: Recipient) -> MessageT:
+    """Return a message or a result with texts in place of the files that this model cannot
+    receive."""
+    if files.is_bound(message.content):
+        message = files.hide_foreign(message, to.providers)
+    return message if to.sees else hide_pictures(message)
+
+
+def _omissions(block: Content, to: Recipient) -> Iterator[tuple[str, str]]:
+    """Yield the texts that may replace a block, each with a note for the caller."""
+    if not to.sees and (image := picture(block)) is not None:
+        text = placeholder(image)
+        yield text, f"{text[1:-1]}: the model accepts no pictures"
+    for text in (files.left_out(block), files.foreign(block) if files.is_bound((block,)) else ""):
+        if text:
+            yield text, text[1:-1]
+
+
 class Transcript:
     """An append-only list of user messages, model answers, and tool results.
 
@@ -225,8 +256,8 @@ class Transcript:
     """
 
     __slots__ = (
-        *("_cached_values", "_calls", "_container_answer", "_encodings", "_items", "_lock"),
-        *("last_answer", "uploads"),
+        *("_bound", "_cached_values", "_calls", "_container_answer", "_encodings", "_items"),
+        *("_lock", "last_answer", "uploads"),
     )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
@@ -236,6 +267,7 @@ class Transcript:
         self._encodings: dict[object, _Encoding] = {}
         self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
+        self._bound = False  # True if an item has a file of one provider
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
         self._container_answer: Answer | None = None  # the last one with a container
@@ -291,9 +323,13 @@ class Transcript:
             self.last_answer = item
             if item.container:
                 self._container_answer = item
-        elif not self.uploads:
+        else:
             content = item[1].content if isinstance(item, tuple) else item.content
-            self.uploads = any(type(block) is FileContent and block.file_id for block in content)
+            if any(type(block) is FileContent for block in content):
+                self._bound = self._bound or files.is_bound(content)
+                self.uploads = self.uploads or any(
+                    type(block) is FileContent and block.file_id for block in content
+                )
         self._items.append(item)
 
     def say(self, content: ContentLike) -> None:
@@ -326,9 +362,10 @@ class Transcript:
         replaces pictures. The list belongs to the transcript and grows; do not change it.
         """
         with self._lock:
-            encoding = self._encodings.get(to.key)
+            key = self._key(to)
+            encoding = self._encodings.get(key)
             if encoding is None:
-                encoding = self._encodings[to.key] = _Encoding()
+                encoding = self._encodings[key] = _Encoding()
             end = len(self._items)
             if encoding.encoded < end:
                 encoding.drop_partial()
@@ -344,19 +381,31 @@ class Transcript:
         """Return the messages of `encode` for a model at a host."""
         return self.encode(Recipient(wire, model, host, sees), names, False)[0]
 
-    def notes(self, to: Recipient) -> tuple[str, ...]:
-        """Return notes on the parts of earlier answers that a request to this recipient leaves out.
+    def _key(self, to: Recipient) -> object:
+        """Return the key of the encoding for a recipient. Only files of one provider distinguish
+        recipients by their provider."""
+        return (to.key, to.providers) if self._bound else to.key
 
-        These are native forms of other models (signed reasoning, encrypted items), which only
-        their own provider can read. Texts, calls and results are kept. The notes are returned
-        only for the first request after an answer of another model.
+    def notes(self, to: Recipient) -> tuple[str, ...]:
+        """Return notes on the parts that a request to this recipient leaves out:
+
+        - Native forms of other models (signed reasoning, encrypted items), which only their own
+          provider can read. Texts, calls and results are kept. These notes are returned only for
+          the first request after an answer of another model.
+        - Files and pictures that the model cannot receive, of the items since the last answer; of
+          all items if another server gave that answer.
         """
-        encoding = self._encodings.get(to.key)
-        if encoding is None or not encoding.left_out:
+        encoding = self._encodings.get(self._key(to))
+        if encoding is None:
             return ()
         answers = (item for item in reversed(self._items) if isinstance(item, Answer))
         last = next(answers, None)
-        if last is None or to.may_receive_native(last):
+        return (*self._native_notes(to, encoding, last), *self._file_notes(to, encoding, last))
+
+    def _native_notes(
+        self, to: Recipient, encoding: _Encoding, last: Answer | None
+    ) -> tuple[str, ...]:
+        if not encoding.left_out or last is None or to.may_receive_native(last):
             return ()
         destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
         return tuple(
@@ -365,6 +414,27 @@ class Transcript:
             " encrypted reasoning)."
             for model_name, count in encoding.left_out.items()
         )
+
+    def _file_notes(
+        self, to: Recipient, encoding: _Encoding, last: Answer | None
+    ) -> tuple[str, ...]:
+        all_items = last is None or (last.wire, last.host) != (to.wire.name, to.host)
+        found: dict[str, None] = {}
+        fragments = encoding.fragments[0 if all_items else encoding.answered :]
+        for item in reversed(self._items[: encoding.encoded]):
+            if isinstance(item, Answer):
+                if all_items:
+                    continue
+                break
+            for block in (item[1] if isinstance(item, tuple) else item).content:
+                if type(block) is TextContent:
+                    continue
+                for text, note in _omissions(block, to):
+                    # A wire may still have encoded the file: the request itself decides.
+                    quoted = msgspec.json.encode(text)[1:-1]
+                    if any(quoted in fragment for fragment in fragments):
+                        found[f"Left out: {note}."] = None
+        return tuple(reversed(found))
 
     def cached(self, key: str, source: object, make: Callable[[], T]) -> T:
         """Return `make()`, cached under `key` while the same `source` object is passed."""

@@ -12,12 +12,14 @@ import msgspec
 from holdfast.content import (
     Content,
     EmbeddedResource,
+    FileContent,
     ImageContent,
     Message,
     TextContent,
     ToolResult,
 )
 from holdfast.events import MessageAdded as MessageEvent
+from holdfast.llm.files import byte_count, one_line
 
 IMAGES_PARAMETER = "images"  # the parameter that is False for a model without vision
 
@@ -78,17 +80,21 @@ def _webp(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def picture(block: Content) -> ImageContent | None:
-    """Return a block as a picture if it is an image or a resource with an image's bytes; else
-    None."""
-    if isinstance(block, ImageContent) or not _is_picture(block):
-        return block if isinstance(block, ImageContent) else None
-    resource = cast(EmbeddedResource, block).resource
-    try:
-        data = a2b_base64(resource["blob"])
-    except (Error, ValueError):
-        data = b""
-    return ImageContent(data, resource["mimeType"])
+def picture(block: Content) -> ImageContent | FileContent | None:
+    """Return a block as a picture; None for any other block. A file with bytes and a resource
+    become an `ImageContent`; a `FileContent` stands for a picture by URL or id."""
+    if not _is_picture(block):
+        return None
+    if isinstance(block, EmbeddedResource):
+        resource = block.resource
+        try:
+            data = a2b_base64(resource["blob"])
+        except (Error, ValueError):
+            data = b""
+        return ImageContent(data, resource["mimeType"])
+    if isinstance(block, FileContent) and block.data:
+        return ImageContent(block.data, block.mime_type)
+    return cast("ImageContent | FileContent", block)
 
 
 def has_picture(content: Iterable[Content]) -> bool:
@@ -105,19 +111,21 @@ def _is_picture(block: Content) -> bool:
     if isinstance(block, EmbeddedResource):
         kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
         return isinstance(kind, str) and kind.startswith("image/") and isinstance(blob, str)
+    if isinstance(block, FileContent):
+        return block.kind == "image"
     return isinstance(block, ImageContent)
 
 
-def placeholder(image: ImageContent) -> str:
+def placeholder(image: ImageContent | FileContent) -> str:
     """Return the text that replaces a picture for a model without vision: `[picture: image/png,
-    640 x 480, 12 KB]`. The size in pixels is left out if it cannot be read."""
+    640 x 480, 12 KB]`, or `[picture: image/png, https://example.com/a.png]`. The size in pixels is
+    left out if it cannot be read."""
+    kind = one_line(image.mime_type, 80)
+    if isinstance(image, FileContent):
+        return f"[picture: {kind}, {one_line(image.name or image.url or image.file_id, 200)}]"
     size = pixels(image.data)
-    count = len(image.data)
-    length = f"{count / 1_000_000:.1f} MB"
-    if count < 999_500:
-        length = f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB"
     shown_size = f"{size[0]} x {size[1]}, " if size else ""
-    return f"[picture: {' '.join(image.mime_type.split())[:80]}, {shown_size}{length}]"
+    return f"[picture: {kind}, {shown_size}{byte_count(len(image.data))}]"
 
 
 def sees(model: Any) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binascii import b2a_base64
+from binascii import Error, a2b_base64, b2a_base64
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from holdfast.content import (
     TextContent,
     ToolResult,
 )
+from holdfast.llm.files import left_out
 
 Part = dict[str, Any]
 
@@ -42,19 +43,67 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def media_of(block: Content) -> Media | None:
-    """Return a picture, sound, video or document of a block, or None if it has none."""
+    """Return a picture, sound, video or document of a block, or None if it has none. A resource of
+    text has none: `as_text` returns its text."""
     if isinstance(block, TextContent | ResourceLink):
         return None
     if isinstance(block, FileContent):
         data = b2a_base64(block.data, newline=False).decode() if block.data else ""
         kind = _mime_type(block.mime_type)
         return Media(block.kind, kind, data, block.url, block.file_id, block.name)
-    kind, data = media(block)
-    if not data:
+    if isinstance(block, EmbeddedResource):
+        kind, found, name = _blob(block)
+        if _decoded_text(kind, found) is not None:
+            return None
+    else:
+        kind, found, name = _mime_type(block.mime_type), block.data, ""
+    if not found:
         return None
-    kind = _mime_type(kind)
     family = kind.partition("/")[0]
-    return Media(family if family in ("image", "audio", "video") else "document", kind, data)
+    family = family if family in ("image", "audio", "video") else "document"
+    return Media(family, kind, b2a_base64(found, newline=False).decode(), name=name)
+
+
+def _blob(block: EmbeddedResource) -> tuple[str, bytes, str]:
+    """Return the MIME type, the bytes and the file name of a resource; no bytes if it has none or
+    if they cannot be read."""
+    resource = block.resource
+    blob, uri = resource.get("blob"), str(resource.get("uri") or "")
+    try:
+        data = a2b_base64(blob) if isinstance(blob, str) else b""
+    except (Error, ValueError):
+        data = b""
+    name = uri.partition("?")[0].partition("#")[0].rstrip("/").rpartition("/")[2]
+    return _mime_type(str(resource.get("mimeType") or "")), data, name
+
+
+# MIME types of text beside text/* and those that end in +json, +xml and +yaml.
+_TEXT_TYPES = {
+    *("application/json", "application/xml", "application/yaml", "application/x-yaml"),
+    *("application/toml", "application/javascript", "application/x-javascript", "application/sql"),
+    *("application/ecmascript", "application/graphql", "application/jsonl", "application/x-ndjson"),
+    *("application/x-sh", "application/typescript"),
+}
+
+
+def is_text_type(mime_type: str) -> bool:
+    """Return True for the MIME type of a text, such as text/csv or application/json."""
+    kind = _mime_type(mime_type)
+    if kind.startswith(("image/", "audio/", "video/")):  # image/svg+xml is a picture
+        return False
+    return kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(_TEXT_ENDINGS)
+
+
+_TEXT_ENDINGS = ("+json", "+xml", "+yaml")
+
+
+def _decoded_text(mime_type: str, data: bytes) -> str | None:
+    if not data or not is_text_type(mime_type):
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
 
 
 def _mime_type(kind: str) -> str:
@@ -72,24 +121,31 @@ def media(block: Content) -> tuple[str, str]:
 
 
 def as_text(block: Content, images: bool = False) -> str:
-    """Return a block as text. A picture gives "", because pictures are sent separately; with
-    `images` it gives a text in its place."""
+    """Return a block as text: its own text, or a note that says what is left out.
+
+    A picture gives "", because pictures are sent separately; with `images` it gives a note.
+    """
     match block:
         case TextContent():
             return block.text
         case ImageContent() if not images:
             return ""
         case ImageContent() | AudioContent():
-            return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
+            return left_out(block)
         case FileContent():
-            named = block.name or block.url or block.file_id
-            return f"[{block.mime_type or 'file'} {named}, not shown]"
+            text = _decoded_text(block.mime_type, block.data)
+            named = f"[file {block.name}]\n" if block.name else ""
+            return left_out(block) if text is None else named + text
         case ResourceLink():
             return f"[{block.name or 'resource'}: {block.uri}]"
         case EmbeddedResource():
             text = block.resource.get("text")
-            uri = block.resource.get("uri", "")
-            return text if isinstance(text, str) else f"[resource {uri}, not shown]"
+            if not isinstance(text, str):
+                kind, data, _ = _blob(block)
+                text = _decoded_text(kind, data)
+                if text is None:
+                    text = left_out(block) if data else left_out(block, "it has no readable data")
+            return text
 
 
 def caption(name: str, call_id: str) -> str:

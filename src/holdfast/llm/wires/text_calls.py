@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.content import Content, FileContent, ImageContent, TextContent, ToolCall
+from holdfast.content import Content, TextContent, ToolCall
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
 from holdfast.llm.wires import protocol
 from holdfast.llm.wires.calls import wire_arguments, wire_name
-from holdfast.llm.wires.content_parts import result_text
+from holdfast.llm.wires.content_parts import media_of, result_text, with_mentions
 from holdfast.llm.wires.streams import StreamParser
 from holdfast.llm.wires.text_call_parser import CLOSE, OPEN, RESULT, TextLookahead, read_text
 
@@ -81,10 +81,14 @@ class TextCalls:
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
             name = _string(wire_name(call.name, names))
-            text = f"{RESULT} name={name}{error}>\n{result_text(result)}\n</tool_result>"
+            found = [media_of(block) for block in result.content]
+            kinds = [media.mime_type or media.kind if media else "" for media in found]
+            shown = with_mentions(result, kinds)
+            text = f"{RESULT} name={name}{error}>\n{result_text(shown)}\n</tool_result>"
             blocks.append(TextContent(text))
-            shown = (ImageContent, FileContent)
-            blocks += [block for block in result.content if isinstance(block, shown)]
+            pairs = zip(result.content, found, strict=True)
+            # The inner wire has its own text for a file that it cannot express.
+            blocks += [block for block, media in pairs if media]
         return self.inner.user(blocks, family)
 
     def head(

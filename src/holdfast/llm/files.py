@@ -1,0 +1,130 @@
+"""Files in requests: the texts that replace those that a model is not sent, and the providers that
+have a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    FileContent,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolResult,
+)
+from holdfast.events import MessageAdded as MessageEvent
+from holdfast.llm import providers
+
+# The reason in the text for a file that a wire cannot express.
+NOT_TAKEN = "this model's API takes no such file"
+_MAX_NAME_CHARS = 200
+
+# Wire -> the providers that may stand behind a server that nothing else identifies.
+_PROVIDERS_OF_WIRES = {
+    "anthropic_messages": ("anthropic",),
+    "gemini": ("google", "google-vertex"),
+    "openai_chat": ("openai",),
+    "openai_responses": ("openai",),
+}
+
+
+def byte_count(count: int) -> str:
+    """Return a size for a person: `12 KB`."""
+    if count < 999_500:
+        return f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB"
+    return f"{count / 1_000_000:.1f} MB"
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return the text on one line, cut to `limit` characters."""
+    return " ".join(text.split())[:limit]
+
+
+def left_out(block: Content, reason: str = NOT_TAKEN) -> str:
+    """Return the text that replaces a file: its kind, its name, its size and the reason, as in
+    `[application/pdf report.pdf, 12 KB: this model's API takes no such file]`. Returns "" for a
+    block that is text."""
+    size = 0
+    match block:
+        case ImageContent() | AudioContent():
+            kind, name, size = block.mime_type, "", len(block.data)
+        case FileContent():
+            kind, size = block.mime_type, len(block.data)
+            name = block.name or block.url or block.file_id
+        case EmbeddedResource():
+            kind, name = str(block.resource.get("mimeType") or ""), str(block.resource.get("uri"))
+            blob = block.resource.get("blob")
+            size = len(blob) * 3 // 4 if isinstance(blob, str) else 0
+        case _:
+            return ""
+    shown_name = one_line(name, _MAX_NAME_CHARS)
+    label = " ".join(filter(None, (one_line(kind, 80) or "file", shown_name)))
+    has_size = size or isinstance(block, ImageContent | AudioContent)
+    return f"[{label}{f', {byte_count(size)}' if has_size else ''}: {reason}]"
+
+
+# --- files of one provider ---
+
+
+def is_bound(content: Iterable[Content]) -> bool:
+    """Return True if any block is a file that only one provider has."""
+    # A loop, because this runs for every message and a generator costs more than the check.
+    for block in content:  # noqa: SIM110
+        if type(block) is FileContent and block.provider:
+            return True
+    return False
+
+
+def providers_of(model: str, host: str, wire: str) -> frozenset[str]:
+    """Return the names of the provider of a model: the owner of the host, or else the prefix of
+    the model's name, or else the providers that speak the wire."""
+    owner = providers.provider_at(f"https://{host}") if host else ""
+    if owner:
+        return frozenset((owner,))
+    prefix, slash, _ = model.partition("/")
+    prefix = providers.ALIASES.get(prefix, prefix)
+    if slash and (prefix in providers.PROVIDERS or providers.find_provider(prefix) is not None):
+        return frozenset((prefix,))
+    return frozenset(_PROVIDERS_OF_WIRES.get(wire.partition("+")[0], ()))
+
+
+def is_foreign(block: Content, known: frozenset[str]) -> bool:
+    """Return True for a file that none of the `known` providers has."""
+    if not isinstance(block, FileContent) or not block.provider:
+        return False
+    name = block.provider.lower()
+    return providers.ALIASES.get(name, name) not in known
+
+
+def foreign(block: Content) -> str:
+    """Return the text that replaces a file of another provider."""
+    return left_out(block, f"only {cast(FileContent, block).provider} has this file")
+
+
+def can_receive(model: Any, block: Content) -> bool:
+    """Return True unless the model is known to be another provider's than the file. Of a
+    composite, any member may answer."""
+    parameters: Mapping[str, Any] = model.parameters()
+    wire = str(parameters.get("wire", "openai_chat"))  # a scripted model names none
+    known = providers_of(model.model, str(parameters.get("host", "")), wire)
+    return "routes" in parameters or not is_foreign(block, known)
+
+
+MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
+
+
+def hide_foreign(message: MessageT, known: frozenset[str]) -> MessageT:
+    """Return a message or a result in the form for a model of the `known` providers."""
+    if not any(is_foreign(block, known) for block in message.content):
+        return message
+    content = [
+        TextContent(foreign(block)) if is_foreign(block, known) else block
+        for block in message.content
+    ]
+    return msgspec.structs.replace(message, content=tuple(content))
