@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast import Agent, Conversation, SQLiteStore
 from holdfast.content import (
@@ -18,6 +20,7 @@ from holdfast.content import (
     FileContent,
     ImageContent,
     Message,
+    ResourceLink,
     TextContent,
     ToolCall,
     ToolResult,
@@ -257,3 +260,130 @@ def test_a_scripted_model_without_vision_gets_a_text_for_a_picture_by_url() -> N
     llm = ScriptedLLM(["ok"], images=False)
     llm.completion([Message(FileContent(url="https://example.com/a.png"))])
     assert "[picture: image/png" in json.dumps(llm.requests[0].messages)
+
+
+# --- other formats ---
+
+
+def test_mcp_clients_get_files_as_blocks_of_mcp() -> None:
+    from mcp_types import CallToolResult
+
+    from holdfast.serve.shapes import result
+
+    content = (
+        FileContent(b"%PDF", "application/pdf", name="a b.pdf"),
+        FileContent(b"png", "image/png"),
+        FileContent(b"wav", "audio/wav"),
+        FileContent(url="https://example.com/d/a.pdf?x=1"),
+        own("anthropic"),
+    )
+    found = result(ToolResult(content), None, True)["content"]
+    CallToolResult.model_validate({"content": found, "isError": False})
+    assert [block["type"] for block in found] == [
+        "resource",
+        "image",
+        "audio",
+        "resource_link",
+        "text",
+    ]
+    assert found[0]["resource"]["uri"] == "file:///a%20b.pdf"
+    assert (found[3]["uri"], found[3]["name"]) == ("https://example.com/d/a.pdf?x=1", "a.pdf")
+    assert "f-1" not in found[4]["text"]
+    assert "a.pdf: a file of anthropic" in found[4]["text"]
+
+
+def test_openhands_gets_pictures_and_notes() -> None:
+    from holdfast.openhands.shims import written
+
+    url = "https://example.com/a.png"
+    assert written(FileContent(url=url)) == {"type": "image", "image_urls": [url]}
+    assert written(FileContent(b"x", "image/png"))["image_urls"] == ["data:image/png;base64,eA=="]
+    assert written(PDF)["text"] == "[application/pdf report.pdf, 12 KB: not exported]"
+
+
+def test_a_terminal_names_files() -> None:
+    from holdfast.cli.render import _block_lines
+    from holdfast.cli.tools import _shown
+
+    assert _block_lines("", [own("x")]) == ["(file, application/pdf, a.pdf)"]
+    assert _shown(own("x")) == "[application/pdf a.pdf]"
+    assert _shown(PDF).startswith("[application/pdf report.pdf, ")
+
+
+# --- any content, on every wire ---
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+MIME_TYPES = st.sampled_from(
+    [
+        "image/png",
+        "image/svg+xml",
+        "audio/wav",
+        "audio/mpeg",
+        "video/mp4",
+        "application/pdf",
+        "text/csv",
+        "application/json",
+        "application/zip",
+        "IMAGE/JPG; q=1",
+        "x",
+    ]
+)
+BYTES = st.binary(min_size=1, max_size=30)
+FILES = st.one_of(
+    st.builds(FileContent, data=BYTES, mime_type=MIME_TYPES, name=TEXTS, provider=TEXTS),
+    st.builds(FileContent, url=TEXTS.filter(bool), mime_type=MIME_TYPES | st.just("")),
+    st.builds(FileContent, file_id=TEXTS.filter(bool), mime_type=MIME_TYPES, provider=TEXTS),
+)
+JSON = st.none() | st.integers() | TEXTS
+RESOURCES = st.builds(
+    EmbeddedResource,
+    st.fixed_dictionaries(
+        {}, optional={"uri": TEXTS, "mimeType": MIME_TYPES | JSON, "text": JSON, "blob": JSON}
+    ),
+)
+CONTENT = st.lists(
+    st.one_of(
+        st.builds(TextContent, TEXTS),
+        st.builds(ImageContent, st.binary(max_size=30), MIME_TYPES),
+        st.builds(AudioContent, st.binary(max_size=30), MIME_TYPES),
+        FILES,
+        RESOURCES,
+        st.builds(ResourceLink, TEXTS, TEXTS),
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("text_calls", ["", "+text"])
+@pytest.mark.parametrize("name", WIRES)
+@given(said=CONTENT, returned=CONTENT, error=st.booleans(), sees=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_content_is_sent_as_json_and_replays_to_the_same_bytes(
+    name: str,
+    text_calls: str,
+    said: list[Content],
+    returned: list[Content],
+    error: bool,
+    sees: bool,
+) -> None:
+    call = ToolCall("2.0", "t", {}, "c1")
+    result = ToolResult(tuple(returned), is_error=error)
+
+    def bodies(message: Message, answer: ToolResult) -> list[bytes]:
+        found: list[bytes] = []
+        used = wire(name + text_calls)
+        to = Recipient(used, "m", "", sees)
+        transcript = Transcript([message])
+        for item in (Completion(calls=(call,)), (call, answer), Message("go on")):
+            fragments, _ = transcript.encode(to, {}, True)
+            head = used.head("m", "", (), {"wire": name, "host": ""}, {})
+            found.append(used.body(head, fragments, False))
+            transcript.notes(to)
+            transcript.append(item)
+        return found
+
+    first = bodies(Message(tuple(said)), result)
+    for body in first:
+        json.loads(body)
+    stored = Message.from_json(Message(tuple(said)).to_json())
+    assert bodies(stored, ToolResult.from_json(result.to_json())) == first

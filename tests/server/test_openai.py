@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from holdfast import LLM, Agent, LocalRuntime
-from holdfast.server.openai import publish
+from holdfast.content import AudioContent, FileContent
+from holdfast.errors import ConfigurationError
+from holdfast.server.openai import content_of, publish
 from tests.agent_servers import Reply, Serving
 from tests.model_server import ModelServer, Request, Stream, calls, sse, text
 
@@ -270,10 +272,47 @@ def test_pictures_come_inline(tmp_path: Path) -> None:
             ).json["choices"][0]["message"]["content"]
             == "A dot."
         )
-        remote = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
-        refused = chat(server, [{"role": "user", "content": [remote]}])
+        local = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
+        refused = chat(server, [{"role": "user", "content": [local]}])
         assert refused.status == 400
-        assert "fetches no URLs" in refused.json["error"]["message"]
+        assert "takes an https: URL" in refused.json["error"]["message"]
+
+
+def test_pictures_files_and_sound_become_blocks() -> None:
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "image_url", "image_url": "https://example.com/photo?id=7"},
+        {
+            "type": "file",
+            "file": {"file_data": "data:application/pdf;base64,JVBE", "filename": "a"},
+        },
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}},
+    ]
+    assert content_of(parts, "messages") == (
+        FileContent(url="https://example.com/a.png", mime_type="image/png"),
+        FileContent(url="https://example.com/photo?id=7", mime_type="image/jpeg"),
+        FileContent(b"%PD", "application/pdf", name="a"),
+        FileContent(file_id="file-1", provider="openai"),
+        AudioContent(b"abc", "audio/mpeg"),
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": 3}},
+        {"type": "file", "file": {}},
+        {"type": "file", "file": {"file_data": "JVBE"}},
+        {"type": "file", "file": {"file_data": "data:a/b;base64,!"}},
+        {"type": "input_audio", "input_audio": {"data": "YWJj", "format": "a b"}},
+        {"type": "input_audio", "input_audio": None},
+        {"type": "video", "video": {}},
+    ],
+)
+def test_a_wrong_part_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^messages: "):
+        content_of([part], "messages")
 
 
 @pytest.mark.slow

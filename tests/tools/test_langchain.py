@@ -20,6 +20,7 @@ from holdfast import Agent, Conversation, ScriptedLLM, events
 from holdfast.content import (
     AudioContent,
     EmbeddedResource,
+    FileContent,
     ImageContent,
     ResourceLink,
     TextContent,
@@ -200,11 +201,11 @@ def test_one_without_a_usable_schema_is_refused() -> None:
         ),
         (
             {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
-            ResourceLink("https://x/y.png", mime_type="image/png"),
+            FileContent(url="https://x/y.png", mime_type="image/png"),
         ),
         (
             {"type": "image", "url": "https://x/y", "mime_type": "image/gif"},
-            ResourceLink("https://x/y", mime_type="image/gif"),
+            FileContent(url="https://x/y", mime_type="image/gif"),
         ),
         (
             {"type": "audio", "base64": PNG, "mime_type": "audio/mp3"},

@@ -446,6 +446,10 @@ def _block_lines(text: str, blocks: Iterable[object]) -> list[str]:
             case content.ImageContent() | content.AudioContent():
                 kind = "image" if isinstance(block, content.ImageContent) else "sound"
                 lines.append(f"({kind}, {one_line(block.mime_type)}, {size(len(block.data))})")
+            case content.FileContent():
+                name = block.name or block.url or block.file_id
+                parts = [block.mime_type, name, size(len(block.data)) if block.data else ""]
+                lines.append(f"(file, {', '.join(one_line(part) for part in parts if part)})")
             case content.ResourceLink():
                 lines.append(f"(resource {one_line(block.uri)})")
             case _:

@@ -335,6 +335,10 @@ def _shown(block: Any) -> str:
             return block.text
         case content.ImageContent() | content.AudioContent():
             return f"[{block.mime_type}, {size(len(block.data))}]"
+        case content.FileContent():
+            name = block.name or block.url or block.file_id
+            length = f", {size(len(block.data))}" if block.data else ""
+            return f"[{' '.join(filter(None, (block.mime_type or 'file', name)))}{length}]"
         case content.ResourceLink():
             return f"[{block.name or 'resource'}: {block.uri}]"
         case _:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import ImageContent, TextContent
+from holdfast.content import FileContent, ImageContent, TextContent
 from holdfast.llm.completion import Completion
 
 _MAX_TEXT_CHARS = 10_000  # characters of one text
@@ -45,6 +45,8 @@ def messages_json(events: Sequence[ev.AnyEvent]) -> str:
 def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, TextContent):
         return _text(block.text)
+    if isinstance(block, FileContent):
+        return {"type": "blob" if block.data else "uri", "modality": block.kind}
     kind = "image" if isinstance(block, ImageContent) else type(block).__name__
     return {"type": "blob", "modality": kind}  # without the data
 

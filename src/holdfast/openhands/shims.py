@@ -15,8 +15,17 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from holdfast.content import Content, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    Content,
+    FileContent,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError
+from holdfast.llm.files import left_out
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.names import word_set
 from holdfast.tools.results import clean
@@ -466,6 +475,12 @@ def written(block: Content) -> Fields:
         case ImageContent(data, mime_type):
             url = f"data:{mime_type};base64,{b64encode(data).decode()}"
             return {"type": "image", "image_urls": [url]}
+        case FileContent() if block.kind == "image" and (block.data or block.url):
+            data = b64encode(block.data).decode()
+            url = block.url or f"data:{block.mime_type};base64,{data}"
+            return {"type": "image", "image_urls": [url]}
+        case FileContent():
+            return {"type": "text", "text": left_out(block, "not exported")}
         case ResourceLink(uri, _, mime_type) if (mime_type or "").startswith("image/"):
             return {"type": "image", "image_urls": [uri]}
         case _:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import quote
 
 import msgspec
 
-from holdfast.content import ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    FileContent,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.tools import schema as schemas
 from holdfast.tools.tool import Tool
 
@@ -50,7 +61,11 @@ def is_object(schema: dict[str, Any]) -> bool:
 
 def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
     """Return a result in the format of `tools/call`."""
-    built = cast("dict[str, Any]", msgspec.to_builtins(tool_result))
+    content = tuple([_mcp_block(block) for block in tool_result.content])
+    built = cast(
+        "dict[str, Any]",
+        msgspec.to_builtins(msgspec.structs.replace(tool_result, content=content)),
+    )
     answer: dict[str, Any] = {
         "content": built["content"],
         "isError": tool_result.is_error,
@@ -64,6 +79,27 @@ def result(tool_result: ToolResult, tool: Tool | None, modern: bool) -> dict[str
     if tool_result.meta:
         answer["_meta"] = built["meta"]
     return answer
+
+
+def _mcp_block(block: Content) -> Content:
+    """Return a block of a kind that MCP has: a file becomes a picture, sound, an embedded resource
+    or a link. A file that a provider keeps becomes a text, because no client can read it."""
+    if not isinstance(block, FileContent):
+        return block
+    mime_type, name = block.mime_type, block.name
+    if block.url:
+        name = name or block.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+        return ResourceLink(block.url, name or block.url, mime_type or None)
+    if block.file_id:
+        owner = f" of {block.provider}" if block.provider else ""
+        return TextContent(f"[{mime_type or 'file'} {name or block.file_id}: a file{owner}]")
+    if block.kind == "image":
+        return ImageContent(block.data, mime_type)
+    if block.kind == "audio":
+        return AudioContent(block.data, mime_type)
+    resource = {"uri": f"file:///{quote(name or 'file')}", "mimeType": mime_type}
+    blob = b2a_base64(block.data, newline=False).decode()
+    return EmbeddedResource({**resource, "blob": blob})
 
 
 class Outputs:

@@ -22,7 +22,16 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.output import is_output
 from holdfast.agent.serial_form import Form, ToolForm, form_of, tools_of
-from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult, Usage
+from holdfast.content import (
+    AudioContent,
+    Content,
+    FileContent,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from holdfast.conversation.state import ConversationState, Fold, fold
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
@@ -30,7 +39,9 @@ from holdfast.nesting import too_deep
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
 
-_MAX_PICTURE_BYTES = 20_000_000
+_MAX_FILE_BYTES = 20_000_000
+_WEB_ADDRESS = re.compile(r"https?://\S{1,8000}", re.IGNORECASE)
+_SOUND_FORMAT = re.compile(r"[a-z0-9.+-]{1,40}")
 _RESTS = ("paused", "idle", "waiting_for_confirmation")  # statuses before a turn
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # excludes `${...}`
 
@@ -255,8 +266,9 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
 def content_of(
     content: str | Sequence[Mapping[str, Any]] | None, where: str
 ) -> tuple[Content, ...]:
-    """Return a message's content as blocks. Images must be inline `data:` URLs, because the
-    server fetches nothing. Raises `ConfigurationError`."""
+    """Return a message's content as blocks. Pictures and files by `data:` URL are decoded; another
+    URL is passed on to the model's provider, because the server fetches nothing. Raises
+    `ConfigurationError`."""
     if content is None:
         return ()
     if isinstance(content, str):
@@ -269,32 +281,77 @@ def content_of(
         elif kind == "refusal" and isinstance(part.get("refusal"), str):
             found.append(TextContent(str(part["refusal"])))
         elif kind == "image_url":
-            found.append(_picture(part.get("image_url"), where))
+            given: Any = part.get("image_url")
+            url = _field(given, "url") if isinstance(given, dict) else given
+            found.append(_picture(url, where))
+        elif kind == "file":
+            found.append(_file(part.get("file"), where))
+        elif kind == "input_audio":
+            found.append(_sound(part.get("input_audio"), where))
         else:
             raise ConfigurationError(
-                f"{where}: content takes parts of the types text and image_url, not"
-                f" {str(kind)[:50]!r}."
+                f"{where}: content takes parts of the types text, image_url, file and input_audio,"
+                f" not {str(kind)[:50]!r}."
             )
     return tuple(found)
 
 
-def _picture(given: Any, where: str) -> ImageContent:
-    url: Any = given.get("url") if isinstance(given, dict) else given  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+def _field(given: Any, name: str) -> str:
+    value: Any = cast("dict[str, Any]", given).get(name) if isinstance(given, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _picture(url: Any, where: str) -> Content:
+    if isinstance(url, str) and _WEB_ADDRESS.fullmatch(url):
+        # A URL such as /photo?id=7 shows no kind, and would be taken as a document.
+        block = FileContent(url=url)
+        return block if block.kind == "image" else FileContent(url=url, mime_type="image/jpeg")
     if not isinstance(url, str) or not url.startswith("data:image/"):
         raise ConfigurationError(
-            f"{where}: image_url takes a data: URL that contains the image; this server fetches no"
-            " URLs."
+            f"{where}: image_url takes an https: URL or a data: URL that contains the image."
         )
-    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    kind, data = _inline(url, "image_url", "image", where)
+    return ImageContent(data, kind)
+
+
+def _inline(url: str, field: str, what: str, where: str) -> tuple[str, bytes]:
+    """Return the MIME type and the bytes of a `data:` URL."""
+    head, _, data = url.removeprefix("data:").partition(";base64,")
+    return head.partition(";")[0], _decoded(data, field, what, where)
+
+
+def _decoded(data: str, field: str, what: str, where: str) -> bytes:
     try:
         found = b64decode(data, validate=True)
     except ValueError:
-        raise ConfigurationError(f"{where}: image_url has an image that is not Base64.") from None
-    if len(found) > _MAX_PICTURE_BYTES:
+        found = b""
+    if not found:
+        raise ConfigurationError(f"{where}: {field} has an {what} that is not Base64.") from None
+    if len(found) > _MAX_FILE_BYTES:
+        raise ConfigurationError(f"{where}: an {what} may have at most {_MAX_FILE_BYTES:,} bytes.")
+    return found
+
+
+def _file(given: Any, where: str) -> Content:
+    data, file_id, name = (_field(given, key) for key in ("file_data", "file_id", "filename"))
+    if bool(data) == bool(file_id):
+        raise ConfigurationError(f"{where}: file takes one of file_data and file_id.")
+    if file_id:
+        return FileContent(file_id=file_id, name=name, provider="openai")
+    if not data.startswith("data:"):
         raise ConfigurationError(
-            f"{where}: an image may have at most {_MAX_PICTURE_BYTES:,} bytes."
+            f"{where}: file_data takes a data: URL, such as data:application/pdf;base64,..."
         )
-    return ImageContent(found, kind)
+    kind, found = _inline(data, "file_data", "attachment", where)
+    return FileContent(found, kind or "application/octet-stream", name=name)
+
+
+def _sound(given: Any, where: str) -> Content:
+    kind = _field(given, "format").lower()
+    data = _decoded(_field(given, "data"), "input_audio", "attachment", where)
+    if not _SOUND_FORMAT.fullmatch(kind):
+        raise ConfigurationError(f"{where}: input_audio takes a format such as wav or mp3.")
+    return AudioContent(data, f"audio/{'mpeg' if kind == 'mp3' else kind}")
 
 
 def _canonical(message: ChatMessage) -> bytes:

@@ -323,10 +323,12 @@ def _block_of(block: Content) -> dict[str, Any]:
         case AudioContent(data, mime_type):  # tool messages have no audio blocks
             return _media("file", base64.b64encode(data).decode(), mime_type)
         case FileContent():
+            kind = "image" if block.kind == "image" else "file"
             if block.data:
-                kind = block.kind if block.kind == "image" else "file"
                 return _media(kind, base64.b64encode(block.data).decode(), block.mime_type)
-            text = block.url or f"(file {block.file_id})"
+            place = {"url": block.url} if block.url else {"file_id": block.file_id}
+            known = {"mime_type": block.mime_type} if block.mime_type else {}
+            return {"type": kind, **place, **known}
         case ResourceLink():
             text = f"{block.name}: {block.uri}" if block.name else block.uri
         case EmbeddedResource(resource):
@@ -368,6 +370,7 @@ def _content_block(block: Any) -> Content:
 
 
 _BINARY = "application/octet-stream"
+_FILES = ("image", "image_url", "audio", "file", "document", "video")
 _MIME_TYPES = {"image": "image/png", "image_url": "image/png", "audio": "audio/wav"}
 
 
@@ -384,7 +387,14 @@ def _media_block(block: dict[str, Any]) -> Content | None:
         return _decoded(data, head.split(";", 1)[0] or str(mime or _BINARY))
     if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
         return _decoded(data, str(mime or _BINARY))
-    return ResourceLink(url, mime_type=mime and str(mime)) if isinstance(url, str) and url else None
+    file_id = fields.get("file_id")
+    if kind in _FILES and isinstance(file_id, str) and file_id:
+        return FileContent(file_id=clean(file_id), mime_type=clean(str(mime or "")))
+    if not isinstance(url, str) or not url:
+        return None
+    if kind in _FILES:
+        return FileContent(url=clean(url), mime_type=clean(str(mime or "")))
+    return ResourceLink(url, mime_type=mime and str(mime))
 
 
 def _decoded(data: str, mime: str) -> Content | None:

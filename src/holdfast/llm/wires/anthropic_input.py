@@ -102,7 +102,8 @@ def _media_part(block: Content) -> Part | None:
         return None
     if isinstance(block, ImageContent):
         return None
-    return _document(_source(media), media.name)
+    # a resource's title is left out: stored requests have none
+    return _document(_source(media), media.name if isinstance(block, FileContent) else "")
 
 
 def _source(media: Media) -> Part:

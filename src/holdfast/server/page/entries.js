@@ -71,6 +71,8 @@ export function blocks(content, quiet = false) {
 				return quiet ? fold(oneLine(block.text, 160), el("pre.said", plain(block.text))) : el("pre.said", { dir: "auto" }, plain(block.text));
 			case "image":
 				return picture(block);
+			case "file":
+				return file(block);
 			case "resource_link":
 				return el("p", plain(block.name || "resource"), ": ", link(plain(block.uri)));
 			case "resource":
@@ -79,6 +81,13 @@ export function blocks(content, quiet = false) {
 				return el("p.dim", `${plain(block.type)} (${plain(block.mimeType)}, ${bytes(block.data)})`);
 		}
 	});
+}
+
+function file(block) {
+	const name = plain(block.name || block.url || block.fileId || "file");
+	if (block.url) return el("p", "file: ", link(plain(block.url)), block.name ? ` (${plain(block.name)})` : "");
+	if (block.data && PICTURES.has(block.mimeType)) return picture(block);
+	return el("p.dim", `file ${name} (${plain(block.mimeType)}${block.data ? `, ${bytes(block.data)}` : ""})`);
 }
 
 function picture(block) {
