@@ -474,15 +474,24 @@ FILES = [
     (FileContent(file_id="f_2"), {"type": "input_file", "file_id": "f_2"}),
     (
         FileContent(url="gs://b/a.pdf", mime_type="application/pdf"),
-        {"type": "input_text", "text": "[application/pdf gs://b/a.pdf: this model's API takes no such file]"},
+        {
+            "type": "input_text",
+            "text": "[application/pdf gs://b/a.pdf: this model's API takes no such file]",
+        },
     ),
     (
         FileContent(b"x", "video/mp4", name="a.mp4"),
-        {"type": "input_text", "text": "[video/mp4 a.mp4, 1 bytes: this model's API takes no such file]"},
+        {
+            "type": "input_text",
+            "text": "[video/mp4 a.mp4, 1 bytes: this model's API takes no such file]",
+        },
     ),
     (
         AudioContent(b"x", "audio/mpeg"),
-        {"type": "input_text", "text": "[audio/mpeg, 1 bytes: this model's API takes no such file]"},
+        {
+            "type": "input_text",
+            "text": "[audio/mpeg, 1 bytes: this model's API takes no such file]",
+        },
     ),
     (
         EmbeddedResource({"uri": "file:///c.pdf", "mimeType": "application/pdf", "blob": "UERG"}),
