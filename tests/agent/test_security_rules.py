@@ -420,3 +420,19 @@ def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
         shell_effect.__wrapped__(text)
         took.append(time.process_time() - began)
     assert took[1] < 1 + took[0] * 12
+
+
+def test_after_a_link_two_dots_lead_back_by_name(tmp_path: Path) -> None:
+    """`cd link && cd ..` is where the link is, not above its target: `../x` there is outside."""
+    work = tmp_path / "work"
+    (work / "a" / "b" / "c").mkdir(parents=True)
+    (work / "link").symlink_to(work / "a" / "b" / "c")
+    script = "cd link && cd .. && touch ../x"
+    subprocess.run(["bash", "-c", script], cwd=work, check=True)
+    assert (tmp_path / "x").exists()
+    rules = RiskRules()
+    assert rules.command(script, work).level not in ("low", "medium")
+    assert rules.command("cd a/b && cd .. && touch ../x", work).level == "medium"
+    # the same, over two calls of one shell
+    moved = ShellState(cwd=str(work / "link"))
+    assert assessed(work, "cd .. && touch ../x", shell=moved) not in ("low", "medium")

@@ -177,6 +177,10 @@ def _cd(use: ProgramUse) -> str:
     use.note(LOW, "goes to another folder")
     found = paths.real(target.text, use.cwd)
     use.paths("l", [ShellWord(found)])
+    # After a link, a shell takes `..` off the link's name, and a program off the real folder.
+    if found != os.path.normpath(os.path.join(use.cwd, target.text)):
+        use.note(UNKNOWN, "goes to a folder by a link")
+        return ""
     return found
 
 

@@ -103,7 +103,10 @@ class RiskRules(msgspec.Struct, frozen=True):
         reader = ScriptReader(ShellPaths(about.workdir, _home(), self.writable), self.hosts, judge)
         workdir, state = reader.paths.workdir, about.shell
         # A shell that is started again begins in the working directory.
-        cwds = [workdir, os.path.realpath(state.cwd)] if workdir and state.cwd else [workdir]
+        cwds = [workdir]
+        if workdir and state.cwd:
+            real = os.path.realpath(state.cwd)
+            cwds.append(real if real == os.path.normpath(state.cwd) else "")  # by a link
         ran, before = self._commands(about.history()), self._commands(about.before)
         if any(shell_effect(one) == "moves" for one in ran):
             cwds = [""]
