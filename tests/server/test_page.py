@@ -3,6 +3,7 @@ one is skipped."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -12,10 +13,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Limits, LocalRuntime, ScriptedLLM, ToolResult
+from holdfast import (
+    Agent,
+    Conversation,
+    ImageContent,
+    Limits,
+    LocalRuntime,
+    ScriptedLLM,
+    ToolResult,
+)
 from holdfast import events as ev
 from holdfast.agent.serial_form import form_of, tools_of
+from holdfast.answer import AnswerDetails, Citation, ServerToolCall, TextPart
 from holdfast.content import TextContent, ToolCall, Usage
+from holdfast.llm.completion import Completion
 from holdfast.server.openai import publish
 from holdfast.server.page import POLICY, files
 from holdfast.tools.preset.asking import register_asking_tools
@@ -25,6 +36,11 @@ from tests.serve_process import KEY, ServeProcess
 from tests.waiting import until
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=SKIP)
+
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +410,41 @@ def test_a_command_that_failed_has_no_tick_and_a_new_file_no_line_too_many(
         " [...one.querySelectorAll('.diff .line')].map((line) => line.innerText.trim()))"
     )
     assert page.run(given) == [["+x = 1", "+y = 2"], [], ["-y = 2"]]
+    assert page.faults() == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_sources_refusals_and_what_the_provider_made_are_shown(
+    browser: Browser, server: Serving
+) -> None:
+    details = AnswerDetails(
+        parts=(TextPart("I look.", "commentary"), TextPart("It is so.", "final")),
+        citations=(
+            Citation("https://example.org/a", "A source", "so it is"),
+            Citation("javascript:alert(1)", "A trap"),
+        ),
+        server_calls=(ServerToolCall("web_search", "s1", {"query": "so"}, [{"url": "u"}]),),
+        media=(ImageContent(PICTURE, "image/png"),),
+        refusal="I would rather not.",
+    )
+    answer = Completion("I look.\n\nIt is so.", details=details)
+    with Conversation(Agent(ScriptedLLM([answer]))) as local:
+        local.send_message("Is it so?")
+        state = local.run()
+    path = talk(server, "c", [], start=False)
+    reply = server.ask("PUT", f"{path}/state", json.loads(state.to_json()))
+    assert reply.status == 200, reply
+    page = shown(browser, server, "c")
+    page.wait(".answer", "It is so.")
+    assert page.text(".answer .text.dim") == "I look."
+    assert page.run("[...document.querySelectorAll('.sources a')].map((a) => [a.href, a.rel])") == [
+        ["https://example.org/a", "noopener noreferrer"]
+    ]
+    assert "A trap" in page.text(".sources")
+    assert "Refused: I would rather not." in page.text(".answer")
+    assert "web_search, run by the provider" in page.text(".answer")
+    assert page.run("document.querySelectorAll('.answer img').length") == 1
     assert page.faults() == []
 
 

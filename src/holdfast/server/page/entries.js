@@ -100,10 +100,35 @@ function answer(entry, opened, act) {
 	const { event } = entry;
 	const found = [];
 	if (event.reasoning) found.push(fold("Reasoning", el("pre.said", plain(event.reasoning))));
-	if (event.text) found.push(el("div.text", { dir: "auto" }, markdown(event.text)));
+	found.push(...texts(event), ...details(event.details ?? {}));
 	for (const call of entry.calls) found.push(callElement(call, opened, act));
 	if (!found.length) found.push(el("p.dim", `(nothing: ${plain(event.stopReason)})`));
 	return found;
+}
+
+/** Return the texts of an answer; one that the model said before it went on working is marked. */
+function texts(event) {
+	const parts = event.details?.parts ?? [];
+	if (!parts.some((part) => part.phase === "commentary")) return event.text ? [el("div.text", { dir: "auto" }, markdown(event.text))] : [];
+	return parts.map((part) => el(`div.text${part.phase === "commentary" ? ".dim" : ""}`, { dir: "auto" }, markdown(part.text)));
+}
+
+/** Return the parts of an answer beyond text and calls: refusal, the provider's own calls, generated files, sources. */
+function details({ refusal, serverCalls = [], media = [], citations = [] }) {
+	const found = [];
+	if (refusal) found.push(el("p", el("b", "Refused: "), plain(refusal)));
+	for (const call of serverCalls) {
+		const title = `${plain(call.name)}, run by the provider${call.isError ? ": failed" : ""} ${oneLine(json(call.arguments ?? null), 160)}`;
+		found.push(fold(title, el("pre.output", plain(json(call.output ?? null)).slice(0, LONG_CHARACTERS))));
+	}
+	found.push(...blocks(media));
+	if (citations.length) found.push(el("ol.sources", { "aria-label": "Sources" }, citations.map((one) => el("li", source(one)))));
+	return found;
+}
+
+function source({ url, title, source: id, quote }) {
+	const label = oneLine(title || url || id || "source", 200);
+	return [url ? link(plain(url), label) : label, quote ? el("q.dim", oneLine(quote, 200)) : null];
 }
 
 export function liveAnswer(live) {
