@@ -111,6 +111,25 @@ def test_a_question_is_answered_plain_and_streamed_alike(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_sources_are_annotations_plain_and_streamed(tmp_path: Path) -> None:
+    cited = {"type": "url_citation", "url": "https://a.example/", "title": "A"}
+    cited |= {"start_index": 3, "end_index": 5}
+    content = [{"type": "output_text", "text": "It is so.", "annotations": [cited]}]
+    answer = {"output": [{"type": "message", "role": "assistant", "content": content}]}
+    with ModelServer([answer, answer]) as model:
+        llm = LLM("m", base_url=model.url, wire="openai_responses", max_retries=0)
+        agents = {"coder": publish("coder", Agent(llm))}
+        with Serving(tmp_path, agents=agents) as server:
+            (choice,) = chat(server, HI).json["choices"]
+            found = chunks(chat(server, HI, stream=True))
+    about = {"url": "https://a.example/", "title": "A", "start_index": 3, "end_index": 5}
+    expected = [{"type": "url_citation", "url_citation": about}]
+    assert choice["message"]["annotations"] == expected
+    deltas = [one["choices"][0]["delta"] for one in found]
+    assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [expected]
+
+
+@pytest.mark.slow
 def test_a_refusal_is_told_as_one_plain_and_streamed(tmp_path: Path) -> None:
     content = [{"type": "refusal", "refusal": "I will not."}]
     refused = {"output": [{"type": "message", "role": "assistant", "content": content}]}

@@ -80,8 +80,12 @@ def test_a_refusal_is_said_to_the_client(tmp_path: Path) -> None:
         server,
         model,
     ):
-        assert said(chat(server, HI)) == "I will not."
-        assert said(chat(server, [*HI, assistant("I will not."), user("go")])) == "fine"
+        (choice,) = chat(server, HI).json["choices"]
+        assert choice["message"]["content"] is None
+        refusal = choice["message"]["refusal"]
+        assert refusal == "I will not."
+        refused = {"role": "assistant", "content": None, "refusal": refusal}
+        assert said(chat(server, [*HI, refused, user("go")])) == "fine"
         sent = [message["content"] for message in model.requests[1].messages]
         assert sent[-2:] == ["I will not.", "go"]
 

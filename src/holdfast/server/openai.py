@@ -478,6 +478,7 @@ class TurnProgress:
         self.error: ev.ErrorRecorded | None = None
         self.stop_reason = ""
         self.refusal = ""
+        self.annotations: list[dict[str, Any]] = []  # the sources in the API's form
         self.seq = 0  # the seq of the last event
         self.since = since
         # True if the answer is only the structured output, as JSON.
@@ -517,7 +518,11 @@ class TurnProgress:
             case ev.AssistantReplied():
                 self.usage += event.usage
                 self.stop_reason, self.refusal = event.stop_reason, event.refusal
-                return "" if self.structured else self._whole(event.text)
+                if self.structured:
+                    return ""
+                found = self._whole(event.text)
+                self._annotate(event, len(self.text) - len(event.text))
+                return found
             case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
                 if is_output(closed.call.name, result):
                     self.text = ""
@@ -530,6 +535,17 @@ class TurnProgress:
             case _:
                 pass
         return ""
+
+    def _annotate(self, event: ev.AssistantReplied, begin: int) -> None:
+        """Add the sources of an answer whose text begins at `begin`. The API's have an address and
+        a place in the text."""
+        for one in event.citations:
+            if one.url:
+                start = begin + (one.start or 0)
+                end = begin + (len(event.text) if one.end is None else one.end)
+                about = {"url": one.url, "title": one.title, "start_index": max(0, start)}
+                about["end_index"] = max(0, end)
+                self.annotations.append({"type": "url_citation", "url_citation": about})
 
     def _whole(self, text: str) -> str:
         sent, self.sent = self.sent, ""
@@ -569,7 +585,7 @@ class TurnProgress:
             "role": "assistant",
             "content": self.text or (None if self.calls or self.refusal else ""),
             "refusal": self.refusal or None,
-            "annotations": [],
+            "annotations": self.annotations,
         }
         if self.calls:
             found["tool_calls"] = [wire_call(call) for call in self.calls]

@@ -225,6 +225,8 @@ class Chat:
                 return
             if progress.refusal:
                 yield chunk({"refusal": progress.refusal}, **more)
+            if progress.annotations:
+                yield chunk({"annotations": progress.annotations}, **more)
             for index, call in enumerate(progress.calls):
                 calls = [{"index": index, **openai.wire_call(call)}]
                 yield chunk({"tool_calls": calls}, **more)
