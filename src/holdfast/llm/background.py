@@ -23,6 +23,7 @@ from holdfast.errors import (
     LLMConnectionError,
     LLMError,
     LLMTimeout,
+    ServerError,
     StreamInterrupted,
 )
 from holdfast.llm.completion import Completion, Delta, OnDelta
@@ -164,6 +165,9 @@ class BackgroundAnswer:
     def _received(self, response: HttpExchange, read: Callable[[HttpExchange], T]) -> T:
         """Return `read(response)`, and close the response."""
         try:
+            if response.status == 404 and self._id:
+                self._id = ""
+                raise ServerError("The provider no longer has the answer that it was making.")
             if response.status != 200:
                 raise self._fail(response)
             found = read(response)

@@ -162,7 +162,9 @@ class _Encoding:
                 calls = [sent for _, sent in pairs]
                 self.renamed.update((call.id, sent) for call, sent in changed if call.id)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
-        if native and to.replaces_history is not None and to.replaces_history(native):
+        # Asked of what is sent: an answer whose calls were changed may go without its native form.
+        sent = msgspec.Raw(b"[%b]" % fragment)
+        if native and to.replaces_history is not None and to.replaces_history(sent):
             # A new list, since an earlier request may still be joining the old one.
             self.fragments, self.hash, self.hashed = [], None, 0
         if fragment:

@@ -60,7 +60,9 @@ def bad_part(description: str, part: Any) -> BadResponse:
 def count(counts: dict[str, Any], key: str) -> int:
     """Return the number of tokens under `key`, or 0 if there is no valid number."""
     value = counts.get(key)
-    return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
+    if value is True or not isinstance(value, int | float):
+        return 0
+    return int(value) if 0 < value < 2**63 else 0
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -102,9 +104,15 @@ class CompletionBuilder:
         if value in (None, "", {}):
             return
         if name in _TUPLES:
-            self.details[name] = (*self.details.get(name, ()), value)
+            self.details.setdefault(name, []).append(value)
         else:
             self.details[name] = value
+
+    def _details(self) -> AnswerDetails:
+        fields: dict[str, Any] = dict(self.details)
+        for name in _TUPLES & fields.keys():
+            fields[name] = tuple(fields[name])
+        return AnswerDetails(**fields)
 
     def covers(self, fields: dict[str, Any], known: set[str]) -> None:
         """Note that the completion covers the `known` keys of an object. A value under any other
@@ -131,5 +139,5 @@ class CompletionBuilder:
             wire,
             native,
             join_surrogates(id) if isinstance(id, str) else "",
-            details=AnswerDetails(**self.details) if self.details else None,
+            details=self._details() if self.details else None,
         )

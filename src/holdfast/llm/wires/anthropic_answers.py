@@ -260,7 +260,7 @@ def _join(old: Any, new: Any) -> Any:
 def _merge_counts(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
     """Merge later counts, which are totals and so replace earlier ones, zeros too. Not every event
     repeats all of them."""
-    for key, value in (new or {}).items():
+    for key, value in as_dict(new).items():
         if isinstance(value, dict):
             usage[key] = inner = dict(as_dict(usage.get(key)))
             _merge_counts(inner, cast("dict[str, Any]", value))

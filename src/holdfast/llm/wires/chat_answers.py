@@ -164,6 +164,8 @@ def _completion(
     if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = [as_dict(part) for part in cast("list[Any]", content)]
         reasoning = reasoning or "".join(map(_thinking, parts))
+        refused = [part.get("refusal") for part in parts if part.get("type") == "refusal"]
+        refusal = refusal or "".join([one for one in refused if isinstance(one, str)])
         content = "".join([str(part["text"]) for part in parts if _is_text(part)])
         builder.needs_native = True
     elif rules.think_tags and isinstance(content, str):
@@ -389,7 +391,7 @@ class ChatStream(StreamParser):
                     self._call_piece(piece, is_one_of_many=len(pieces) > 1)
             elif key == "function_call":
                 self._call_piece({"index": key, "function": value})
-            elif key == "refusal":
+            elif key == "refusal" and isinstance(value, str):
                 self._refusal.append(value)
             elif key == "audio" and isinstance(value, dict):
                 self._audio_piece(cast("dict[str, Any]", value))

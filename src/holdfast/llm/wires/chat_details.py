@@ -166,7 +166,7 @@ def _executed(item: dict[str, Any]) -> ServerToolCall:
     arguments: Any = item.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = decode(arguments)
+            arguments = clean_texts(decode(arguments))
         except ValueError:
             pass
     results = {key: value for key, value in item.items() if key.endswith("results") and value}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from binascii import Error, a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 from holdfast.answer import Citation, ServerToolCall, TokenLogprob
 from holdfast.content import AudioContent, Content, FileContent, ImageContent, Usage
@@ -316,17 +317,23 @@ def _media(parts: Sequence[Fields]) -> list[Content]:
     """Return generated files. Drafts of a picture are thoughts and left out; pieces of raw sound
     are one sound."""
     blocks: list[Content] = []
-    for part in parts:
-        block = None if part.get("thought") else _file(part)
-        last = blocks[-1] if blocks else None
-        if isinstance(block, AudioContent) and isinstance(last, AudioContent):
-            is_raw = block.mime_type.lower().startswith(_RAW_SOUND)
-            if is_raw and block.mime_type == last.mime_type:
-                blocks[-1] = AudioContent(last.data + block.data, last.mime_type)
-                continue
-        if block is not None:
-            blocks.append(block)
+    for kind, group in groupby(map(_shown_file, parts), _raw_sound):
+        found = [block for block in group if block is not None]
+        if kind:
+            sounds = [cast("AudioContent", block).data for block in found]
+            found = [AudioContent(b"".join(sounds), kind)]
+        blocks += found
     return blocks
+
+
+def _shown_file(part: Fields) -> Content | None:
+    return None if part.get("thought") else _file(part)
+
+
+def _raw_sound(block: Content | None) -> str:
+    """Return the type of a piece of raw sound, which may go on in the next part; "" for others."""
+    is_raw = isinstance(block, AudioContent) and block.mime_type.lower().startswith(_RAW_SOUND)
+    return cast("AudioContent", block).mime_type if is_raw else ""
 
 
 def _file(part: Fields) -> Content | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, cast
 
 import msgspec
@@ -26,9 +27,16 @@ def decode(data: bytes | str) -> Any:
         import json
 
         try:
-            return json.loads(data, strict=False, parse_constant=lambda _: None)
+            return json.loads(
+                data, strict=False, parse_constant=lambda _: None, parse_float=_finite
+            )
         except (ValueError, RecursionError):
             raise error from None  # msgspec's message is clearer
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if isfinite(value) else None
 
 
 def encode(value: Any) -> bytes:

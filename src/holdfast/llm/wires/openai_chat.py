@@ -218,10 +218,14 @@ def _call(call: ToolCall, names: Names, entry: dict[str, Any] | None = None) -> 
     """Return a call with the id of its result, and with the extra fields of its `entry`, such as
     signatures. Its arguments are the entry's own text if that is JSON."""
     id, arguments = wire_id(call), wire_arguments(call)
+    function: dict[str, Any] = {"name": wire_name(call.name, names), "arguments": arguments}
     if entry:
-        function = {**entry["function"], "arguments": arguments}
-        return {**entry, "id": id, "type": entry.get("type", "function"), "function": function}
-    function = {"name": wire_name(call.name, names), "arguments": arguments}
+        # Some servers write a call's name and arguments beside its id.
+        rest = {key: entry[key] for key in entry if key not in ("name", "arguments")}
+        given = entry.get("function")
+        if isinstance(given, dict):
+            function = {**cast("dict[str, Any]", given), "arguments": arguments}
+        return {**rest, "id": id, "type": entry.get("type", "function"), "function": function}
     return {"id": id, "type": "function", "function": function}
 
 

@@ -154,7 +154,7 @@ class _Reader:
         builder.thoughts.append(answers.GAP.join(self._thoughts))
         builder.texts.append(answers.GAP.join([part.text for part in self._parts]))
         if len(self._parts) > 1 or any(part.phase for part in self._parts):
-            builder.details["parts"] = tuple(self._parts)
+            builder.details["parts"] = list(self._parts)
 
     def _read_message(self, item: dict[str, Any]) -> None:
         builder, texts = self._builder, message_texts(item)
@@ -198,7 +198,9 @@ def _stop_reason(answer: ResponseFields, builder: answers.CompletionBuilder) -> 
         return "stop" if complete else str(answer.status)
     # The answer was cut off, for whatever reason, so it is never reported as complete.
     reason = str(answers.as_dict(answer.incomplete_details).get("reason") or "length")
-    if reason == "content_filter" and not builder.calls and not any(builder.texts):
+    said = builder.calls or any(builder.texts)
+    said = said or builder.details.get("refusal") or builder.details.get("media")
+    if reason == "content_filter" and not said:
         raise ContentFiltered(
             "The provider's content filter stopped the answer before it said anything."
         )

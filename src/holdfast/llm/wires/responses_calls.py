@@ -67,7 +67,7 @@ def is_for_client(item: Item, answered: set[Any], model: str) -> bool:
     if kind == "tool_search_call":
         return item.get("execution") == "client"
     # xAI reports the searches that it runs itself as calls of custom tools, and takes no others.
-    return kind != "custom_tool_call" or not model.startswith("grok")
+    return kind != "custom_tool_call" or not model.rpartition("/")[2].startswith("grok")
 
 
 def output_item(call: ToolCall, id: str, result: ToolResult) -> tuple[Item, str]:
