@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolResult
-from holdfast.errors import ConfigurationError, NotFound
+from holdfast.errors import BadRequest, ConfigurationError, NotFound
 from holdfast.tools.secrets import Secret, Secrets, StreamMask
 
 VALUE = 'ghp_"q7\\x/Zü9+' + "k" * 20
@@ -375,7 +375,119 @@ def test_a_provider_item_that_holds_a_secret_is_left_out_as_a_whole() -> None:
     assert ev.decode(ev.record(masked), 1) == masked
 
 
+def test_a_value_that_goes_back_in_odd_ways(caplog: pytest.LogCaptureFixture) -> None:
+    """Numbers, keys, forms of questions, causes of errors, cut messages, requests of tools, cleanups
+    and answers of the model itself."""
+    number = "17000000001234"
+    secrets = {**SECRETS, "NUMBER": number}
+    asked: list[Any] = []
+    inner = ScriptedLLM(["ok"] * 9)
+
+    @tool
+    def odd(context: ToolContext) -> ToolResult:
+        """Return it."""
+        schema = {"type": "object", "properties": {"a": {"type": "string", "default": VALUE}}}
+        context.ask("Yes?", schema, asker=VALUE)
+        context.llm.completion(f"Use {VALUE}")  # type: ignore[union-attr]
+
+        def cleanup() -> None:
+            raise ValueError(VALUE)
+
+        context.on_close("key", cleanup)
+        found = {VALUE: 1, "<secret:GITHUB_TOKEN>": int(number), "list": [int(number)]}
+        return ToolResult((TextContent("x"),), found)
+
+    @tool
+    def caused() -> str:
+        """Fail."""
+        raise ToolError("plain") from ValueError(VALUE)
+
+    @tool
+    def long() -> str:
+        """Fail at length."""
+        raise RuntimeError("x" * (10_000 - 12) + VALUE)
+
+    model = ScriptedLLM([("odd", {}), ("caused", {}), ("long", {}), ("none", {VALUE: VALUE}), "."])
+    done = run(Agent(model, [odd, caused, long]), secrets=secrets, on_question=asked.append)
+    with done:
+        text = journal(done)
+        requests = str([request.text for request in model.requests])
+        finished = [e for e in done.get_history() if isinstance(e, ev.ToolCallFinished)]
+    assert finished[0].result.structured_content == {
+        "<secret:GITHUB_TOKEN>": 1,
+        "<secret:GITHUB_TOKEN>'": "<secret:NUMBER>",
+        "list": ["<secret:NUMBER>"],
+    }
+    for found in (text, requests, str(asked), caplog.text):
+        assert VALUE[:8] not in found
+        assert number not in found
+    assert inner.requests == []
+
+
+def test_an_error_of_the_model_shows_none_to_observers_and_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[str] = []
+
+    class Observed(ScriptedLLM):
+        def complete(self, call: Any) -> Any:
+            raise BadRequest(f"no such key {VALUE}")
+
+    class Watcher:
+        def asking(self, *given: Any) -> Any:
+            class Span:
+                def end(self, *given: Any) -> None:
+                    seen.append(repr(given))
+
+                def __getattr__(self, name: str) -> Any:
+                    return lambda *given, **more: seen.append(repr((given, more)))
+
+            return Span()
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given, **more: None
+
+    with Conversation(Agent(Observed([])), secrets=SECRETS) as conversation:
+        conversation.send_message("Go.")
+        conversation.run()
+        assert conversation.state.error is not None
+        assert conversation.state.error.message == "no such key <secret:GITHUB_TOKEN>"
+    assert VALUE not in caplog.text + "".join(seen)
+
+
+def test_a_rotated_value_that_an_earlier_call_asks_for_is_masked() -> None:
+    values = iter(["old-value-000000", "old-value-111111"])
+    earlier = Secrets({"KEY": lambda: next(values)})
+    assert earlier.get("KEY") == "old-value-000000"
+    now = Secrets({"KEY": "new-value-222222"}).replacing(earlier)
+    assert earlier.get("KEY") == "old-value-111111"  # by a call that still runs
+    text = "old-value-000000 old-value-111111 new-value-222222"
+    assert now.mask(text) == earlier.mask(text) == " ".join(["<secret:KEY>"] * 3)
+
+
+def test_pieces_that_take_turns_are_masked_each_for_itself() -> None:
+    shown: list[str] = []
+    from holdfast.conversation.deltas import _MaskedDeltas
+    from holdfast.llm.completion import Delta
+
+    masked = _MaskedDeltas(Secrets(SECRETS), lambda delta: shown.append(delta.text))
+    for at in range(0, len(VALUE), 5):
+        for index in (0, 1):
+            masked(Delta("tool", VALUE[at : at + 5], index))
+    masked.flush()
+    assert "".join(shown) == "<secret:GITHUB_TOKEN>" * 2
+
+
 # --- the stream ---
+
+
+def test_a_value_that_begins_like_another_is_masked_whole_however_it_is_cut() -> None:
+    secrets = Secrets({"A": "prefix12", "B": "prefix12-the-rest-of-B"})
+    whole = b"x prefix12-the-rest-of-B y prefix12 z"
+    for cut in range(len(whole)):
+        mask = StreamMask(secrets)
+        out = mask.feed(whole[:cut]) + mask.feed(whole[cut:]) + mask.flush()
+        assert out == b"x <secret:B> y <secret:A> z", cut
 
 
 @given(st.data(), st.lists(st.sampled_from(["ghp", "_", VALUE, VALUE[:7], "k", "ü", "\n"])))
@@ -415,6 +527,7 @@ def test_what_cannot_begin_a_value_is_passed_on_at_once() -> None:
         ({"BASH_ENV": "/usr/local/bin"}, "changes how programs start"),
         ({"LD_PRELOAD": "/usr/local/bin"}, "changes how programs start"),
         (["TOKEN"], "takes a mapping"),
+        ({"TOKEN": "secret:T"}, "part of the text that masks it"),
     ],
 )
 def test_bad_secrets_are_refused_and_not_shown(secrets: Any, problem: str) -> None:

@@ -522,5 +522,10 @@ class Calls(ObjectStruct):
         for cleanup in reversed(cleanups):
             try:
                 cleanup()
-            except Exception:
-                _log.exception("cleaning up after conversation %s", self._journal.id)
+            except Exception as error:
+                secrets = self._journal.secrets
+                if secrets is None:
+                    _log.exception("cleaning up after conversation %s", self._journal.id)
+                else:  # a traceback may have a value
+                    shown = secrets.mask(f"{type(error).__name__}: {error}")
+                    _log.error("cleaning up after conversation %s: %s", self._journal.id, shown)

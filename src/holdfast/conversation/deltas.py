@@ -61,30 +61,29 @@ class _MaskedDeltas:
     """A receiver of deltas that passes them on with the secrets masked. A piece that may be the
     beginning of a value waits for the next one."""
 
-    __slots__ = ("_last", "_mask", "_secrets", "_tell")
+    __slots__ = ("_masks", "_secrets", "_tell")
 
     def __init__(self, secrets: Secrets, tell: Listener) -> None:
         self._secrets = secrets
         self._tell = tell
-        self._mask = StreamMask(secrets)
-        self._last: Delta | None = None
+        # by kind and call: pieces of several calls may take turns
+        self._masks: dict[tuple[str, int], tuple[StreamMask, Delta]] = {}
 
     def __call__(self, delta: Delta) -> None:
-        last = self._last
         if delta.kind == "restart":
-            self._mask, self._last = StreamMask(self._secrets), None
+            self._masks.clear()
             self._tell(delta)
             return
-        if last is not None and (last.kind, last.index) != (delta.kind, delta.index):
-            self.flush()
-        self._last = delta
-        text = self._mask.feed_text(delta.text)
+        key = (delta.kind, delta.index)
+        mask = self._masks[key][0] if key in self._masks else StreamMask(self._secrets)
+        self._masks[key] = mask, delta
+        text = mask.feed_text(delta.text)
         if text or delta.name:
             self._tell(replace(delta, text=text))
 
     def flush(self) -> None:
-        """Pass on the piece that waits."""
-        held = self._mask.flush().decode(errors="replace")
-        if held and self._last is not None:
-            self._tell(replace(self._last, text=held, name=""))
-        self._last = None
+        """Pass on the pieces that wait."""
+        masks, self._masks = self._masks, {}
+        for mask, delta in masks.values():
+            if held := mask.flush().decode(errors="replace"):
+                self._tell(replace(delta, text=held, name=""))

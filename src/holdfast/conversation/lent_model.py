@@ -45,6 +45,9 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
     ) -> Completion:
         """Return the wrapped model's completion. Raises `LimitExceeded` too. An answer that
         arrives after the conversation is closed is not counted."""
+        secrets = self._journal.secrets
+        if secrets is not None:  # a transcript has what was journaled, and so masked
+            messages, more = secrets.mask_value(messages), secrets.mask_value(more)
         ask = partial(self.wrapped.completion, messages, tools, cancelled=cancelled, **more)
         spending = self._journal.spending
         if spending is None or not spending.counts_amounts:

@@ -38,7 +38,7 @@ from holdfast.conversation.message_content import cleaned
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.verdicts import CallVerdict, decide
-from holdfast.errors import BadResponse, ContextTooLong, UnreadableEvent
+from holdfast.errors import BadResponse, ContextTooLong, HoldfastError, UnreadableEvent
 from holdfast.llm.background import background_record
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
@@ -46,6 +46,7 @@ from holdfast.llm.vision import names_blind_model, with_vision
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
+from holdfast.tools.secrets import Secrets
 
 MAX_CONDENSATIONS = 3  # times that the request for one answer may turn out too long
 
@@ -202,8 +203,11 @@ class ModelCall(ObjectStruct):
         parts = agent.prompt_parts()
         if journal.secrets is not None and (text := journal.secrets.describe()):
             parts = (*parts, PromptSection(SECRETS, text))
+        prompt = join_parts(parts)
+        if journal.secrets is not None:
+            prompt = journal.secrets.mask(prompt)
         now: dict[str, Any] = {
-            "system_prompt": join_parts(parts),
+            "system_prompt": prompt,
             "tools": tools,
             "model": agent.llm.model,
             "parameters": parameters,
@@ -247,6 +251,8 @@ class ModelCall(ObjectStruct):
             on_delta=self._deltas.restarted(),
             cancelled=request.token,
         )
+        if journal.secrets is not None:
+            complete = partial(_masked, journal.secrets, complete)
         if journal.observed is not None:
             complete = partial(journal.observed.asked, request.head, complete)
         if journal.spending is not None and request.reservation is not None:
@@ -340,3 +346,15 @@ class ModelCall(ObjectStruct):
                     self._calls.write_start(call, 1)
         if started:
             self._calls.run(allowed, {call.id for call in started}, token)
+
+
+def _masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:
+    """Return the answer, or raise its error, with the conversation's secrets masked."""
+    try:
+        return secrets.mask_value(complete())
+    except HoldfastError as error:
+        text = str(error)
+        if (shown := secrets.mask(text)) != text:
+            error.args = (shown, *error.args[1:])
+            error.__cause__ = error.__context__ = None
+        raise

@@ -338,7 +338,8 @@ class ToolContext:
         if self.asks is None:
             return None
         if self.secrets is not None:
-            message = self.secrets.mask(message)
+            message, asker = self.secrets.mask(message), self.secrets.mask(asker)
+            schema = self.secrets.mask_value(schema)
         wait = [time.monotonic()]
         self._waits = (*self._waits, wait)
         try:

@@ -18,6 +18,7 @@ from holdfast.tools.policy import RetryPolicy
 from holdfast.tools.results import as_result, clean, cut
 
 if TYPE_CHECKING:
+    from holdfast.tools.secrets import Secrets
     from holdfast.tools.tool import Tool
 
 StartThread = Callable[[Callable[[], None], str], object]
@@ -128,7 +129,7 @@ def _attempt(
     except ToolError:
         raise
     except Exception as error:
-        raise _classified(tool.name, error) from error
+        raise _classified(tool.name, error, context.secrets) from error
 
 
 def error_result(error: ToolError) -> ToolResult:
@@ -138,9 +139,9 @@ def error_result(error: ToolError) -> ToolResult:
     return ToolResult((TextContent(text),), None, {}, True, info)
 
 
-def _classified(name: str, error: Exception) -> ToolError:
+def _classified(name: str, error: Exception, secrets: Secrets | None = None) -> ToolError:
     """Return an exception as a `ToolError`, classified by type and status, never by words."""
-    message = f"{name!r} failed: {_describe_error(error)}"
+    message = f"{name!r} failed: {_describe_error(error, secrets)}"
     if isinstance(error, TimeoutError):
         classified = ToolTimeout(message)
     else:
@@ -156,9 +157,9 @@ def _classified(name: str, error: Exception) -> ToolError:
     return classified
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_error(error: Exception, secrets: Secrets | None = None) -> str:
     try:
-        text = str(error)
+        text = str(error) if secrets is None else secrets.mask(str(error))
     except Exception:  # a broken __str__ must not hide the failure
         text = "(its message cannot be shown)"
     return f"{type(error).__name__}: {cut(text, _MAX_MESSAGE_CHARS)}"

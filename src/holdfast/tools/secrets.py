@@ -22,6 +22,7 @@ from holdfast.errors import ConfigurationError, NotFound, ToolError
 
 MIN_CHARACTERS = 8
 """The least length of a value. A shorter one would be masked where it is only a word."""
+_MAX_VARIABLE_BYTES = 120_000  # Linux takes at most 128 KB for one variable
 _MIN_LINE = 16  # characters of a line of a longer value that is masked by itself
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,7 +34,7 @@ _OWN_FIELDS = frozenset(
         *("id", "call_id", "provider_id", "seq", "idempotency_key", "arguments_hash"),
         *("request_hash", "status", "decision", "stop_reason", "wire", "role", "name", "sender"),
         *("spawned_by", "question_id", "runner", "mime_type", "error_type", "risk", "kind"),
-        "phase",
+        *("phase", "state", "input_schema", "output_schema", "parameters"),
     )
 )
 
@@ -98,6 +99,10 @@ class Secrets:
                 )
             if isinstance(secret.value, str):
                 _check_value(name, secret.value)
+                if any(secret.value in f"<secret:{one}>" for one in secrets):
+                    raise ConfigurationError(
+                        f"secrets: the value of {name} is a part of the text that masks it."
+                    )
                 self._mask_from_now_on(name, secret.value)
             self._sources[name] = secret
 
@@ -116,8 +121,11 @@ class Secrets:
 
     def replacing(self, earlier: Secrets | None) -> Secrets:
         """Return these secrets, by which the values of `earlier` ones are still masked."""
-        if earlier is not None:
-            for name, value in list(earlier._masked):
+        if earlier is not None and earlier._masked is not self._masked:
+            # One record for both: a call that still has the earlier ones may use another value.
+            own = list(self._masked)
+            self._masked, self._forms, self._lock = earlier._masked, earlier._forms, earlier._lock
+            for name, value in own:
                 self._mask_from_now_on(name, value)
         return self
 
@@ -165,7 +173,15 @@ class Secrets:
     def named_in(self, command: str) -> dict[str, str]:
         """Return the values of the secrets that a shell command names, for its environment."""
         words = set(_WORD.findall(command))
-        return {name: self.get(name) for name in self._sources if name in words}
+        found = {name: self.get(name) for name in self._sources if name in words}
+        for name, value in found.items():
+            if len(value.encode()) > _MAX_VARIABLE_BYTES:
+                raise ToolError(
+                    f"The secret {name} is too long for an environment variable, so no command can"
+                    " use it.",
+                    retryable=False,
+                )
+        return found
 
     def _find(self, name: str) -> Secret:
         found = self._sources.get(name)
@@ -224,14 +240,25 @@ class Secrets:
             return new if isinstance(value, list) else tuple(new)
         if isinstance(value, dict):
             entries = cast("dict[Any, Any]", value)
-            masked = {self.mask_value(k): self.mask_value(v) for k, v in entries.items()}
-            same = all(k in entries and v is entries[k] for k, v in masked.items())
-            return entries if same else masked
+            pairs = [(self.mask_value(k), self.mask_value(v)) for k, v in entries.items()]
+            items = zip(pairs, entries.items(), strict=True)
+            if all(k is old and v is value for (k, v), (old, value) in items):
+                return entries
+            masked: dict[Any, Any] = {}
+            for key, one in pairs:
+                while key in masked:
+                    key = f"{key}'"  # two keys that are masked alike
+                masked[key] = one
+            return masked
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            text = str(value)
+            shown = self.mask(text) if len(text) >= MIN_CHARACTERS else text
+            return value if shown == text else shown
         if isinstance(value, msgspec.Struct):
             changes: dict[str, Any] = {}
             for name in value.__struct_fields__:
-                if name not in _OWN_FIELDS:
-                    old = getattr(value, name)
+                old = getattr(value, name)
+                if name not in _OWN_FIELDS and not isinstance(old, int | float):
                     new = self.mask_value(old)
                     if new is not old:
                         changes[name] = new
@@ -243,13 +270,19 @@ class Secrets:
         return cast("ToolResult", self.mask_value(result))
 
     def mask_error(self, error: ToolError) -> ToolError:
-        """Return a tool's error with a masked message, and without the error that caused it if
-        that has a value; the error itself if there is nothing to mask."""
+        """Return a tool's error with a masked message, and without the errors that caused it if
+        one of them has a value."""
         text = str(error)
         masked = self.mask(text)
         if masked != text:
             error.args = (masked, *error.args[1:])
-            error.__cause__ = error.__context__ = None
+        cause: BaseException | None = error.__cause__ or error.__context__
+        while cause is not None:
+            shown = f"{cause} {cause!r} {vars(cause)!r}"
+            if self.mask(shown) != shown:
+                error.__cause__ = error.__context__ = None
+                break
+            cause = cause.__cause__ or cause.__context__
         return error
 
     def __repr__(self) -> str:
@@ -268,10 +301,13 @@ class StreamMask:
 
     def feed(self, data: bytes) -> bytes:
         """Return the output that is certain, with the values masked."""
-        data = self._secrets.mask_bytes(self._held + data)
-        keep = self._undecided(data)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        data = self._held + data
+        cut = len(data) - self._undecided(data)
+        # A value that ends in the held part begins in it, too.
+        while (begin := self._before(data, cut)) < cut:
+            cut = begin
+        self._held = data[cut:]
+        return self._secrets.mask_bytes(data[:cut])
 
     def feed_text(self, text: str) -> str:
         """Return the text that is certain, with the values masked."""
@@ -282,7 +318,17 @@ class StreamMask:
     def flush(self) -> bytes:
         """Return the end that was held back; nothing follows."""
         held, self._held = self._held, b""
-        return held
+        return self._secrets.mask_bytes(held)
+
+    def _before(self, data: bytes, cut: int) -> int:
+        """Return the beginning of a value that lies across `cut`, or `cut`."""
+        if cut == len(data):
+            return cut
+        for form in self._secrets._forms[0]:  # pyright: ignore[reportPrivateUsage]: its other half
+            at = data.find(form.data, max(0, cut - len(form.data) + 1), cut + len(form.data) - 1)
+            if 0 <= at < cut:
+                return at
+        return cut
 
     def _undecided(self, data: bytes) -> int:
         """Return the length of the longest end of `data` that a value may begin with."""
@@ -338,7 +384,9 @@ def _forms(name: str, value: str) -> list[_Form]:
     }
     found: dict[str, str] = {}
     for text in plain:
-        quoted = (repr(text)[1:-1], text.replace("'", "'\\''"))  # by Python and by a shell
+        # by Python, and by a shell in either kind of quotes
+        quoted = [repr(text)[1:-1], text.replace("'", "'\\''")]
+        quoted.append(re.sub(r'([$`"\\])', r"\\\1", text))
         for form in (*_json_forms(text), *_url_forms(text), *quoted):
             found[form] = mask
         for form in _base64_forms(text.encode()):
@@ -354,8 +402,14 @@ def _json_forms(text: str) -> list[str]:
         wide = msgspec.json.encode(wide).decode()[1:-1]
         narrow = _ascii_json(narrow)
         found += [wide, narrow]
-    found.append(found[1].replace("/", "\\/"))
-    return found
+    found += [form.replace("/", "\\/") for form in found[1:3]]
+    # as Go and .NET write it for HTML, and with capital digits
+    html = [re.sub("[<>&'+]", lambda one: f"\\u{ord(one[0]):04x}", form) for form in found[1:3]]
+    found += html
+    return found + [
+        re.sub(r"\\u[0-9a-f]{4}", lambda code: "\\u" + code[0][2:].upper(), form)
+        for form in (found[2], *html)
+    ]
 
 
 def _ascii_json(text: str) -> str:
@@ -367,7 +421,7 @@ def _ascii_json(text: str) -> str:
 def _url_forms(text: str) -> list[str]:
     from urllib.parse import quote, quote_plus  # loaded late, as above
 
-    found = [quote(text, safe=""), quote(text), quote_plus(text)]
+    found = [quote(text, safe=""), quote(text), quote_plus(text), quote(text, safe="!'()*")]
     return found + [re.sub(r"%..", lambda code: code[0].lower(), form) for form in found]
 
 
