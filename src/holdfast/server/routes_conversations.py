@@ -150,7 +150,7 @@ def add(routes: Routes) -> None:
         "Replace a conversation's secrets",
         example={
             "secrets": {
-                "GITHUB_TOKEN": {"value": "ghp_...", "description": "may read repositories"}
+                "GITHUB_TOKEN": {"value": "ghp_0123456789", "description": "may read repositories"}
             }
         },
         gave={"secrets": {"GITHUB_TOKEN": "may read repositories"}},
