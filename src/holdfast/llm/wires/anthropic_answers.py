@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import BadResponse, ContentFiltered
-from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.completion import Completion
 from holdfast.llm.wires import anthropic_details as details
 from holdfast.llm.wires.answers import GAP, CompletionBuilder, as_dict, read_answer
 from holdfast.llm.wires.failures import reported_error, shorten
@@ -36,20 +36,25 @@ _TEXT_KEYS = {"type", "text"}
 _CALL_KEYS = {"type", "id", "name", "input", "caller"}
 
 
-_messages = msgspec.json.Decoder(dict[str, Raw])
+class _RawMessage(msgspec.Struct):
+    content: Raw
+
+
+_messages = msgspec.json.Decoder(dict[str, Any])
+_raw_messages = msgspec.json.Decoder(_RawMessage)
 
 
 def parse(data: bytes) -> Completion:
     return read_answer(data, _messages, _read, "a message")
 
 
-def _read(parts: dict[str, Raw], data: bytes) -> Completion:
-    content = parts.pop("content", NO_NATIVE)
-    message: dict[str, Any] = {key: _decoder.decode(part) for key, part in parts.items()}
+def _read(message: dict[str, Any], data: bytes) -> Completion:
     if message.get("error") or message.get("type") == "error":
         raise reported_error(decode(data))
-    blocks = _blocks.decode(content)  # a missing content is empty and so fails to decode
-    return _completion(message, blocks, content)
+    blocks: Any = message.pop("content", None)
+    if not isinstance(blocks, list) or not all(type(one) is dict for one in cast(Any, blocks)):
+        raise TypeError("its content is not a list of blocks")
+    return _completion(message, cast("list[dict[str, Any]]", blocks), data)
 
 
 class _About(NamedTuple):
@@ -58,10 +63,10 @@ class _About(NamedTuple):
 
 
 def _completion(
-    message: dict[str, Any], blocks: list[dict[str, Any]], raw: Raw | None = None
+    message: dict[str, Any], blocks: list[dict[str, Any]], data: bytes = b""
 ) -> Completion:
-    """Return a completion from a message and its blocks, plain or assembled from a stream. `raw` is
-    the JSON of `blocks`, if available."""
+    """Return a completion from a message and its blocks, plain or assembled from a stream. `data`
+    is the plain answer's JSON."""
     builder = CompletionBuilder()
     thoughts = builder.thoughts
     groups: list[list[str]] = []  # texts of neighbouring blocks
@@ -104,6 +109,7 @@ def _completion(
     details.add_details(builder, message, blocks)
     about = _About(message.get("model"), message.get("id"))
     usage = details.usage(message.get("usage"))
+    raw = _raw_messages.decode(data).content if data and builder.needs_native else None
     return builder.build(NAME, usage, reason, about, blocks, raw)
 
 

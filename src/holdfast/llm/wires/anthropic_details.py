@@ -22,6 +22,11 @@ _USAGE_KEYS = {
     *("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
     *("cache_creation", "output_tokens_details", "service_tier"),
 }
+# Usage with these keys alone is that of a single run.
+_PLAIN_USAGE_KEYS = {
+    *("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    "service_tier",
+}
 _CITATION_KEYS = {"cited_text", "document_title", "title", "url", "source", "file_id"}
 _ADDRESSES = ("https://", "http://")
 
@@ -35,6 +40,13 @@ def usage(counts: Any) -> Usage:
     such list, or one with the same numbers.
     """
     top = as_dict(counts)
+    if top.keys() <= _PLAIN_USAGE_KEYS:
+        read, written = (
+            count(top, "cache_read_input_tokens"),
+            count(top, "cache_creation_input_tokens"),
+        )
+        sent, received = count(top, "input_tokens"), count(top, "output_tokens")
+        return Usage(sent + read + written, received, read, written)
     runs = [as_dict(one) for one in as_list(top.get("iterations"))]
 
     def total(key: str) -> int:
@@ -58,8 +70,10 @@ def add_details(
     builder: CompletionBuilder, message: dict[str, Any], blocks: Sequence[dict[str, Any]]
 ) -> None:
     """Set all details of a message except citations and text parts, which belong to its texts."""
-    _add_server_calls(builder, blocks)
     counts = as_dict(message.get("usage"))
+    plain = all(block["type"] in ("text", "tool_use", "thinking") for block in blocks)
+    if not plain:
+        _add_server_calls(builder, blocks)
     container = as_dict(message.get("container"))
     details = (
         ("service_tier", counts.get("service_tier")),
@@ -69,6 +83,8 @@ def add_details(
     for name, value in details:
         if isinstance(value, str):
             builder.detail(name, value)
+    if plain and message.keys() <= _MESSAGE_KEYS and counts.keys() <= _USAGE_KEYS:
+        return
     others = {key: value for key, value in message.items() if key not in _MESSAGE_KEYS}
     others |= {key: value for key, value in counts.items() if key not in _USAGE_KEYS}
     runs = as_list(others.get("iterations"))
