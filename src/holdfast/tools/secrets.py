@@ -2,8 +2,8 @@
 observer is shown.
 
 A value is masked in the forms in which programs usually repeat it: as it is, inside JSON (escaped
-up to three times), as base64 (also in the middle of other data, and wrapped at 76 characters) and
-in a URL. Other transformations are not recognised.
+up to three times), as base64 (also in the middle of other data; wrapped at 76 characters if it
+begins that data) and in a URL. Other transformations are not recognised.
 """
 
 from __future__ import annotations
