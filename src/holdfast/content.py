@@ -58,8 +58,8 @@ class _Media(Data, frozen=True):
         if isinstance(data, str):
             raise ConfigurationError(
                 f"{name}: data takes bytes, not text. For base64 give base64.b64decode(text), for a"
-                " file Path(name).read_bytes(). A URL is not fetched: read it first, or name it in"
-                " the message's text."
+                " file FileContent.from_path(path), for an address that the provider fetches"
+                " FileContent(url=...)."
             )
         if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
@@ -113,8 +113,10 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
         for field, value in values.items():
             kind = bytes if field == "data" else str
             if not isinstance(value, kind):
+                hint = " For a file use FileContent.from_path(path), for an address url=..."
                 raise ConfigurationError(
                     f"FileContent: {field} takes {kind.__name__}, not {type(value).__name__}."
+                    + (hint if field == "data" else "")
                 )
         if sum(1 for place in (self.data, self.url, self.file_id) if place) != 1:
             raise ConfigurationError(
@@ -124,6 +126,13 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
             raise ConfigurationError(
                 "FileContent: data needs a mime_type such as 'application/pdf'."
                 " FileContent.from_path takes it from the file's suffix."
+            )
+        scheme = self.url.partition(":")[0].lower() if ":" in self.url else ""
+        if self.url and scheme in ("", "file", "data"):
+            raise ConfigurationError(
+                "FileContent: url takes an address that the provider can fetch, such as"
+                f" 'https://example.org/a.pdf', not {self.url[:80]!r}. For a file use"
+                " FileContent.from_path(path), for its bytes data=..."
             )
         if self.url and not self.mime_type:
             guessed = _mime_type(self.url.partition("?")[0].partition("#")[0])
@@ -136,6 +145,8 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
         `OSError` if it cannot be read, and `ConfigurationError` if it is empty."""
         with open(path, "rb") as file:
             data = file.read()
+        if not data:
+            raise ConfigurationError(f"FileContent: the file {os.fspath(path)!r} is empty.")
         name = str(os.path.basename(path))
         return cls(data, mime_type or _mime_type(name) or _kind_of(data), name=name)
 
@@ -205,8 +216,8 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
         raise ConfigurationError(
             f"content takes a str, a content block or a list of blocks, not {content!r}."
         )
-    if any(type(block) is dict for block in found):
-        found = tuple([_block_of(block) if isinstance(block, dict) else block for block in found])
+    if any(type(block) in (dict, str) for block in found):
+        found = tuple([_block_of(block) for block in found])
     for block in found:
         if not isinstance(block, BLOCKS):
             raise ConfigurationError(
@@ -217,7 +228,12 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
 
 
 def _block_of(block: Any) -> Content:
-    """Return a content block that is given as MCP's JSON. Raises `ConfigurationError`."""
+    """Return a content block that may be given as text or as MCP's JSON. Raises
+    `ConfigurationError`."""
+    if isinstance(block, str):
+        return TextContent(block)
+    if not isinstance(block, dict):
+        return block
     try:
         return msgspec.convert(block, Content)
     except msgspec.ValidationError as error:

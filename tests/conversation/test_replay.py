@@ -31,6 +31,7 @@ from holdfast.conversation import replay as replay_module
 from holdfast.conversation.replay import replay, requests
 from holdfast.llm.wires import openai_chat
 from tests.model_server import ModelServer, text
+from tests.waiting import until
 
 
 @tool
@@ -212,13 +213,20 @@ def test_a_wire_that_writes_messages_in_another_way_is_noticed(
 
 
 def test_a_view_that_orders_in_another_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(50):  # until results arrived in another order than their calls
-        conversation, _, _ = lively()
-        conversation.close()
+    def read(url: str) -> str:
+        """Reads; the first call ends after the second one's result is in the journal."""
+        if url == "a":
+            until(lambda: any(type(e) is ev.ToolCallFinished for e in conversation.get_history()))
+        return f"page {url}"
+
+    llm = ScriptedLLM([[("read", {"url": "a"}), ("read", {"url": "bb"})], "Done."])
+    agent = Agent(llm, [Tool.from_function(read, parallel=True)], parallel_calls=2)
+    with Conversation(agent, id="c") as conversation:
+        conversation.send_message("Go.")
+        conversation.run()
         events = conversation.get_history()
-        arrived = [event.call_id for event in events if isinstance(event, ev.ToolCallFinished)]
-        if arrived != sorted(arrived):
-            break
+    arrived = [event.call_id for event in events if isinstance(event, ev.ToolCallFinished)]
+    assert arrived == sorted(arrived, reverse=True)
     assert replay(events).same
 
     def by_arrival(self: Any, event: ev.ToolCallFinished) -> None:

@@ -155,7 +155,7 @@ BLOCKS: dict[str, Callable[[], Any]] = {
     [
         (
             lambda: ImageContent("https://e.org/x.png", "image/png"),
-            "data takes bytes, not text.*A URL is not fetched",
+            "data takes bytes, not text.*FileContent\\.from_path",
         ),  # type: ignore[arg-type]
         (lambda: AudioContent(5), "AudioContent: data takes bytes, not int"),  # type: ignore[arg-type]
         (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import events as ev
-from holdfast.conversation.journal import Journal
+from holdfast.conversation.run_context import RunContext
 
 ABOUT = "background"
 """The `about` of a note on an answer that is being made. Its details are `responseId` and
@@ -16,14 +16,15 @@ ABOUT = "background"
 class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
     """The answers in the background that a journal knows of."""
 
-    _journal: Journal
+    _context: RunContext
 
     def pending(self, request_hash: str) -> str:
         """Return the id of the answer to this request that was begun since the last answer; "" for
         none."""
-        with self._journal.changed:
-            last = self._journal.fold.assistant
-            after = self._journal.after(0 if last is None else last.seq)
+        journal = self._context.journal
+        with journal.changed:
+            last = journal.fold.assistant
+            after = journal.after(0 if last is None else last.seq)
         for event in reversed(after):
             if type(event) is ev.NoteRecorded and event.about == ABOUT:
                 found = event.details
@@ -32,10 +33,14 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
 
     def begun(self, request_hash: str, response_id: str) -> None:
         """Append a note on an answer."""
-        with self._journal as journal:
+        with self._context.journal as journal:
             journal.add(
                 ev.NoteRecorded,
                 about=ABOUT,
                 text="The provider makes the answer in the background.",
                 details={"responseId": response_id, "requestHash": request_hash},
             )
+
+    def closing(self) -> bool:
+        """Return True if the conversation is being closed."""
+        return self._context.closing

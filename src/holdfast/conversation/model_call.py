@@ -264,7 +264,7 @@ class ModelCall(ObjectStruct):
         """Ask the model; return None if there is no answer to journal, so that the loop decides
         anew. An error stops the run; a request that is too long is condensed."""
         token, complete, began = request.token, self._wrapped(request), time.monotonic()
-        record = background_record.set(BackgroundNotes(self._context.journal))
+        record = background_record.set(BackgroundNotes(self._context))
         try:
             completion = complete()
         except ContextTooLong as error:

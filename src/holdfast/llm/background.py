@@ -58,6 +58,11 @@ class BackgroundRecord(Protocol):
         """Record an answer before it is waited for."""
         ...
 
+    def closing(self) -> bool:
+        """Return True if the wait ends because the conversation is closed: the answer is fetched
+        when it is opened again."""
+        ...
+
 
 background_record: ContextVar[BackgroundRecord | None] = ContextVar(
     "holdfast_background_record", default=None
@@ -122,7 +127,8 @@ class BackgroundAnswer:
             )
             return self._read(wire, response, deltas)
         except Cancelled:
-            self._cancel()
+            if self._record is None or not self._record.closing():
+                self._cancel()
             raise
 
     def _is_gone(self, error: LLMError) -> bool:
