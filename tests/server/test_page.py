@@ -1380,6 +1380,27 @@ def test_ten_thousand_events_are_few_elements(browser: Browser, server: Serving)
 
 @pytest.mark.slow
 @needs_chromium
+def test_text_that_arrives_at_the_moment_of_a_scroll_does_not_undo_it(
+    browser: Browser, server: Serving
+) -> None:
+    talk(server, "c", ["line\n\n" * 300], message="Go.")
+    page = shown(browser, server, "c")
+    page.wait(".answer", "line")
+    top = page.run(
+        "import('/page/log.js').then(({ Log }) => {"
+        " const log = new Log({}), scroller = document.querySelector('#scroller');"
+        " log.toBottom();"
+        " const bottom = scroller.scrollTop;"
+        " scroller.scrollTop = 10;"
+        " log.live({ text: 'more', reasoning: '', calls: [] });"
+        " return [bottom, scroller.scrollTop]; })"
+    )
+    assert top[0] > 1000
+    assert top[1] == 10
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_it_comes_again_when_the_server_does(browser: Browser, tmp_path: Path) -> None:
     with ServeProcess(tmp_path) as server:
         talk(server, "c", ["before", "after"], message="one")

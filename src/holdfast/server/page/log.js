@@ -44,6 +44,7 @@ export class Log {
 		this.chunks = [];
 		this.nodes.clear();
 		this.node.replaceChildren();
+		this.top = this.scroller.scrollTop; // the empty log scrolled by itself
 		this.append(entries);
 		if (kept) this.goTo(kept.seq, kept.offset);
 		else this.#stick();
@@ -99,6 +100,7 @@ export class Log {
 
 	toBottom() {
 		this.bottom = true;
+		this.top = this.scroller.scrollTop;
 		this.#stick();
 		this.#mark();
 	}
@@ -179,6 +181,8 @@ export class Log {
 	}
 
 	#stick() {
+		this.#scrolled(); // the event of a scroll that just happened comes later
+		if (!this.bottom) return;
 		this.scroller.scrollTop = this.scroller.scrollHeight;
 		this.top = this.scroller.scrollTop;
 	}
