@@ -20,6 +20,7 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.server import forms
 from holdfast.tools.secrets import Secret
 from tests.agent_servers import Serving
 
@@ -91,6 +92,51 @@ def test_a_parked_conversation_and_a_restarted_server_keep_them(tmp_path: Path) 
         conversation.send_message("Go.")
         conversation.run()
         assert results(conversation)[0].startswith(str(len(VALUE)))
+
+
+def test_a_replaced_value_is_masked_after_a_restart_and_in_a_fork(tmp_path: Path) -> None:
+    with (
+        Serving(tmp_path) as server,
+        RemoteWorkspace(server.server.url, server.key) as space,
+        RemoteConversation(
+            agent_of(space, ("terminal", {"command": "cat f; echo $TOKEN"})),
+            space,
+            "c",
+            secrets={"TOKEN": VALUE},
+        ) as conversation,
+    ):
+        space.write_file("f", f"{VALUE} {VALUE[::-1]}")
+        conversation.set_secrets({"TOKEN": VALUE[::-1]})
+        conversation.set_secrets({})  # none is left, and both are masked
+        workspace = space.id
+    with (
+        Serving(tmp_path) as server,
+        RemoteWorkspace(server.server.url, server.key, id=workspace) as space,
+        RemoteConversation(None, space, "c") as conversation,
+    ):
+        for one in (conversation, conversation.fork(id="d")):
+            one.send_message(f"Not {VALUE}.")
+            one.run()
+            assert results(one)[0].startswith("<secret:TOKEN> <secret:TOKEN>")
+            assert VALUE not in str(one.get_history())
+            one.close()
+        assert server.ask("GET", "/api/conversations/d/secrets").json == {"secrets": {}}
+
+
+def test_the_values_of_a_hundred_rotations_are_kept() -> None:
+    kept: dict[str, str] = {"secret_1": "key"}
+    for number in range(150):
+        kept = forms.with_own_secrets(
+            kept, {"A": Secret(f"value-{number:05d}"), "B": Secret(VALUE)}
+        )
+    assert forms.agent_secrets(kept) == {"secret_1": "key"}
+    assert [value for _, value in forms.masked_secrets(kept)] == [
+        f"value-{number:05d}" for number in range(49, 149)
+    ]
+    assert {name: str(one.value) for name, one in forms.own_secrets(kept).items()} == {
+        "A": "value-00149",
+        "B": VALUE,
+    }
 
 
 def test_the_same_agent_can_open_it_again(tmp_path: Path) -> None:

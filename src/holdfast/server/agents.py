@@ -118,8 +118,12 @@ def build_agent(
     variables = {**known, **forms.agent_secrets(wanted.secrets)}
     agent = Agent.from_json(msgspec.json.encode(form), variables=variables, builtins=tools)
     own = forms.own_secrets(wanted.secrets)
-    secrets = Secrets(own) if own else None
-    return BuiltAgent(agent, tools, standings, learned.warnings, secrets)
+    masked = forms.masked_secrets(wanted.secrets)
+    secrets = Secrets(own)
+    for name, value in masked:
+        secrets.mask_from_now_on(name, value)
+    any_secrets = secrets if own or masked else None
+    return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets)
 
 
 class Agents(ObjectStruct):

@@ -14,9 +14,10 @@ from holdfast.tools.secrets import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"secret_[0-9]{1,6}")
-# Beside the agent's secrets: those of the conversation, and their descriptions.
-_OWN, _ABOUT = "env:", "about:"
-
+# Beside the agent's secrets: those of the conversation, their descriptions, and values that were
+# replaced ("masked:NUMBER:NAME").
+_OWN, _ABOUT, _MASKED = "env:", "about:", "masked:"
+_MAX_MASKED = 100  # replaced values that are kept
 
 # Fields in which a secret reaches only its recipient. Other fields are shown: prompts and names are
 # in the journal.
@@ -36,20 +37,37 @@ def own_secrets(secrets: Mapping[str, str]) -> dict[str, Secret]:
     }
 
 
+def masked_secrets(secrets: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the names and values of the conversation's secrets that were replaced."""
+    return [
+        (key.split(":", 2)[2], value) for key, value in secrets.items() if key.startswith(_MASKED)
+    ]
+
+
 def agent_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the `${secret_N}` of the agent."""
     return {name: value for name, value in secrets.items() if ":" not in name}
 
 
+def conversation_secrets(secrets: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a conversation's secrets that is not its agent's."""
+    return {name: value for name, value in secrets.items() if ":" in name}
+
+
 def with_own_secrets(secrets: Mapping[str, str], own: Mapping[str, Secret]) -> dict[str, str]:
-    """Return the agent's secrets with those of the conversation, in one mapping."""
+    """Return the agent's secrets with those of the conversation, in one mapping. The values that
+    they replace are kept, to be masked: the last 100."""
     found = agent_secrets(secrets)
+    values: dict[str, str] = {}
     for name, secret in own.items():
         assert isinstance(secret.value, str)
-        found[_OWN + name] = secret.value
+        values[name] = found[_OWN + name] = secret.value
         if secret.description:
             found[_ABOUT + name] = secret.description
-    return found
+    before = {name: str(secret.value) for name, secret in own_secrets(secrets).items()}
+    replaced = dict.fromkeys((*masked_secrets(secrets), *before.items()))
+    kept = [pair for pair in replaced if values.get(pair[0]) != pair[1]][-_MAX_MASKED:]
+    return found | {f"{_MASKED}{number}:{name}": text for number, (name, text) in enumerate(kept)}
 
 
 def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:

@@ -242,8 +242,8 @@ class Host:
             # original ones anywhere.
             form, secrets = request.agent, {}
         if request.secrets is not None:
-            own = {} if request.agent is not None else forms.own_secrets(kept.secrets)
-            secrets = forms.with_own_secrets(request.secrets, own)
+            own = {} if request.agent is not None else forms.conversation_secrets(kept.secrets)
+            secrets = forms.agent_secrets(request.secrets) | own
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
             form = forms.with_tools(form, [tool.name for tool in request.tools])

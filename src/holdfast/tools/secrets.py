@@ -103,7 +103,7 @@ class Secrets:
                     raise ConfigurationError(
                         f"secrets: the value of {name} is a part of the text that masks it."
                     )
-                self._mask_from_now_on(name, secret.value)
+                self.mask_from_now_on(name, secret.value)
             self._sources[name] = secret
 
     @classmethod
@@ -126,7 +126,7 @@ class Secrets:
             own = list(self._masked)
             self._masked, self._forms, self._lock = earlier._masked, earlier._forms, earlier._lock
             for name, value in own:
-                self._mask_from_now_on(name, value)
+                self.mask_from_now_on(name, value)
         return self
 
     @property
@@ -167,7 +167,7 @@ class Secrets:
             raise ToolError(
                 f"The secret {name} cannot be had: its function raised {type(error).__name__}."
             ) from None
-        self._mask_from_now_on(name, value)
+        self.mask_from_now_on(name, value)
         return value
 
     def named_in(self, command: str) -> dict[str, str]:
@@ -194,7 +194,8 @@ class Secrets:
             )
         return found
 
-    def _mask_from_now_on(self, name: str, value: str) -> None:
+    def mask_from_now_on(self, name: str, value: str) -> None:
+        """Mask a value that no call can get, such as one that was replaced."""
         with self._lock:
             if (name, value) in self._masked:
                 return
