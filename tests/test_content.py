@@ -93,7 +93,15 @@ def test_an_empty_result_is_a_success_that_says_nothing() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["hi", TextContent("hi"), [TextContent("hi")], (TextContent("hi"),), iter([TextContent("hi")])],
+    [
+        "hi",
+        TextContent("hi"),
+        [TextContent("hi")],
+        (TextContent("hi"),),
+        iter([TextContent("hi")]),
+        ["hi"],
+        ({"type": "text", "text": "hi"},),
+    ],
 )
 def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None:
     assert ToolResult(content).content == (TextContent("hi"),)
@@ -104,8 +112,8 @@ def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None
     ("content", "named"),
     [
         (5, "5"),
-        (["plain"], "'plain'"),
-        (("plain",), "'plain'"),
+        ([5], "5"),
+        ((TextContent("hi"), b"hi"), "b'hi'"),
         ([{"type": "text"}], "{'type': 'text'}"),
         (None, "None"),
         (b"hi", "104"),

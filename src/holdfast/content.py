@@ -416,12 +416,13 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     error: ErrorInfo | None = None
 
     def __post_init__(self) -> None:
-        if type(self.content) is not tuple:
-            msgspec.structs.force_setattr(self, "content", blocks(self.content))
-        else:
+        if type(self.content) is tuple:
             for block in self.content:
                 if type(block) not in BLOCKS:
-                    blocks(self.content)
+                    break
+            else:
+                return
+        msgspec.structs.force_setattr(self, "content", blocks(self.content))
 
     @property
     def success(self) -> bool:

@@ -143,6 +143,13 @@ def test_the_deadline_ends_the_wait_but_not_the_answer() -> None:
         assert not any("cancel" in one for one in asked(server))
 
 
+def test_a_poll_that_the_deadline_cuts_short_names_the_answer_too() -> None:
+    slow = Stream([b"{", b"}"], delay=1.0)
+    with ModelServer([QUEUED, slow]) as server:
+        with pytest.raises(LLMTimeout, match="resp_1 was not complete"):
+            llm(server, deadline=0.3).completion("x")
+
+
 def parts_of(stream: str, at: int) -> tuple[list[bytes], str]:
     """A stream cut within its event number `at`, and the events from there on."""
     found = stream.split("\n\n")

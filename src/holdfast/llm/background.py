@@ -130,6 +130,16 @@ class BackgroundAnswer:
             if self._record is None or not self._record.closing():
                 self._cancel()
             raise
+        except LLMTimeout as error:
+            if self._id and self._deadline is not None and self._clock() >= self._deadline:
+                raise self._late() from error  # names the answer also if a poll was cut short
+            raise
+
+    def _late(self) -> LLMTimeout:
+        return LLMTimeout(
+            f"The answer {self._id} was not complete within the deadline. The provider goes on"
+            " with it: ask again to fetch it."
+        )
 
     def _is_gone(self, error: LLMError) -> bool:
         """Return True, and forget the answer, if it cannot be fetched again."""
@@ -225,10 +235,7 @@ class BackgroundAnswer:
 
     def _pause(self, seconds: float) -> None:
         if self._deadline is not None and self._clock() + seconds >= self._deadline:
-            raise LLMTimeout(
-                f"The answer {self._id} was not complete within the deadline. The provider goes on"
-                " with it: ask again to fetch it."
-            )
+            raise self._late()
         self._wait(seconds)
         if self._cancelled:
             raise Cancelled("The model call was cancelled.")
