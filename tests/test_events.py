@@ -241,3 +241,28 @@ def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
 
 def test_a_messages_text_is_that_of_its_blocks() -> None:
     assert made(ev.MessageAdded, content=(TextContent("a"), TextContent("b"))).text == "a\nb"
+
+
+def message_at(time: object, kind: object = "message") -> bytes:
+    content = [{"type": "text", "text": "hi"}]
+    fields = {"type": kind, "seq": 1, "id": "a", "timestamp": time, "content": content}
+    return msgspec.json.encode(fields)
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    event = ev.decode(message_at("2026-01-02T03:04:05"), 1)
+    assert isinstance(event, ev.MessageAdded)
+    assert event.timestamp == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert event.text == "hi"
+    later = ev.decode(message_at("2026-01-02T03:04:05", "later"))
+    assert later.timestamp.tzinfo is not None
+    damaged = ev.decode(message_at("today"), 1)
+    assert isinstance(damaged, ev.DamagedEvent)
+
+
+@pytest.mark.parametrize("kind", [[], {}, 5, None])
+def test_a_type_that_is_no_text_is_no_event(kind: object) -> None:
+    data = message_at("2026-01-02T03:04:05Z", kind)
+    assert isinstance(ev.decode(data, 1), ev.DamagedEvent)
+    with pytest.raises(ValueError, match="type"):
+        ev.decode(data)

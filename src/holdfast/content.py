@@ -243,6 +243,13 @@ def _block_of(block: Any) -> Content:
         ) from None
 
 
+def answer_seq(call_id: str) -> int:
+    """Return the seq of the answer that a call is of, the first part of its id; 0 for an id that
+    Holdfast did not make."""
+    first = call_id.partition(".")[0]
+    return int(first) if first.isdecimal() and len(first) < 16 else 0
+
+
 def text_of(content: Sequence[Content]) -> str:
     """Return the text blocks of `content`, joined by newlines."""
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])

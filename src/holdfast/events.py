@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
 from holdfast.answer import AnswerDetails, HasDetails
-from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, text_of
+from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, answer_seq, text_of
 from holdfast.content import ToolResult as Result
 from holdfast.errors import UnreadableEvent
 from holdfast.nesting import too_deep
@@ -45,7 +46,7 @@ class Event(
 
     seq: int
     id: str
-    timestamp: datetime
+    timestamp: Annotated[datetime, msgspec.Meta(tz=True)]
 
     @property
     def type(self) -> str:
@@ -423,6 +424,7 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Known)
 _envelope = msgspec.json.Decoder(_Envelope)
 _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
+_ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 
 MAX_NESTING = 200
@@ -471,7 +473,7 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
         return UnknownEvent(
             seq=head.seq,
             id=head.id,
-            timestamp=head.timestamp,
+            timestamp=_time(head.timestamp) or EPOCH,
             original_type=head.type,
             raw=msgspec.Raw(data),
         )
@@ -479,12 +481,16 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
         raise error  # the caller's stack is too deep, not the event
     found = _object(data)
     kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
+    kind = kind if isinstance(kind, str) else None
+    if kind in _KNOWN and time is not None and not _ZONE.search(found["timestamp"]):
+        with suppress(ValueError, OverflowError):  # a time without a zone, written elsewhere
+            return _decoder.decode(_encoder.encode(found | {"timestamp": time}))
     if not found and (match := _EVENT_START.match(data)) is not None:
         kind = match[1].decode()
     place = found.get("seq") if seq is None else seq
     if type(place) is not int or (seq is None and kind not in _KNOWN):
         raise error if isinstance(error, ValueError) else ValueError(str(error))
-    kind = kind if isinstance(kind, str) and kind in _KNOWN else ""
+    kind = kind if kind in _KNOWN else ""
     return DamagedEvent(
         seq=place,
         id=id if isinstance(id, str) and id else f"damaged-{place}",
@@ -504,11 +510,18 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _time(value: Any) -> datetime | None:
+    """Return a time that may have no zone, in UTC then; None if it is none."""
     try:
         found = msgspec.convert(value, datetime)
     except (ValueError, TypeError):
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def foreign_call(event: AnyEvent) -> str:
+    """Return the id of a call of an answer that is not `{seq}.{index}`; "" if all are."""
+    calls = event.calls if type(event) is AssistantReplied else ()
+    return next((call.id for call in calls if answer_seq(call.id) != event.seq), "")
 
 
 # --- the stored form ---

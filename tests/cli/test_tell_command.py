@@ -13,14 +13,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import SQLiteStore
+from holdfast import Agent, Conversation, Hook, ScriptedLLM, SQLiteStore
 from holdfast import events as ev
 from holdfast.cli import main
 from holdfast.conversation import ConversationState
 from holdfast.errors import StoreError
+from holdfast.tools.hooks import Deny
 from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, options, terminal
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import DATA
@@ -470,3 +472,31 @@ def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: P
             out, _ = follow.communicate(timeout=15)
             assert (follow.returncode, "Done." in out, "2 steps" in out) == (0, True, True)
         run.communicate(timeout=15)
+
+
+def refuses(message: Any, context: Any) -> Any:
+    return Deny("not this") if "bad" in message.text else f"[checked] {message.text}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        ("hello", 0, "done: event"),
+        ("the key is 0123456789-token", 0, "done: event"),
+        ("something bad", 1, "not done: a hook refused the message: .*not this"),
+    ],
+)
+def test_a_message_that_is_masked_changed_or_refused_is_recognised(
+    tmp_path: Path, words: str, code: int, shown: str
+) -> None:
+    agent = Agent(ScriptedLLM(["One.", "Two."]), hooks=[Hook(refuses, on="message")])
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store, "one", secrets={"KEY": "0123456789-token"}) as conversation,
+    ):
+        conversation.send_message("hi")
+        conversation.start_thread()
+        ended = holdfast("tell", str(tmp_path / "s.db"), "one", "--wait", "20", "send", words)
+    assert ended.returncode == code
+    assert re.search(shown, ended.stdout + ended.stderr)
+    assert "stays posted" not in ended.stderr

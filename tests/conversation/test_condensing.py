@@ -34,6 +34,7 @@ from holdfast.agent.condensers.summary import HEADING
 from holdfast.agent.view import View
 from holdfast.commands import Condense, decode, encode
 from holdfast.content import Usage
+from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.replay import replay, requests
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ContextTooLong, RateLimited
@@ -667,3 +668,52 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     )
     assert "requested: a shorter view for the model, keeping Mind it." in shown.stdout
     assert "left out of the model's view from here on" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [1, 2],
+        {"hidden": [1]},
+        Condensed(None),  # type: ignore[arg-type]
+        Condensed((), trimmed={"4.0": "many"}),  # type: ignore[dict-item]
+        Condensed((1,), summary=5),  # type: ignore[arg-type]
+    ],
+)
+def test_a_malformed_result_of_a_condenser_is_recorded_once(answer: Any) -> None:
+    asked: list[object] = []
+
+    class Malformed:
+        begin = 10**9
+
+        def shorten(self, work: Any) -> Any:
+            asked.append(work)
+            return answer
+
+    agent = Agent(ScriptedLLM(worker(3)), [note], condenser=Malformed(), limits=NONE)
+    with Conversation(agent) as conversation:
+        conversation.send_message("Go.")
+        conversation.run()
+        conversation.condense()
+        conversation.send_message("Again.")
+        conversation.run()
+        [found] = condensations(conversation)
+    assert found.failed
+    assert not found.hidden
+    assert len(asked) == 1
+
+
+def test_an_error_at_rest_that_nothing_records_ends_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Condensations, "condense", broken)
+    agent = Agent(ScriptedLLM(["Done."]), condenser=WindowCondenser())
+    with Conversation(agent) as conversation:
+        conversation.send_message("Go.")
+        conversation.run()
+        with pytest.raises(RuntimeError, match="broken"):
+            conversation.condense()
+        assert isinstance(conversation.failure, RuntimeError)

@@ -3,6 +3,7 @@ way."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,16 @@ from holdfast import (
     Conversation,
     ConversationState,
     ConversationStatus,
+    Limits,
     MemoryStore,
     ScriptedLLM,
     SQLiteStore,
     tool,
 )
 from holdfast import events as ev
+from holdfast.agent.condensers import WindowCondenser
 from holdfast.commands import Resume
+from holdfast.errors import ConfigurationError
 from holdfast.store import Store
 
 S = ConversationStatus
@@ -269,3 +273,41 @@ def test_a_conversation_that_was_paused_at_rest_rests_after_resume(store: Store)
         conversation.pause()
         conversation.resume()
         assert conversation.status is S.IDLE
+
+
+def state_of(*events: dict[str, Any]) -> ConversationState:
+    for seq, event in enumerate(events, 1):
+        event.update(seq=seq, id=f"e{seq}", timestamp="2026-01-01T00:00:00")
+    form = {"version": 1, "id": "x", "status": "idle", "events": list(events)}
+    return ConversationState.from_json(json.dumps(form))
+
+
+MESSAGE = {"type": "message", "content": [{"type": "text", "text": "hi"}]}
+
+
+def test_a_state_whose_times_have_no_zone_and_that_says_closed_goes_on(store: Store) -> None:
+    state = state_of(
+        {**MESSAGE}, {"type": "status", "status": "running"}, {"type": "status", "status": "closed"}
+    )
+    agent = Agent(ScriptedLLM(["Hello."]), limits=Limits(seconds=10**9))
+    with Conversation.from_state(state, agent, store) as conversation:
+        assert conversation.run().answer == "Hello."
+
+
+def test_a_call_with_a_foreign_id_is_refused(store: Store) -> None:
+    answer = {"type": "assistant", "calls": [{"id": "call_abc", "name": "t", "arguments": {}}]}
+    state = state_of({**MESSAGE}, {"type": "status", "status": "running"}, answer)
+    with pytest.raises(ConfigurationError, match=r"event 3 has the id 'call_abc'.* such as '3\.0'"):
+        Conversation.from_state(state, Agent(ScriptedLLM(["x"])), store, "copy")
+    assert not store.read("copy")
+
+
+def test_a_result_of_a_foreign_call_is_left_out(store: Store) -> None:
+    result = {"type": "toolResult", "callId": "call_abc", "result": {"content": []}}
+    agent = Agent(ScriptedLLM(["One.", "Two."]), condenser=WindowCondenser())
+    with Conversation.from_state(state_of({**MESSAGE}, result), agent, store) as conversation:
+        conversation.send_message("Go on.")
+        assert conversation.run().answer == "One."
+        conversation.condense()
+        conversation.send_message("Go on.")
+        assert conversation.run().answer == "Two."

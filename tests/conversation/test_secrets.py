@@ -30,7 +30,7 @@ from holdfast import (
     tool,
 )
 from holdfast import events as ev
-from holdfast.content import TextContent, ToolResult
+from holdfast.content import FileContent, ImageContent, ResourceLink, TextContent, ToolResult
 from holdfast.errors import BadRequest, ConfigurationError, NotFound
 from holdfast.tools.secrets import Secret, Secrets, StreamMask
 
@@ -574,3 +574,26 @@ def test_a_process_of_another_command_does_not_have_it(runtime: LocalRuntime) ->
         assert VALUE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
         subprocess.run(["kill", pid], check=False)
         assert os.environ.get("GITHUB_TOKEN") != VALUE
+
+
+def test_names_and_addresses_of_content_are_masked() -> None:
+    token = "0123456789-token"
+    blocks = [
+        ResourceLink(f"file:///{token}", token, mime_type=token),
+        FileContent(b"x", f"text/{token}", name=f"{token}.txt"),
+        FileContent(url=f"https://e.org/{token}"),
+        ImageContent(b"x", f"image/{token}"),
+    ]
+
+    @tool
+    def look() -> ToolResult:
+        """Looks."""
+        return ToolResult(blocks)
+
+    llm = ScriptedLLM([("look", {}), "Done."])
+    with Conversation(Agent(llm, [look]), secrets={"TOKEN": token}) as conversation:
+        conversation.send_message(["Read these.", *blocks])
+        conversation.run()
+        assert token not in journal(conversation)
+        assert journal(conversation).count("<secret:TOKEN>") >= 10
+    assert token not in str([request.json for request in llm.requests])

@@ -145,9 +145,11 @@ def test_the_deadline_ends_the_wait_but_not_the_answer() -> None:
 
 def test_a_poll_that_the_deadline_cuts_short_names_the_answer_too() -> None:
     slow = Stream([b"{", b"}"], delay=1.0)
-    with ModelServer([QUEUED, slow]) as server:
-        with pytest.raises(LLMTimeout, match="resp_1 was not complete"):
-            llm(server, deadline=0.3).completion("x")
+    with (
+        ModelServer([QUEUED, slow]) as server,
+        pytest.raises(LLMTimeout, match="resp_1 was not complete"),
+    ):
+        llm(server, deadline=0.3).completion("x")
 
 
 def parts_of(stream: str, at: int) -> tuple[list[bytes], str]:

@@ -275,6 +275,10 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
         (broken(0, events=6), "line 7: 0 of 1 blobs"),
         (broken(0, events=10**15), "line 9: this is not an event"),
         (broken(3, seq=4), "line 4: event 4 stands where event 3 should"),
+        (
+            broken(2, calls=[{"id": "call_abc", "name": "shell", "arguments": {}}]),
+            "line 3: a call of event 2 has the id 'call_abc'; calls have ids such as '2.0'",
+        ),
         (lambda found: found.pop(3), "line 4: event 4 stands where event 3 should"),
         (lambda found: found.__setitem__(2, b"{}"), "line 3: this is not an event"),
         (broken(8, data="AAAA"), "line 9: the content of the blob sha256:.* does not match its id"),

@@ -222,7 +222,7 @@ class Waits:
         ({"description": None}, "description takes a str, not None"),
         ({"callback": None}, "callback takes a function; it is missing"),
         ({"callback": 5}, "callback takes a function, not 5"),
-        ({"callback": lambda *items: items}, "callback parameter 'items' is positional-only"),
+        ({"callback": lambda *items: items}, r"callback parameter \*items takes positional"),
         ({"callback": math.sqrt}, "callback parameter 'x' is positional-only"),
         ({"callback": type("X", (dict,), {})}, "callback"),
         ({"input_schema": "object"}, "input_schema takes a JSON Schema as a dict, not 'object'"),

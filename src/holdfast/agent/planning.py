@@ -11,7 +11,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.confirmation import Verdict
-from holdfast.content import ToolCall, ToolResult
+from holdfast.content import ToolCall, ToolResult, answer_seq
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.tools.plans import PLAN, misfit, plan_of, read_steps, rendered, texts, unfinished
 
@@ -92,7 +92,7 @@ def after_result(
     agreed = texts(steps) if approved else () if before is None else before.approved
     if unheard and not unfinished(steps):
         agreed = ()
-    return ev.Plan(steps, agreed, call.id, int(call.id.partition(".")[0]))
+    return ev.Plan(steps, agreed, call.id, answer_seq(call.id))
 
 
 def after_message(before: ev.Plan | None) -> ev.Plan | None:

@@ -20,6 +20,7 @@ from holdfast.content import (
     TextContent,
     ToolCall,
     ToolResult,
+    answer_seq,
 )
 from holdfast.llm.vision import pixels
 from holdfast.llm.wires.content_parts import is_text_type
@@ -231,9 +232,7 @@ class Sizes(msgspec.Struct, eq=False):
         if event.hidden:
             gone = set(event.hidden)
             self.total -= sum([self.messages.pop(seq, 0) for seq in gone])
-            for call_id in [
-                call_id for call_id in self.results if int(call_id.partition(".")[0]) in gone
-            ]:
+            for call_id in [call_id for call_id in self.results if answer_seq(call_id) in gone]:
                 self.total -= self.results.pop(call_id)
             for place in event.replaced:
                 self.total -= self.summaries.pop(place, 0)

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.damage import LOST, stand_in
-from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.content import TextContent, ToolCall, ToolResult, answer_seq
 from holdfast.llm.transcript import Transcript
 
 
@@ -94,7 +94,7 @@ class View:
             result = LOST if result is None else result  # providers reject a call without a result
             if call_id in self._trimmed:
                 result = trimmed(call_id, result, self._trimmed[call_id])
-            self._place(int(call_id.split(".")[0]), (call, result))
+            self._place(answer_seq(call_id), (call, result))
         self._batch = {}
 
     def _flush(self, based_on: int | None) -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from holdfast import events as ev
 from holdfast.agent.prompt import apart
@@ -167,9 +167,12 @@ def _print_list(console: Console, found: Sequence[Summary], options: Namespace) 
         return
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
-        updated = entry.updated and entry.updated.astimezone().strftime("%Y-%m-%d %H:%M")
+        updated = entry.updated
+        with suppress(OverflowError):  # the first or the last day of the calendar
+            updated = updated and updated.astimezone()
+        shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
         id, standing, title = one_line(entry.id), one_line(entry.standing), one_line(entry.title)
-        rows.append((id, standing, f"{entry.last_seq:,}", updated or "", title))
+        rows.append((id, standing, f"{entry.last_seq:,}", shown, title))
     id, status, events, updated = (max(len(row[column]) for row in rows) for column in range(4))
     for row in rows:
         cells = f"{row[0]:<{id}}  {row[1]:<{status}}  {row[2]:>{events}}  {row[3]:<{updated}}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -115,7 +117,11 @@ class _Tell(NamedTuple):
                 text = " ".join(words)
                 if not text.strip():
                     raise UsageError("the text is empty")
-                return cmd.Send((TextContent(clean(text)),))
+                # By its id the message is recognised even if it is masked or a hook changes it;
+                # one that is posted again under its key has the same id.
+                key = os.urandom(16).hex() if options.key is None else options.key
+                event_id = sha256(f"{self.state.id}\n{key}\n{clean(text)}".encode()).hexdigest()
+                return cmd.Send((TextContent(clean(text)),), event_id[:32])
             case "approve":
                 pending = self._pending(words[0] if words else None)
                 arguments = None if options.arguments is None else self._arguments(pending)
@@ -252,14 +258,14 @@ def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
 
 def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
     match command, event:
-        case cmd.Send(content), ev.MessageAdded(sender="user"):
-            return event.content == content
+        case cmd.Send(event_id=id), ev.MessageAdded():
+            return event.id == id
         case cmd.Answer(id, values), ev.DecisionMade(decision="approve" | "reject" as decision):
             return event.question_id == id and (decision == "reject") == (values is None)
         case cmd.Approve(id, _, arguments), ev.DecisionMade(decision="approve", question_id=""):
-            return event.call_id == id and event.arguments == arguments
+            return event.call_id == id and _alike(event.arguments, arguments)
         case cmd.Reject(id, reason), ev.DecisionMade(decision="reject", question_id=""):
-            return event.call_id == id and event.reason == reason
+            return event.call_id == id and _alike(event.reason, reason)
         case cmd.Pause() | cmd.Interrupt(), ev.StatusChanged():
             return event.status == ConversationStatus.PAUSED
         case cmd.Condense(instructions), ev.HistoryCondensed():
@@ -270,9 +276,26 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
             return False
 
 
+def _alike(journaled: Any, posted: Any) -> bool:
+    """Return True if two values are equal, apart from texts in which a secret is masked."""
+    if isinstance(journaled, str) and "<secret:" in journaled:
+        return isinstance(posted, str)
+    if isinstance(journaled, dict) and isinstance(posted, dict):
+        values = cast("tuple[dict[str, Any], dict[str, Any]]", (journaled, posted))
+        return len(values[0]) == len(values[1]) and _alike(*(list(one.values()) for one in values))
+    if isinstance(journaled, list) and isinstance(posted, list):
+        items = cast("tuple[list[Any], list[Any]]", (journaled, posted))
+        return len(items[0]) == len(items[1]) and all(map(_alike, *items))
+    return journaled == posted
+
+
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
     """Return another outcome of the command's call or question, None if there is none."""
     match command, event:
+        case cmd.Send(), ev.NoteRecorded() if (
+            event.about.startswith("hook:") and event.details.get("on") == "message"
+        ):
+            return f"a hook refused the message: {event.text}"
         case cmd.Answer(id), ev.DecisionMade() if event.question_id == id:
             what = "answered" if event.decision == "approve" else "declined"
             return f"the question was {what} by {event.by or 'somebody'}"

@@ -12,7 +12,7 @@ from holdfast.agent.planning import room
 from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ContextTooLong, UnreadableEvent
+from holdfast.errors import ContextTooLong, ConversationClosed, StoreError, UnreadableEvent
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
@@ -60,6 +60,16 @@ class Condensations(ObjectStruct):
 
     def shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
         """Have the condenser leave something out; return "" if it did, else the reason why not."""
+        try:
+            return self._shorten(reason, token, asked)
+        except (ConversationClosed, StoreError):
+            raise
+        except Exception as error:  # of the condenser, or of its result
+            if not token:
+                self._context.journal.log("the condenser failed", logging.ERROR, traceback=True)
+            return f"{type(error).__name__}: {clean(str(error))}"
+
+    def _shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None) -> str:
         context, journal = self._context, self._context.journal
         condenser = context.agent.condenser
         if condenser is None:
@@ -69,13 +79,8 @@ class Condensations(ObjectStruct):
             return refusal
         with journal.changed:
             work = self._work(reason, token, instructions)
-        try:
-            answer = partial(ask, condenser, work)
-            found = answer() if journal.observed is None else journal.observed.condensed(answer)
-        except Exception as error:
-            if not token:
-                journal.log("the condenser failed", logging.ERROR, traceback=True)
-            return f"{type(error).__name__}: {clean(str(error))}"
+        answer = partial(ask, condenser, work)
+        found = answer() if journal.observed is None else journal.observed.condensed(answer)
         if found is None:
             return "nothing can be left out"
         with journal.changed:

@@ -220,6 +220,12 @@ class Conversation(ConversationInterface):
             )
         if not state.events:
             return
+        for event in state.events:
+            if call := ev.foreign_call(event):
+                raise ConfigurationError(
+                    f"from_state: a call of event {event.seq} has the id {call!r}; calls have ids"
+                    f" such as '{event.seq}.0'."
+                )
         answers = copies.copy_events(fold(state.events), journal.clock, journal.new_id)
         with journal:
             journal.add_all([*state.events, *answers])

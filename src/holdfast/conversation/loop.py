@@ -67,6 +67,7 @@ class Loop(ObjectStruct):
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
+                before = journal.fold.last_seq
                 try:
                     self._do(action)
                 except (ConversationClosed, StoreError):
@@ -77,6 +78,8 @@ class Loop(ObjectStruct):
                         raise
                     with journal:
                         context.write_error(error)
+                    if journal.fold.last_seq == before:
+                        raise  # nothing recorded it: the same action would follow for ever
         except ConversationClosed:
             pass
         except Exception as error:

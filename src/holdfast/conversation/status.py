@@ -28,4 +28,5 @@ AT_REST = frozenset(
     )
 )
 
-STATUSES = frozenset(status.value for status in ConversationStatus)
+# The statuses that an event may record: an object is closed, a conversation is not.
+STATUSES = frozenset(status.value for status in ConversationStatus) - {ConversationStatus.CLOSED}

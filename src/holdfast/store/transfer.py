@@ -162,6 +162,10 @@ def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
             event = reader.decoded("an event", lambda data=data: ev.decode(data))
             if event.seq != seq:
                 raise reader.error(f"event {event.seq} stands where event {seq} should.")
+            if id := ev.foreign_call(event):
+                raise reader.error(
+                    f"a call of event {seq} has the id {id!r}; calls have ids such as '{seq}.0'."
+                )
             events.append(event)
         yield Exported(header, tuple(events), _read_blobs(reader, header, events), at)
 

@@ -74,9 +74,12 @@ class Parameters:
                     )
                 self.context = name
             elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                is_many = parameter.kind is parameter.VAR_POSITIONAL
+                shown = f"*{name} takes" if is_many else f"{name!r} is"
                 raise ConfigurationError(
-                    f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of"
-                    " tools are named. Give it a plain parameter."
+                    f"Tool {tool!r}: callback parameter {shown} positional"
+                    f"{' arguments' if is_many else '-only'}; arguments of tools are named. Give it"
+                    f" {'a parameter that is a list' if is_many else 'a plain parameter'}."
                 )
             elif parameter.default is parameter.empty:
                 self.fields[name] = (annotation, ...)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw
 
-from holdfast.content import ToolResult
+from holdfast.content import BLOCKS, ToolResult
 from holdfast.errors import ConfigurationError, NotFound, ToolError
 
 MIN_CHARACTERS = 8
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that change how programs start; a command that names one would get its value.
 _RESERVED = re.compile(r"PATH|HOME|IFS|ENV|BASH.*|LD_.*|DYLD_.*|PYTHON.*|GIT_.*|HOLDFAST_.*")
-# Fields of events and calls that are Holdfast's own words, ids and hashes.
+# Fields of events and calls that are Holdfast's own words, ids and hashes. Content has none.
 _OWN_FIELDS = frozenset(
     (
         *("id", "call_id", "provider_id", "seq", "idempotency_key", "arguments_hash"),
@@ -257,9 +257,10 @@ class Secrets:
             return value if shown == text else shown
         if isinstance(value, msgspec.Struct):
             changes: dict[str, Any] = {}
+            own = () if isinstance(value, BLOCKS) else _OWN_FIELDS
             for name in value.__struct_fields__:
                 old = getattr(value, name)
-                if name not in _OWN_FIELDS and not isinstance(old, int | float):
+                if name not in own and not isinstance(old, int | float):
                     new = self.mask_value(old)
                     if new is not old:
                         changes[name] = new

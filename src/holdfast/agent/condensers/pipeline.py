@@ -12,6 +12,7 @@ import msgspec
 from holdfast.agent.arguments import wrong
 from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
 from holdfast.agent.condensers.condenser_input import CondenserInput
+from holdfast.content import answer_seq
 from holdfast.errors import LLMError
 from holdfast.tools import Tool
 
@@ -80,7 +81,7 @@ def _merged(first: Condensed, second: Condensed) -> Condensed:
     trimmed = {
         call_id: kept
         for call_id, kept in (first.trimmed | second.trimmed).items()
-        if int(call_id.partition(".")[0]) not in hidden
+        if answer_seq(call_id) not in hidden
     }
     cost = None if first.cost is None or second.cost is None else first.cost + second.cost
     summary = second.summary if second.hidden else first.summary
