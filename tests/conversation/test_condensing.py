@@ -684,7 +684,7 @@ def test_a_malformed_result_of_a_condenser_is_recorded_once(answer: Any) -> None
     asked: list[object] = []
 
     class Malformed:
-        begin = 10**9
+        at = 10**9
 
         def shorten(self, work: Any) -> Any:
             asked.append(work)
@@ -697,7 +697,8 @@ def test_a_malformed_result_of_a_condenser_is_recorded_once(answer: Any) -> None
         conversation.condense()
         conversation.send_message("Again.")
         conversation.run()
-        [found] = condensations(conversation)
+        [request, found] = condensations(conversation)
+    assert request.request == ""
     assert found.failed
     assert not found.hidden
     assert len(asked) == 1
