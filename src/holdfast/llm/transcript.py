@@ -259,7 +259,7 @@ class Transcript:
 
     __slots__ = (
         *("_bound", "_cached_values", "_calls", "_container_answer", "_encodings", "_items"),
-        *("_lock", "last_answer", "uploads"),
+        *("_lock", "_only_text", "last_answer", "uploads"),
     )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
@@ -270,6 +270,7 @@ class Transcript:
         self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         self._bound = False  # True if an item has a file of one provider
+        self._only_text = True  # True if no message and no result has anything but text
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
         self._container_answer: Answer | None = None  # the last one with a container
@@ -327,11 +328,12 @@ class Transcript:
                 self._container_answer = item
         else:
             content = item[1].content if isinstance(item, tuple) else item.content
-            if any(type(block) is FileContent for block in content):
-                self._bound = self._bound or files.is_bound(content)
-                self.uploads = self.uploads or any(
-                    type(block) is FileContent and block.file_id for block in content
-                )
+            for block in content:
+                if type(block) is not TextContent:
+                    self._only_text = False
+                    if type(block) is FileContent:
+                        self._bound = self._bound or bool(block.provider)
+                        self.uploads = self.uploads or bool(block.file_id)
         self._items.append(item)
 
     def say(self, content: ContentLike) -> None:
@@ -341,7 +343,7 @@ class Transcript:
     @property
     def pictures(self) -> bool:
         """True if a message or a tool result holds a picture."""
-        return any(
+        return not self._only_text and any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
             if not isinstance(item, Answer)
@@ -398,7 +400,7 @@ class Transcript:
           all items if another server gave that answer.
         """
         encoding = self._encodings.get(self._key(to))
-        if encoding is None:
+        if encoding is None or (self._only_text and not encoding.left_out):
             return ()
         answers = (item for item in reversed(self._items) if isinstance(item, Answer))
         last = next(answers, None)
