@@ -315,8 +315,10 @@ def model(
     return llm.with_transport(keep), kept
 
 
-def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
-    """(transcript, head, the two items that each step adds)."""
+def conversation(llm: Any, messages: int) -> tuple[Any, Any, Callable[[], tuple[Any, Any]]]:
+    """(transcript, head, a function that makes the two items of a further step). As a provider does,
+    it gives each call an id of its own."""
+    import itertools
     from datetime import UTC, datetime
 
     from holdfast.content import Message, TextContent, ToolCall, ToolResult
@@ -347,11 +349,16 @@ def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
         model="mock",
         parameters=parameters,
     )
-    call = ToolCall("call_1", "look_up", {"path": "src/parser.py", "limit": 200}, "call_1")
-    step = (Completion(TEXT[:140], calls=(call,)), (call, ToolResult((TextContent(TEXT[:420]),))))
+    numbers = itertools.count(1)
+
+    def step() -> tuple[Any, Any]:
+        id = f"call_{next(numbers)}"
+        call = ToolCall(id, "look_up", {"path": "src/parser.py", "limit": 200}, id)
+        return Completion(TEXT[:140], calls=(call,)), (call, ToolResult((TextContent(TEXT[:420]),)))
+
     transcript = Transcript([Message("What is known of these items?")])
     while len(transcript) < messages:
-        for item in step:
+        for item in step():
             transcript.append(item)
     return transcript, head, step
 
@@ -404,7 +411,7 @@ def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
                     if size == LONG
                     else []
                 )
-            for item in step:
+            for item in step():
                 transcript.append(item)
             for index, (work, given) in enumerate(
                 ((ask, (llm, transcript, head)), (drain, (pool, kept, pieces)))

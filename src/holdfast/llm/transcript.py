@@ -301,7 +301,10 @@ class Transcript:
     def append(self, item: Item) -> None:
         """Add one item. Raises `ConfigurationError` for an object of another type, or for a tool
         message that answers no call."""
-        if isinstance(item, Message):
+        if isinstance(item, tuple):
+            if [type(part) for part in item] != [ToolCall, ToolResult]:
+                raise _not_an_item(item)
+        elif isinstance(item, Message):
             if item.role == "tool":
                 call = self._calls.get(item.tool_call_id)
                 if call is None:
@@ -315,13 +318,8 @@ class Transcript:
                 self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
             self._index_calls(item.calls)
-        elif not isinstance(item, AssistantReplied | MessageEvent):
-            parts = item if type(item) is tuple else ()
-            if [type(part) for part in parts] != [ToolCall, ToolResult]:
-                raise ConfigurationError(
-                    "A transcript takes messages, answers (AssistantReplied, Completion) and"
-                    f" (ToolCall, ToolResult) pairs, not {item!r}."
-                )
+        elif not isinstance(item, AssistantReplied | MessageEvent):  # pyright: ignore[reportUnnecessaryIsInstance]: a caller's object
+            raise _not_an_item(item)
         if isinstance(item, Answer):
             self.last_answer = item
             if item.container:
@@ -450,6 +448,13 @@ class Transcript:
     def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
             self._calls.update((id, call) for id in (call.id, call.provider_id) if id)
+
+
+def _not_an_item(item: object) -> ConfigurationError:
+    return ConfigurationError(
+        "A transcript takes messages, answers (AssistantReplied, Completion) and"
+        f" (ToolCall, ToolResult) pairs, not {item!r}."
+    )
 
 
 Messages = str | Sequence[Message | Completion] | Transcript
