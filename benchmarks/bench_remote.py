@@ -76,7 +76,10 @@ def started(command: list[str]) -> Iterator[Server]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
     }
-    environment |= {"HOLDFAST_SERVER_KEY": KEY, "PYTHONPATH": str(harness.HERE)}
+    environment |= {
+        "HOLDFAST_SERVER_KEY": KEY,
+        "PYTHONPATH": os.pathsep.join([str(harness.HERE), os.environ.get("PYTHONPATH", "")]),
+    }
     began = time.perf_counter()
     with harness.process(
         command,
