@@ -460,7 +460,7 @@ class RemoteConversation(ConversationInterface):
         self._not_inside("wait")
         with self._copy.changed:
             resting = self._at_rest()
-        # The stream brings the end of a run. Only the end in an old copy may be that of another run.
+        # The stream brings the end of a run. The end in an old copy may be that of another run.
         self._follow(catch_up=resting)
         if not self._started and self._runner is None and not self._closing:
             self._copy.catch_up()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -430,7 +430,7 @@ def _base64_forms(data: bytes) -> list[str]:
     in groups of three bytes; both alphabets; and wrapped as programs do."""
     found: list[str] = []
     for offset, skipped in ((0, 0), (1, 2), (2, 3)):
-        text = b64encode(bytes(offset) + data).decode()
+        text = b2a_base64(bytes(offset) + data, newline=False).decode()
         core = text[skipped : (offset + len(data)) * 8 // 6]
         found += [core, core.replace("+", "-").replace("/", "_")]
     whole = found[0]
