@@ -13,8 +13,7 @@ import subprocess
 import sys
 
 import harness
-from bench_http import compiled
-from harness import Goal, Row, in_turns
+from harness import Goal, Row, compiled, in_turns
 
 NAMES = "from holdfast import LLM, Agent, Tool, Conversation"
 PEAK = (

@@ -23,8 +23,8 @@ from typing import Any
 
 import bench_http
 import harness
-from bench_http import canned, compiled, one_core, stats
-from harness import Goal, Row, in_child, in_turns
+from bench_http import canned, one_core, stats
+from harness import Goal, Row, compiled, in_child, in_turns
 
 TEXT = (
     "The parser reads one line at a time, and this is what is known of it. " * 9

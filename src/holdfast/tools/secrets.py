@@ -27,7 +27,8 @@ _MIN_LINE = 16  # characters of a line of a longer value that is masked by itsel
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that change how programs start; a command that names one would get its value.
-_RESERVED = re.compile(r"PATH|HOME|IFS|ENV|BASH.*|LD_.*|DYLD_.*|PYTHON.*|GIT_.*|HOLDFAST_.*")
+_RESERVED = ("PATH", "HOME", "IFS", "ENV")
+_RESERVED_BEGINNINGS = ("BASH", "LD_", "DYLD_", "PYTHON", "GIT_", "HOLDFAST_")
 # Fields of events and calls that are Holdfast's own words, ids and hashes.
 _OWN_FIELDS = frozenset(
     (
@@ -348,7 +349,7 @@ def _check_name(name: object) -> None:
         raise ConfigurationError(
             f"secrets takes names of environment variables, such as 'GITHUB_TOKEN', not {name!r}."
         )
-    if _RESERVED.fullmatch(name):
+    if name in _RESERVED or name.startswith(_RESERVED_BEGINNINGS):
         raise ConfigurationError(
             f"secrets: {name} changes how programs start, so it cannot name a secret. Choose"
             f" another name, such as MY_{name}."
