@@ -634,7 +634,7 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
 
 
 def rows(quick: bool) -> list[Row]:
-    with harness.mock_model() as port, harness.scratch() as folder:
+    with harness.compiled(), harness.mock_model() as port, harness.scratch() as folder:
         begun = in_turns(
             3 if quick else 9,
             {
