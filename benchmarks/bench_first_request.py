@@ -65,10 +65,11 @@ def measure(program: str) -> float:
 
 def rows(quick: bool) -> list[Row]:
     programs = {"holdfast": HOLDFAST, "bare": BARE}
-    for program in programs.values():
-        measure(program)  # once for the disk and the compiled files
-    found = in_turns(
-        3 if quick else 15,
-        {name: lambda program=program: measure(program) for name, program in programs.items()},
-    )
+    with harness.compiled():
+        for program in programs.values():
+            measure(program)  # once for the disk and the compiled files
+        found = in_turns(
+            3 if quick else 15,
+            {name: lambda program=program: measure(program) for name, program in programs.items()},
+        )
     return [Row("to the first request", "s", found["holdfast"], found["bare"], Goal(0.3))]

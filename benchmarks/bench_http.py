@@ -27,7 +27,7 @@ from typing import Any
 
 import harness
 from bench_import import measure as of_process
-from harness import Goal, Row, in_child, in_turns
+from harness import Goal, Row, compiled, in_child, in_turns
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"mock","messages":[{"role":"user","content":"%s"}]}' % (
@@ -122,21 +122,6 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, all_of_them)
-
-
-@contextlib.contextmanager
-def compiled() -> Iterator[None]:
-    """Processes that are started in this block find compiled files, whatever the environment says
-    of writing them."""
-    before = dict(os.environ)
-    with harness.scratch() as folder:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = folder
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
 
 def stats(port: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 import harness
-from harness import Goal, Row, in_turns
+from harness import Goal, Row, compiled, in_turns
 
 NAMES = "from holdfast import LLM, Agent, Tool, Conversation"
 PEAK = (
@@ -42,12 +42,13 @@ def rows(quick: bool) -> list[Row]:
         "package": "import holdfast",
         "sqlite": f"{NAMES}, SQLiteStore, ScriptedLLM",
     }
-    for program in figures.values():
-        measure(program)  # once for the disk and the compiled files
-    found = in_turns(
-        3 if quick else 15,
-        {name: lambda program=program: measure(program) for name, program in figures.items()},
-    )
+    with compiled():
+        for program in figures.values():
+            measure(program)  # once for the disk and the compiled files
+        found = in_turns(
+            3 if quick else 15,
+            {name: lambda program=program: measure(program) for name, program in figures.items()},
+        )
     cpu = {name: [one[0] for one in found[name]] for name in figures}
     peak = {name: [one[1] for one in found[name]] for name in figures}
     return [

@@ -23,8 +23,8 @@ from typing import Any
 
 import bench_http
 import harness
-from bench_http import canned, compiled, one_core, stats
-from harness import Goal, Row, in_child, in_turns
+from bench_http import canned, one_core, stats
+from harness import Goal, Row, compiled, in_child, in_turns
 
 TEXT = (
     "The parser reads one line at a time, and this is what is known of it. " * 9
@@ -315,8 +315,10 @@ def model(
     return llm.with_transport(keep), kept
 
 
-def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
-    """(transcript, head, the two items that each step adds)."""
+def conversation(llm: Any, messages: int) -> tuple[Any, Any, Callable[[], tuple[Any, Any]]]:
+    """(transcript, head, a function that makes the two items of a further step). As a provider does,
+    it gives each call an id of its own."""
+    import itertools
     from datetime import UTC, datetime
 
     from holdfast.content import Message, TextContent, ToolCall, ToolResult
@@ -347,11 +349,16 @@ def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
         model="mock",
         parameters=parameters,
     )
-    call = ToolCall("call_1", "look_up", {"path": "src/parser.py", "limit": 200}, "call_1")
-    step = (Completion(TEXT[:140], calls=(call,)), (call, ToolResult((TextContent(TEXT[:420]),))))
+    numbers = itertools.count(1)
+
+    def step() -> tuple[Any, Any]:
+        id = f"call_{next(numbers)}"
+        call = ToolCall(id, "look_up", {"path": "src/parser.py", "limit": 200}, id)
+        return Completion(TEXT[:140], calls=(call,)), (call, ToolResult((TextContent(TEXT[:420]),)))
+
     transcript = Transcript([Message("What is known of these items?")])
     while len(transcript) < messages:
-        for item in step:
+        for item in step():
             transcript.append(item)
     return transcript, head, step
 
@@ -404,7 +411,7 @@ def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
                     if size == LONG
                     else []
                 )
-            for item in step:
+            for item in step():
                 transcript.append(item)
             for index, (work, given) in enumerate(
                 ((ask, (llm, transcript, head)), (drain, (pool, kept, pieces)))
@@ -605,7 +612,7 @@ def rows(quick: bool) -> list[Row]:
                     "streamed", "streamed (50 deltas)"
                 )
                 found.append(
-                    Row(f"{wire}, a call, {kind}, {title}", unit, of_llm, floor, Goal(1.3, "ratio"))
+                    Row(f"{wire}, a call, {kind}, {title}", unit, of_llm, floor, Goal(2, "ratio"))
                 )
         added = [
             [one[what][0] - one[what][2] for one in single[wire]]
@@ -616,7 +623,7 @@ def rows(quick: bool) -> list[Row]:
                 f"{wire}, CPU beside the floor's, {LONG:,} messages; floor: 10",
                 "us",
                 *added,
-                Goal(1.3, "ratio"),
+                Goal(2, "ratio"),
             )
         )
     wall, cpu = ({who: [one[index] for one in many[who]] for who in many} for index in (0, 1))

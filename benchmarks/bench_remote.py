@@ -76,7 +76,10 @@ def started(command: list[str]) -> Iterator[Server]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
     }
-    environment |= {"HOLDFAST_SERVER_KEY": KEY, "PYTHONPATH": str(harness.HERE)}
+    environment |= {
+        "HOLDFAST_SERVER_KEY": KEY,
+        "PYTHONPATH": os.pathsep.join([str(harness.HERE), os.environ.get("PYTHONPATH", "")]),
+    }
     began = time.perf_counter()
     with harness.process(
         command,
@@ -631,7 +634,7 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
 
 
 def rows(quick: bool) -> list[Row]:
-    with harness.mock_model() as port, harness.scratch() as folder:
+    with harness.compiled(), harness.mock_model() as port, harness.scratch() as folder:
         begun = in_turns(
             3 if quick else 9,
             {

@@ -190,10 +190,6 @@ def definitions(repeats: int) -> dict[str, list[float]]:
         manager.definitions()
         out["first"].append((time.perf_counter() - began) * 1e6)
         began = time.perf_counter()
-        for _ in range(100):
-            manager.get_llm_definitions()
-        out["later"].append((time.perf_counter() - began) * 1e4)
-        began = time.perf_counter()
         for _ in range(1000):
             manager.definitions()
         out["later"].append((time.perf_counter() - began) * 1e3)

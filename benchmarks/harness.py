@@ -221,6 +221,21 @@ def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 120
 
 
 @contextlib.contextmanager
+def compiled() -> Iterator[None]:
+    """Processes that are started in this block find compiled files, whatever the environment says
+    of writing them."""
+    before = dict(os.environ)
+    with scratch() as folder:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextlib.contextmanager
 def mock_model() -> Iterator[int]:
     """The port of a mock model server in a process of its own (see `mock_model.py` for the paths
     that it serves)."""

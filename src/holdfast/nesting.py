@@ -26,6 +26,8 @@ _ROUNDS = 8  # levels of most documents
 def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
     """Return True if JSON text is nested deeper than `limit` levels. Never recurses; malformed
     text is left to the decoder."""
+    if len(data) <= limit:
+        return False
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
     if data.count(b"[") + data.count(b"{") <= limit:  # nearly always

@@ -205,6 +205,21 @@ def test_a_slow_callback_holds_up_nobody_else() -> None:
         conversation.close()
 
 
+# --- no request more than needed ---
+
+
+def test_a_run_is_followed_by_its_stream_and_not_by_reading_the_events_again() -> None:
+    with StubServer() as server:
+        conversation = open_on(server.url, client_tools=False)
+        conversation.start_thread()
+        conversation.send_message("hello")
+        conversation.wait(0.05)
+        until(lambda: server.streams)
+        read = [path.partition("?")[0].rpartition("/")[2] for _, path, _, _ in server.requests]
+        assert read.count("events") == 1, read  # the message that was sent
+        conversation.detach()
+
+
 # --- each thing once ---
 
 

@@ -16,7 +16,6 @@ diff:*)`, is left out: a tool is available as a whole or not at all.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ from typing import Any, cast
 from holdfast.agent.limits import Limits
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
-from holdfast.tools.document import Map, Seq, SourceLocation, plain
+from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean, plain
 from holdfast.tools.skills_files import front_matter, text_below, with_home
 
 _log = logging.getLogger("holdfast")
@@ -137,10 +136,9 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
         if _IGNORED_KEY.fullmatch(key):
             _log.warning("%s: %s is ignored: %s", path, key, guarded)
         elif key not in _KEYS and key not in _CLAUDE_KEYS:
-            near = difflib.get_close_matches(key, _KEYS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.at(key).error(
-                f"unknown key.{hint} A sub-agent's front matter has: {', '.join(_KEYS)}."
+                f"unknown key.{did_you_mean(key, _KEYS)} A sub-agent's front matter has:"
+                f" {', '.join(_KEYS)}."
             )
     if not body.strip():
         raise place.error("it has no text below its front matter; that is the system prompt.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -130,6 +129,8 @@ class AgentHooks:
 
 def addition(name: str, text: str) -> Addition:
     """Return the addition of a hook; its `about` names the hook and the hash of the text."""
+    from hashlib import sha256  # rarely needed, and takes 3 ms to import
+
     return Addition(f"hook:{name}#{sha256(text.encode()).hexdigest()[:8]}", (TextContent(text),))
 
 

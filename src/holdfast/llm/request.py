@@ -44,7 +44,7 @@ class RequestFrame(msgspec.Struct, frozen=True):
     head: RequestHead
     recipient: Recipient
     names: dict[str, str]  # canonical -> wire
-    canonical: dict[str, str]  # wire -> canonical
+    canonical: dict[str, str]  # wire -> canonical, of the names that differ
     # The hash of the head without the model's name, because one model has several names. Empty for
     # a request without an `AgentConfigured` event.
     hash: bytes = b""
@@ -69,8 +69,9 @@ class ModelRequest(msgspec.Struct, frozen=True):
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""
-        names = [self.frame.canonical.get(call.name, call.name) for call in completion.calls]
-        if names != [call.name for call in completion.calls]:
+        renamed = self.frame.canonical
+        if renamed and completion.calls:
+            names = [renamed.get(call.name, call.name) for call in completion.calls]
             pairs = zip(completion.calls, names, strict=True)
             changes["calls"] = tuple([msgspec.structs.replace(c, name=name) for c, name in pairs])
         return msgspec.structs.replace(completion, request_hash=self.hash, **changes)
@@ -158,7 +159,8 @@ def make_frame(
         raise ConfigurationError(f"tools and parameters must be JSON values: {error}.") from error
     sees = parameters.get(IMAGES_PARAMETER) is not False
     recipient = Recipient(wire, target.model, parameters.get("host", ""), sees)
-    return RequestFrame(request_head, recipient, names, canonical, hash)
+    differing = {name: tool for name, tool in canonical.items() if name != tool}
+    return RequestFrame(request_head, recipient, names, differing, hash)
 
 
 def definition(tool: ToolLike) -> ToolDefinition:

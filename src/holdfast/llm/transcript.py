@@ -259,7 +259,7 @@ class Transcript:
 
     __slots__ = (
         *("_bound", "_cached_values", "_calls", "_container_answer", "_encodings", "_items"),
-        *("_lock", "last_answer", "uploads"),
+        *("_lock", "_only_text", "last_answer", "uploads"),
     )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
@@ -270,6 +270,7 @@ class Transcript:
         self._cached_values: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         self._bound = False  # True if an item has a file of one provider
+        self._only_text = True  # True if no message and no result has anything but text
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
         self._container_answer: Answer | None = None  # the last one with a container
@@ -300,7 +301,10 @@ class Transcript:
     def append(self, item: Item) -> None:
         """Add one item. Raises `ConfigurationError` for an object of another type, or for a tool
         message that answers no call."""
-        if isinstance(item, Message):
+        if isinstance(item, tuple):
+            if [type(part) for part in item] != [ToolCall, ToolResult]:
+                raise _not_an_item(item)
+        elif isinstance(item, Message):
             if item.role == "tool":
                 call = self._calls.get(item.tool_call_id)
                 if call is None:
@@ -314,24 +318,20 @@ class Transcript:
                 self._index_calls(item.tool_calls)
         elif isinstance(item, Completion):
             self._index_calls(item.calls)
-        elif not isinstance(item, AssistantReplied | MessageEvent):
-            parts = item if type(item) is tuple else ()
-            if [type(part) for part in parts] != [ToolCall, ToolResult]:
-                raise ConfigurationError(
-                    "A transcript takes messages, answers (AssistantReplied, Completion) and"
-                    f" (ToolCall, ToolResult) pairs, not {item!r}."
-                )
+        elif not isinstance(item, AssistantReplied | MessageEvent):  # pyright: ignore[reportUnnecessaryIsInstance]: a caller's object
+            raise _not_an_item(item)
         if isinstance(item, Answer):
             self.last_answer = item
             if item.container:
                 self._container_answer = item
         else:
             content = item[1].content if isinstance(item, tuple) else item.content
-            if any(type(block) is FileContent for block in content):
-                self._bound = self._bound or files.is_bound(content)
-                self.uploads = self.uploads or any(
-                    type(block) is FileContent and block.file_id for block in content
-                )
+            for block in content:
+                if type(block) is not TextContent:
+                    self._only_text = False
+                    if type(block) is FileContent:
+                        self._bound = self._bound or bool(block.provider)
+                        self.uploads = self.uploads or bool(block.file_id)
         self._items.append(item)
 
     def say(self, content: ContentLike) -> None:
@@ -341,7 +341,7 @@ class Transcript:
     @property
     def pictures(self) -> bool:
         """True if a message or a tool result holds a picture."""
-        return any(
+        return not self._only_text and any(
             has_picture(item[1].content if isinstance(item, tuple) else item.content)
             for item in self._items
             if not isinstance(item, Answer)
@@ -398,7 +398,7 @@ class Transcript:
           all items if another server gave that answer.
         """
         encoding = self._encodings.get(self._key(to))
-        if encoding is None:
+        if encoding is None or (self._only_text and not encoding.left_out):
             return ()
         answers = (item for item in reversed(self._items) if isinstance(item, Answer))
         last = next(answers, None)
@@ -448,6 +448,13 @@ class Transcript:
     def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
             self._calls.update((id, call) for id in (call.id, call.provider_id) if id)
+
+
+def _not_an_item(item: object) -> ConfigurationError:
+    return ConfigurationError(
+        "A transcript takes messages, answers (AssistantReplied, Completion) and"
+        f" (ToolCall, ToolResult) pairs, not {item!r}."
+    )
 
 
 Messages = str | Sequence[Message | Completion] | Transcript

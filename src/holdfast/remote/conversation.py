@@ -391,7 +391,8 @@ class RemoteConversation(ConversationInterface):
             self._send_tools()
             self._copy.request("POST", "/start")
             self._started = True
-        self._catch_up()
+        if self._follower.thread is not None:  # otherwise the first to read the copy catches up
+            self._catch_up()
 
     def run(self) -> ConversationState:
         """Have the server drive the loop until the conversation rests, wait for that, and return
@@ -457,7 +458,10 @@ class RemoteConversation(ConversationInterface):
         """Block until nothing runs any more, at most `timeout` seconds; return the status.
         Raises `ConversationBusy` if called from within the conversation."""
         self._not_inside("wait")
-        self._follow()
+        with self._copy.changed:
+            resting = self._at_rest()
+        # The stream brings the end of a run. The end in an old copy may be that of another run.
+        self._follow(catch_up=resting)
         if not self._started and self._runner is None and not self._closing:
             self._copy.catch_up()
             if not self._driven():
@@ -667,10 +671,11 @@ class RemoteConversation(ConversationInterface):
         self._copy.catch_up()
         self._on_events()
 
-    def _follow(self) -> None:
-        """Follow the event stream from now on."""
+    def _follow(self, catch_up: bool = True) -> None:
+        """Follow the event stream from now on, and read the events before first, if `catch_up`."""
         if self._follower.thread is None and not self._closing:
-            self._copy.catch_up()
+            if catch_up:
+                self._copy.catch_up()
             self._follower.start()
             self._on_events()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from holdfast.errors import ConfigurationError
@@ -23,6 +23,8 @@ def require(what: str, given: Any, *checks: tuple[str, bool, str]) -> None:
 
 def is_async(function: Any) -> bool:
     """Return True for an `async def`, a partial of one, and an object whose `__call__` is async."""
+    if type(function) is MethodType:
+        function = function.__func__
     if type(function) is FunctionType and not function.__dict__:  # nearly always; saves 8 us
         return bool(function.__code__.co_flags & _ASYNC_FLAGS)
     while isinstance(function, functools.partial):

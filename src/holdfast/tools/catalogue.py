@@ -3,7 +3,6 @@ it that one agent has, with tools of its own."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -277,8 +276,10 @@ class Catalogue:
 
 def unknown_tool_error(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
     """Return the error for a name that is not among `tools`."""
+    from difflib import get_close_matches  # for mistakes alone
+
     names = list(tools)
-    near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
+    near = get_close_matches(name.lower(), [known.lower() for known in names], 1)
     hint = ""
     if near:
         hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?"

@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -103,6 +102,8 @@ class Seq(list[Any]):
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return the sentence that names the nearest known name, with a space before it, or ""."""
+    from difflib import get_close_matches  # for mistakes alone
+
     names = list(known)
     near = [*get_close_matches(name, names, 1), *get_close_matches(name.lower(), names, 1)]
     return f" Did you mean {form.format(near[0])}?" if near else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -27,7 +27,8 @@ _MIN_LINE = 16  # characters of a line of a longer value that is masked by itsel
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that change how programs start; a command that names one would get its value.
-_RESERVED = re.compile(r"PATH|HOME|IFS|ENV|BASH.*|LD_.*|DYLD_.*|PYTHON.*|GIT_.*|HOLDFAST_.*")
+_RESERVED = ("PATH", "HOME", "IFS", "ENV")
+_RESERVED_BEGINNINGS = ("BASH", "LD_", "DYLD_", "PYTHON", "GIT_", "HOLDFAST_")
 # Fields of events and calls that are Holdfast's own words, ids and hashes. Content has none.
 _OWN_FIELDS = frozenset(
     (
@@ -350,7 +351,7 @@ def _check_name(name: object) -> None:
         raise ConfigurationError(
             f"secrets takes names of environment variables, such as 'GITHUB_TOKEN', not {name!r}."
         )
-    if _RESERVED.fullmatch(name):
+    if name in _RESERVED or name.startswith(_RESERVED_BEGINNINGS):
         raise ConfigurationError(
             f"secrets: {name} changes how programs start, so it cannot name a secret. Choose"
             f" another name, such as MY_{name}."
@@ -432,7 +433,7 @@ def _base64_forms(data: bytes) -> list[str]:
     in groups of three bytes; both alphabets; and wrapped as programs do."""
     found: list[str] = []
     for offset, skipped in ((0, 0), (1, 2), (2, 3)):
-        text = b64encode(bytes(offset) + data).decode()
+        text = b2a_base64(bytes(offset) + data, newline=False).decode()
         core = text[skipped : (offset + len(data)) * 8 // 6]
         found += [core, core.replace("+", "-").replace("/", "_")]
     whole = found[0]

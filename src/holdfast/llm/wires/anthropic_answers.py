@@ -11,6 +11,7 @@ from msgspec import Raw
 from holdfast.errors import BadResponse, ContentFiltered
 from holdfast.llm.completion import Completion
 from holdfast.llm.wires import anthropic_details as details
+from holdfast.llm.wires import anthropic_plain
 from holdfast.llm.wires.answers import GAP, CompletionBuilder, as_dict, read_answer
 from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient_json import clean_texts, decode, join_surrogates
@@ -45,6 +46,11 @@ _raw_messages = msgspec.json.Decoder(_RawMessage)
 
 
 def parse(data: bytes) -> Completion:
+    return anthropic_plain.read(data, NAME) or parse_any(data)
+
+
+def parse_any(data: bytes) -> Completion:
+    """Return the completion of an answer with any content, as `parse` does."""
     return read_answer(data, _messages, _read, "a message")
 
 

@@ -16,7 +16,7 @@ from msgspec import Raw
 from holdfast.answer import REFUSAL
 from holdfast.errors import BadResponse, LLMError, ServerError
 from holdfast.llm.completion import Completion, Delta
-from holdfast.llm.wires import answers, chat_details, think_tags
+from holdfast.llm.wires import answers, chat_details, chat_plain, think_tags
 from holdfast.llm.wires.answers import as_dict, as_list
 from holdfast.llm.wires.chat_hosts import ChatRules
 from holdfast.llm.wires.failures import excerpt, reported_error
@@ -99,8 +99,13 @@ _raw_answers = msgspec.json.Decoder(_RawAnswer)
 
 
 def parse(data: bytes, rules: ChatRules = _DEFAULT) -> Completion:
-    """Return the completion of a plain answer. Raises the error that it reports, or
+    """Return the completion of an answer that is not streamed. Raises the error that it reports, or
     `BadResponse`."""
+    return chat_plain.read(data, NAME, rules) or parse_any(data, rules)
+
+
+def parse_any(data: bytes, rules: ChatRules = _DEFAULT) -> Completion:
+    """Return the completion of an answer with any content, as `parse` does."""
     return answers.read_answer(
         data, _objects, lambda value, data: _read(value, data, rules), "a chat completion"
     )

@@ -59,14 +59,17 @@ def usage(answer: dict[str, Any], choice: dict[str, Any]) -> Usage:
     if not counts:
         counts = next((one["usage"] for one in places if one.get("usage")), None)
     found = common.read_usage(counts, "prompt", "completion")
-    if found.reasoning_tokens:
-        return found
-    # Google's endpoint leaves the thinking out of the output; the total includes it.
-    thinking = count(as_dict(counts), "total_tokens") - found.input_tokens - found.output_tokens
-    model = answer.get("model")
-    if thinking > 0 and isinstance(model, str) and maker(model) == "google":
-        return common.with_reasoning(found, thinking)
-    return found
+    return with_thinking(found, count(as_dict(counts), "total_tokens"), answer.get("model"))
+
+
+def with_thinking(usage: Usage, total_tokens: int, model: Any) -> Usage:
+    """Return the usage with the thinking that Google's endpoint leaves out of the output; the total
+    includes it."""
+    thinking = total_tokens - usage.input_tokens - usage.output_tokens
+    if usage.reasoning_tokens or thinking <= 0:
+        return usage
+    is_google = isinstance(model, str) and maker(model) == "google"
+    return common.with_reasoning(usage, thinking) if is_google else usage
 
 
 # --- details ---

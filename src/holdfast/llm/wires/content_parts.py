@@ -155,6 +155,8 @@ def caption(name: str, call_id: str) -> str:
 def with_mentions(result: ToolResult, kinds: list[str]) -> ToolResult:
     """Return a result that mentions the blocks that are sent after it. `kinds` has the MIME type of
     each such block, and "" for any other. `result_text` counts the pictures itself."""
+    if not any(kinds):
+        return result
     content = list(result.content)
     for place, kind in enumerate(kinds):
         if kind and not isinstance(content[place], ImageContent):

@@ -11,7 +11,7 @@ from holdfast import errors
 from holdfast.answer import TextPart
 from holdfast.content import ToolCall
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import answers
+from holdfast.llm.wires import answers, gemini_plain
 from holdfast.llm.wires.calls import wire_input
 from holdfast.llm.wires.failures import excerpt, reported_error, shorten
 from holdfast.llm.wires.gemini_details import read_details, read_usage
@@ -68,6 +68,11 @@ _raw_answers = msgspec.json.Decoder(_RawAnswer)
 
 def read_answer(data: bytes) -> Completion:
     """Return the completion of one answer."""
+    return gemini_plain.read(data, WIRE_NAME) or read_any(data)
+
+
+def read_any(data: bytes) -> Completion:
+    """Return the completion of an answer with any content, as `read_answer` does."""
     return answers.read_answer(data, _answers, _read, "a Gemini response")
 
 

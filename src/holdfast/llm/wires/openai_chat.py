@@ -21,6 +21,7 @@ from holdfast.content import (
     Content,
     EmbeddedResource,
     FileContent,
+    TextContent,
     ToolCall,
 )
 from holdfast.errors import ConfigurationError
@@ -257,6 +258,8 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
 
 def _shown_part(block: Content, rules: ChatRules) -> Part | None:
     """Return a block of a result that is shown in a user message, or None for any other."""
+    if type(block) is TextContent:
+        return None
     if isinstance(block, FileContent):
         media = content_parts.media_of(block)
         part = _file_part(media, rules) if media else None

@@ -13,6 +13,7 @@ from holdfast.llm.wires import protocol
 from holdfast.llm.wires.answers import as_dict, count
 from holdfast.llm.wires.calls import digest, wire_name
 from holdfast.llm.wires.content_parts import Part, media
+from holdfast.llm.wires.plain import Plain, Tokens
 from holdfast.llm.wires.protocol import Names, Parameters, Tools
 
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
@@ -65,36 +66,83 @@ def read_usage(counts: Any, sent: str, received: str) -> Usage:
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
-    if usage.keys() <= _PLAIN_KEYS:
-        return Usage(count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens"))
     # Mistral also writes prompt_token_details.
     details = as_dict(usage.get(f"{sent}_tokens_details") or usage.get(f"{sent}_token_details"))
     made = as_dict(usage.get(f"{received}_tokens_details"))
-    input_tokens, output_tokens = count(usage, f"{sent}_tokens"), count(usage, f"{received}_tokens")
-    # The second name is Perplexity's.
-    reasoning = count(made, "reasoning_tokens") or count(usage, "reasoning_tokens")
-    separate = count(usage, "total_tokens") == input_tokens + output_tokens + reasoning
-    if reasoning and (reasoning > output_tokens or separate):
-        output_tokens += reasoning
-    return Usage(
-        input_tokens,
-        output_tokens,
-        count(details, "cached_tokens") or _first_count(usage, _CACHED),
-        count(details, "cache_write_tokens")
-        or count(details, "cache_creation_input_tokens")
-        or count(usage, "cache_creation_input_tokens"),
-        reasoning,
-        input_audio_tokens=count(details, "audio_tokens"),
-        output_audio_tokens=count(made, "audio_tokens"),
-        input_image_tokens=count(details, "image_tokens"),
-        output_image_tokens=count(made, "image_tokens"),
+    return usage_of(
+        TokenCounts(
+            count(usage, f"{sent}_tokens"),
+            count(usage, f"{received}_tokens"),
+            count(usage, "total_tokens"),
+            TokenDetails(
+                count(details, "cached_tokens") or _first_count(usage, _CACHED),
+                count(details, "cache_write_tokens"),
+                count(details, _CACHE_CREATION) or count(usage, _CACHE_CREATION),
+                audio_tokens=count(details, "audio_tokens"),
+                image_tokens=count(details, "image_tokens"),
+            ),
+            TokenDetails(
+                # The second name is Perplexity's.
+                reasoning_tokens=count(made, "reasoning_tokens")
+                or count(usage, "reasoning_tokens"),
+                audio_tokens=count(made, "audio_tokens"),
+                image_tokens=count(made, "image_tokens"),
+            ),
+        )
     )
 
 
-_PLAIN_KEYS = {
-    *("prompt_tokens", "completion_tokens", "total_tokens"),
-    *("input_tokens", "output_tokens"),
-}
+class TokenDetails(Plain):
+    """The counts within the tokens of one direction, under OpenAI's names."""
+
+    cached_tokens: Tokens = 0
+    cache_write_tokens: Tokens = 0
+    cache_creation_input_tokens: Tokens = 0
+    reasoning_tokens: Tokens = 0
+    audio_tokens: Tokens = 0
+    image_tokens: Tokens = 0
+    text_tokens: Tokens = 0
+    accepted_prediction_tokens: Tokens = 0
+    rejected_prediction_tokens: Tokens = 0
+
+
+class TokenCounts(Plain):
+    """The token counts of an answer. `sent` and `received` have another name in each API."""
+
+    sent: Tokens = 0
+    received: Tokens = 0
+    total_tokens: Tokens = 0
+    sent_details: TokenDetails | None = None
+    received_details: TokenDetails | None = None
+
+
+_NO_DETAILS = TokenDetails()
+
+
+def usage_of(counts: TokenCounts) -> Usage:
+    """Return the usage of token counts."""
+    details = counts.sent_details or _NO_DETAILS
+    made = counts.received_details or _NO_DETAILS
+    input_tokens, output_tokens = counts.sent, counts.received
+    reasoning = made.reasoning_tokens
+    if reasoning:
+        separate = counts.total_tokens == input_tokens + output_tokens + reasoning
+        if reasoning > output_tokens or separate:
+            output_tokens += reasoning
+    return Usage(
+        input_tokens,
+        output_tokens,
+        details.cached_tokens,
+        details.cache_write_tokens or details.cache_creation_input_tokens,
+        reasoning,
+        input_audio_tokens=details.audio_tokens,
+        output_audio_tokens=made.audio_tokens,
+        input_image_tokens=details.image_tokens,
+        output_image_tokens=made.image_tokens,
+    )
+
+
+_CACHE_CREATION = "cache_creation_input_tokens"
 # The names of DeepSeek, Mistral, Moonshot and LiteLLM for the cached tokens beside the details.
 _CACHED = (
     *("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),

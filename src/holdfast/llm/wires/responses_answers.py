@@ -11,7 +11,7 @@ from msgspec import Raw
 from holdfast.answer import TextPart
 from holdfast.errors import BadResponse, ContentFiltered, ServerError
 from holdfast.llm.completion import NO_NATIVE, Completion
-from holdfast.llm.wires import answers, responses_details
+from holdfast.llm.wires import answers, responses_details, responses_plain
 from holdfast.llm.wires import openai_common as common
 from holdfast.llm.wires.failures import reported_error
 from holdfast.llm.wires.responses_calls import CLIENT_CALLS, is_for_client
@@ -61,6 +61,11 @@ def answer_of(response: dict[str, Any]) -> ResponseFields:
 
 
 def parse(data: bytes) -> Completion:
+    return responses_plain.read(data, NAME) or parse_any(data)
+
+
+def parse_any(data: bytes) -> Completion:
+    """Return the completion of an answer with any content, as `parse` does."""
     return answers.read_answer(data, _answers, _read, "a response")
 
 

@@ -231,8 +231,5 @@ def read_response(answer: Any, builder: CompletionBuilder) -> None:
     builder.detail("service_tier", text_of(answer.service_tier))
     for found in (answer.moderation, *as_list(answer.content_filters)):  # the latter are Azure's
         builder.detail("filters", as_dict(found))
-    values = {name: getattr(answer, name) for name in KEPT_FIELDS}
-    builder.detail(
-        "provider_details",
-        {name: value for name, value in values.items() if value not in (None, {}, "", False)},
-    )
+    values = [(name, getattr(answer, name)) for name in KEPT_FIELDS]
+    builder.detail("provider_details", {name: value for name, value in values if value})

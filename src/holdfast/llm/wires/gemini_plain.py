@@ -1,0 +1,99 @@
+"""Plain answers of Gemini. `plain` describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.content import Usage
+from holdfast.llm.completion import Completion
+from holdfast.llm.wires.answers import CompletionBuilder
+from holdfast.llm.wires.gemini_messages import name_from_wire
+from holdfast.llm.wires.plain import Plain, Tokens, decode
+
+_STOP_REASONS = {"STOP": "stop", "MAX_TOKENS": "length"}
+
+
+class _Plain(Plain, rename="camel"):
+    pass
+
+
+class _Call(_Plain):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    args: dict[str, Any] = {}
+    id: str | None = None
+
+
+class _Part(_Plain):
+    text: str | None = None
+    function_call: _Call | None = None
+
+
+class _Content(_Plain):
+    parts: Annotated[list[_Part], msgspec.Meta(min_length=1)]
+    role: Literal["model"]
+
+
+class _Candidate(_Plain):
+    content: _Content
+    finish_reason: Literal["STOP", "MAX_TOKENS"]
+    index: Literal[0] = 0
+
+
+class _Modality(_Plain):
+    modality: Literal["TEXT"]
+    token_count: Tokens = 0
+
+
+class _Counts(_Plain):
+    prompt_token_count: Tokens = 0
+    candidates_token_count: Tokens = 0
+    thoughts_token_count: Tokens = 0
+    cached_content_token_count: Tokens = 0
+    total_token_count: Tokens = 0
+    prompt_tokens_details: list[_Modality] = []
+    candidates_tokens_details: list[_Modality] = []
+    cache_tokens_details: list[_Modality] = []
+    service_tier: str = ""
+
+
+class _Answer(_Plain):
+    candidates: Annotated[list[_Candidate], msgspec.Meta(min_length=1, max_length=1)]
+    usage_metadata: _Counts
+    model: str = msgspec.field(default="", name="modelVersion")
+    id: str = msgspec.field(default="", name="responseId")
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def read(data: bytes, name: str) -> Completion | None:
+    """Return the completion of a plain answer, or None if the answer is not plain."""
+    answer = decode(data, _decoder)
+    if answer is None:
+        return None
+    candidate = answer.candidates[0]
+    builder = CompletionBuilder()
+    for place, part in enumerate(candidate.content.parts):
+        called = part.function_call
+        if called is not None:
+            if part.text is not None:
+                return None
+            call = builder.add_call(name_from_wire(called.name), None, called.id)
+            builder.calls[-1] = msgspec.structs.replace(call, arguments=called.args)
+        elif place:  # text after a call, or two texts
+            return None
+        else:
+            builder.texts.append(part.text or "")
+    counts = answer.usage_metadata
+    builder.detail("service_tier", counts.service_tier)
+    usage = Usage(
+        counts.prompt_token_count,
+        counts.candidates_token_count + counts.thoughts_token_count,
+        counts.cached_content_token_count,
+        0,
+        counts.thoughts_token_count,
+    )
+    reason = _STOP_REASONS[candidate.finish_reason]
+    return builder.build(name, usage, reason, answer, None, None)

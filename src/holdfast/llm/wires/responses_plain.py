@@ -1,0 +1,87 @@
+"""Plain answers of the Responses API. `plain` describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.llm.completion import Completion
+from holdfast.llm.wires import responses_details
+from holdfast.llm.wires.answers import CompletionBuilder
+from holdfast.llm.wires.openai_common import TokenCounts, TokenDetails, usage_of
+from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode
+
+
+class _Counts(TokenCounts):
+    sent: Tokens = msgspec.field(default=0, name="input_tokens")
+    received: Tokens = msgspec.field(default=0, name="output_tokens")
+    sent_details: TokenDetails | None = msgspec.field(default=None, name="input_tokens_details")
+    received_details: TokenDetails | None = msgspec.field(
+        default=None, name="output_tokens_details"
+    )
+
+
+class _Text(Plain, tag_field="type", tag="output_text"):
+    text: str
+    annotations: Nothing | None = None
+    logprobs: Nothing | None = None
+
+
+class _Message(Plain, tag_field="type", tag="message"):
+    content: Annotated[list[_Text], msgspec.Meta(min_length=1, max_length=1)]
+    role: Literal["assistant"]
+    id: str | None = None
+    status: str | None = None
+
+
+class _Call(Plain, tag_field="type", tag="function_call"):
+    call_id: Annotated[str, msgspec.Meta(min_length=1)]
+    name: str
+    arguments: str
+    id: str | None = None
+    status: Literal["completed"] | None = None
+
+
+class _Answer(msgspec.Struct):
+    """The fields of `responses_answers.ResponseFields`. The others repeat the request."""
+
+    status: Literal["completed"]
+    output: list[_Message | _Call]
+    id: str = ""
+    model: str = ""
+    usage: _Counts | None = None
+    error: None = None
+    service_tier: str | None = None
+    moderation: None = None
+    content_filters: Nothing | None = None
+    conversation: None = None
+    incomplete_details: None = None
+    metadata: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    background: bool | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def read(data: bytes, name: str) -> Completion | None:
+    """Return the completion of a plain answer, or None if the answer is not plain."""
+    answer = decode(data, _decoder)
+    if answer is None:
+        return None
+    builder = CompletionBuilder()
+    for place, item in enumerate(answer.output):
+        if isinstance(item, _Call):
+            builder.add_call(item.name, item.arguments, item.call_id)
+        elif place:  # text after a call, or two texts
+            return None
+        else:
+            builder.texts.append(item.content[0].text)
+    responses_details.read_response(answer, builder)
+    return builder.build(name, usage_of(answer.usage or _NO_COUNTS), "stop", answer, None, None)
+
+
+_NO_COUNTS = _Counts()
