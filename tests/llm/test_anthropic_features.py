@@ -279,7 +279,7 @@ def test_all_tokens_that_are_billed_are_counted() -> None:
     found = asked(message(block, text("a"), usage=top))
     assert found.usage == Usage(203_000, 4_500)
     assert found.provider_details["iterations"] == runs
-    assert found.text == "a"
+    assert (found.text, found.context_tokens) == ("a", 23_000)
     # A pause after the compaction: the counts of the message itself are zero.
     paused = {**top, "input_tokens": 0, "output_tokens": 0, "iterations": runs[:1]}
     found = asked(message(block, stop="compaction", usage=paused))

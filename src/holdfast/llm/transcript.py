@@ -11,6 +11,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.answer import COMPACTION
 from holdfast.content import (
     Content,
     ContentLike,
@@ -100,6 +101,7 @@ class _Encoding:
         self.unanswered = 0  # number of that item's calls without a result
         self.is_partial = False  # True if more results may join the batch of the last fragment
         self.left_out: dict[str, int] = {}  # model -> number of its native forms left out
+        self.compacted_by = ""  # the model of the last compaction that was left out
         self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
         self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
@@ -127,6 +129,9 @@ class _Encoding:
                 else:
                     native = NO_NATIVE
                     model = item.model or item.wire
+                    if item.stop_reason == COMPACTION:  # the history itself is sent
+                        self.compacted_by = model
+                        return
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             text = item.text or item.refusal
             self._add_answer(text, item.calls, native, verbatim, to, names)
@@ -407,14 +412,22 @@ class Transcript:
     def _native_notes(
         self, to: Recipient, encoding: _Encoding, last: Answer | None
     ) -> tuple[str, ...]:
-        if not encoding.left_out or last is None or to.may_receive_native(last):
+        if last is None or to.may_receive_native(last):
             return ()
+        compacted: tuple[str, ...] = ()
+        if encoding.compacted_by:
+            compacted = (
+                f"{encoding.compacted_by} has compacted the history in a form that only it can"
+                f" read: {to.model} was sent the whole history.",
+            )
         destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
-        return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
-            f" text and calls only, without the rest that {model_name} sent (such as signed or"
-            " encrypted reasoning)."
-            for model_name, count in encoding.left_out.items()
+        return compacted + tuple(
+            [
+                f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
+                f" text and calls only, without the rest that {model_name} sent (such as signed or"
+                " encrypted reasoning)."
+                for model_name, count in encoding.left_out.items()
+            ]
         )
 
     def _file_notes(
