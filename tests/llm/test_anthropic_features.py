@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, SQLiteStore
+from holdfast import Agent, Conversation, SQLiteStore, Tool
 from holdfast.answer import Citation, ServerToolCall
 from holdfast.content import FileContent, Message, TextContent, ToolCall, ToolResult, Usage
+from holdfast.conversation.replay import replay
 from holdfast.errors import BadRequest, ConfigurationError, ServerError
 from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Completion, Transcript
@@ -90,7 +91,7 @@ def asked(answer: dict[str, Any], size: int = 9) -> Completion:
         plain = model(server).completion("hi")
         streamed = model(server, stream=True).completion("hi")
         for one in (plain, streamed):
-            model(server).completion(Transcript([Message("hi"), one, Message("go on")]))
+            model(server).completion(Transcript([Message("hi"), one]))
         plain_body, streamed_body = (request.json for request in server.requests[2:])
     assert plain_body == streamed_body
     if answer["content"]:
@@ -241,7 +242,7 @@ def test_tools_that_the_provider_ran_have_their_outputs_and_files() -> None:
 
 def test_a_result_whose_call_was_in_a_paused_answer_is_kept() -> None:
     late = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
-    found = asked(message(late, text("ok"), stop="pause_turn"))
+    found = model_read(message(late, text("ok"), stop="pause_turn"))
     assert found.server_calls == (ServerToolCall("web_search", "s1", None, []),)
     assert found.stop_reason == "pause"
 
@@ -549,3 +550,106 @@ def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
             conversation.send_message("hi")
             assert conversation.run().answer == "Done."
         assert server.requests[1].messages[1] == {"role": "assistant", "content": [block]}
+
+
+# --- calls of the provider's own tools without a result ---
+
+
+def searched(id: str = "s1") -> dict[str, Any]:
+    return {"type": "web_search_tool_result", "tool_use_id": id, "content": []}
+
+
+def sent_after(server: ModelServer) -> list[Any]:
+    return [
+        [block.get("tool_use_id") or block.get("id") or block["type"] for block in one["content"]]
+        for one in server.requests[-1].messages
+    ]
+
+
+def talk(answers: list[Any], said: list[str], **more: Any) -> tuple[list[Any], Conversation]:
+    """Have a conversation with these answers, and return the last request's blocks by message."""
+    with ModelServer(answers) as server:
+        conversation = Conversation(Agent(model(server, **more)))
+        with conversation:
+            for one in said:
+                conversation.send_message(one)
+                conversation.run().raise_for_status()
+            assert replay(conversation.get_history()).same
+        return sent_after(server), conversation
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cut_off_call_of_the_providers_tool_is_not_sent_back(stream: bool) -> None:
+    """The API: "`web_search` tool use with id `s1` was found without a corresponding
+    `web_search_tool_result` block"."""
+    cut = message(text("Let me look. "), server_call("s1", "web_search", query="q"))
+    cut["stop_reason"] = "max_tokens"
+    done = message(text("Done."))
+    answers = [Stream([sse(one)]) if stream else one for one in (cut, done)]
+    sent, _ = talk(answers, ["hi"], stream=stream)
+    assert sent == [["text"], ["text"], ["text"]]
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    alone = message(thought, server_call("s1", "web_search"), stop="max_tokens")
+    answers = [Stream([sse(one)]) if stream else one for one in (alone, done)]
+    sent, _ = talk(answers, ["hi"], stream=stream)
+    assert sent == [["text"], ["text"]], "an answer of nothing else is not sent at all"
+
+
+def test_input_that_was_cut_off_is_not_sent_back_even_in_a_pause() -> None:
+    answer = message(text("I look."), server_call("s1", "web_search"), stop="pause_turn")
+    broken = sse(answer).replace(b'"partial_json": "{}"', b'"partial_json": "{\\"query\\": \\"w"')
+    assert broken != sse(answer)
+    sent, _ = talk([Stream([broken]), message(text("Done."))], ["hi"], stream=True)
+    assert sent == [["text"], ["text"]]
+
+
+def test_a_pause_goes_on_with_the_call_and_its_result_stays_in_the_next_answer() -> None:
+    paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
+    found = message(searched(), text("Done."))
+    sent, _ = talk([paused, found], ["hi"])
+    assert sent == [["text"], ["text", "s1"]]
+    sent, _ = talk([paused, found, message(text("Bye."))], ["hi", "more"])
+    assert sent == [["text"], ["text", "s1"], ["s1", "text"], ["text"]]
+
+
+def test_a_message_within_a_pause_ends_the_call() -> None:
+    paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
+    history = Transcript([Message("hi")])
+    with ModelServer([paused, message(searched(), text("Done.")), message(), message()]) as server:
+        llm = model(server)
+        first = llm.completion(history)
+        second = llm.completion(Transcript([Message("hi"), first]))
+        llm.completion(Transcript([Message("hi"), first, Message("Wait!")]))
+        assert sent_after(server) == [["text"], ["text"], ["text"]]
+        # A condensation has hidden the first half.
+        llm.completion(Transcript([Message("hi"), second, Message("more")]))
+        assert sent_after(server) == [["text"], ["text"], ["text"]]
+
+
+def test_calls_of_code_go_on_with_their_results_alone() -> None:
+    by_code = {"type": "code_execution_20260120", "tool_id": "s1"}
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}, "caller": by_code}
+    run = server_call("s1", "code_execution", code="look()")
+    answer = message(run, call, stop="tool_use")
+    ended = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
+    with ModelServer([answer, message(ended, text("Done.")), message(text("Bye."))]) as server:
+        agent = Agent(model(server), [Tool("look", "Looks.", lambda: "a cat")])
+        with Conversation(agent) as conversation:
+            conversation.send_message("hi")
+            assert conversation.run().answer == "Done."
+            assert sent_after(server) == [["text"], ["s1", "t1"], ["t1"]]
+            conversation.send_message("more")
+            conversation.run()
+            assert sent_after(server) == [["text"], ["s1", "t1"], ["t1"], ["s1", "text"], ["text"]]
+            assert replay(conversation.get_history()).same
+    cut = model_read(message(run, call, stop="max_tokens"))
+    history = Transcript([Message("hi"), cut, (cut.calls[0], ToolResult((TextContent("x"),)))])
+    with ModelServer([message()]) as server:
+        model(server).completion(history)
+        assert sent_after(server) == [["text"], ["t1"], ["t1"]]
+        assert "caller" not in server.requests[0].messages[1]["content"][0]
+
+
+def model_read(answer: dict[str, Any]) -> Completion:
+    with ModelServer([answer]) as server:
+        return model(server).completion("hi")

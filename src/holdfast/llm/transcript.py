@@ -57,7 +57,7 @@ class Recipient:
 
     __slots__ = (
         *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
-        "wire",
+        *("unpaired", "wire", "without_parts"),
     )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
@@ -73,6 +73,14 @@ class Recipient:
         self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
             wire, "replaces_history", None
         )
+        # Two more. The ids of the provider's own calls without a result in an answer's message, and
+        # of results without a call; and the message without the parts of such ids.
+        self.unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None = getattr(
+            wire, "unpaired", None
+        )
+        self.without_parts: Callable[[bytes, set[str]], bytes] = getattr(
+            wire, "without_parts", lambda fragment, _: fragment
+        )
 
     @property
     def providers(self) -> frozenset[str]:
@@ -87,6 +95,10 @@ class Recipient:
         makers = {maker(item.model), self.maker} - {""}
         hosts = {item.host, self.only_host} - {""} if self.only_host else ()
         return len(makers) < 2 and len(hosts) < 2
+
+
+# Stop reasons of an answer that ended within whatever it was writing.
+_CUT_OFF = ("length", "content_filter")
 
 
 class _Encoding:
@@ -108,6 +120,10 @@ class _Encoding:
         # The last answer's calls, each with the call as sent, if any id was changed.
         self.sent_calls: list[tuple[ToolCall, ToolCall]] = []
         self.renamed: dict[str, ToolCall] = {}  # Holdfast's id of a call -> a different one as sent
+        # The place of the last answer that waits for results of the provider's own tools in the
+        # next one, and the ids of these calls.
+        self.waiting_at = 0
+        self.waiting: set[str] = set()
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
         wire = to.wire
@@ -134,9 +150,15 @@ class _Encoding:
                         return
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             text = item.text or item.refusal
-            self._add_answer(text, item.calls, native, verbatim, to, names)
+            fragment = self._add_answer(text, item.calls, native, verbatim, to, names)
+            if to.unpaired is not None:
+                found = to.unpaired(fragment) if native else (set[str](), set[str]())
+                self._pair(*found, item.stop_reason in _CUT_OFF, to)
             self.answered = len(self.fragments)
             return
+        if self.waiting:
+            self._drop(self.waiting_at, self.waiting, to)
+            self.waiting = set()
         item = _receivable(item, to)
         if isinstance(item, Message) and item.role == "assistant":
             self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
@@ -153,8 +175,8 @@ class _Encoding:
         verbatim: bool,
         to: Recipient,
         names: Names,
-    ) -> None:
-        """Encode an answer. Its calls get ids that are legal on the wire and unique; an id that is
+    ) -> bytes:
+        """Encode an answer and return its message. Its calls get ids that are legal on the wire and unique; an id that is
         both stays unchanged. All ids stay unchanged in an answer that goes back `verbatim` to the
         host that assigned them."""
         self.sent_calls = []
@@ -174,6 +196,31 @@ class _Encoding:
             self.fragments, self.hash, self.hashed = [], None, 0
         if fragment:
             self.fragments.append(fragment)
+        return fragment
+
+    def _pair(self, calls: set[str], results: set[str], cut_off: bool, to: Recipient) -> None:
+        """Drop calls of the provider's own tools that never got a result, and results whose call is
+        no longer there: the API refuses both. The result of such a call may come in the answer
+        after the next request, unless the call was cut off."""
+        gone = results - self.waiting
+        if cut_off:
+            gone |= calls
+            calls = set()
+        if gone:
+            self._drop(len(self.fragments) - 1, gone, to)
+        if lost := self.waiting - results:
+            self._drop(self.waiting_at, lost, to)
+        self.waiting_at, self.waiting = len(self.fragments) - 1, calls
+
+    def _drop(self, place: int, ids: set[str], to: Recipient) -> None:
+        """Drop the parts of some calls from the message at a place."""
+        # A new list, since an earlier request may still be joining the old one.
+        changed = to.without_parts(self.fragments[place], ids)
+        middle = [changed] if changed else []
+        self.fragments = [*self.fragments[:place], *middle, *self.fragments[place + 1 :]]
+        self.hash, self.hashed = None, 0
+        if not changed and place < self.answered:
+            self.answered -= 1
 
     def _as_sent(self, call: ToolCall, native: bool, to: Recipient, verbatim: bool) -> ToolCall:
         if call.provider_kind and not native:  # to another provider it is a call of a function
