@@ -25,10 +25,21 @@ class View:
     view.
     """
 
-    __slots__ = ("_batch", "_ended", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
+    __slots__ = (
+        "_batch",
+        "_ended",
+        "_hidden",
+        "_summaries",
+        "_time",
+        "_trimmed",
+        "_waiting",
+        "transcript",
+    )
 
     def __init__(self, condensations: Iterable[ev.HistoryCondensed] = (), first: int = 1) -> None:
         self.transcript = Transcript()
+        self.transcript.clock = lambda: self._time.timestamp()
+        self._time = ev.EPOCH  # of the last event
         self._waiting: list[ev.MessageAdded] = []
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
@@ -55,6 +66,7 @@ class View:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
+        self._time = event.timestamp
         if type(event) is ev.DamagedEvent:
             if event.original_type == "assistant" and self._batch:
                 self._end_batch()  # its results were complete before that answer was requested

@@ -100,10 +100,19 @@ class FrozenModel(BaseModel):
         raise AttributeError(f"{type(self).__name__} is frozen.")
 
 
-def _may_miss_container(error: LLMError) -> bool:
-    """Return True if a request may have failed because its container is gone. Anthropic says so in
-    a 400 or 404, but has also answered with a bare 500."""
-    return error.status == 500 or (error.status in (400, 404) and "container" in str(error).lower())
+_CONTAINER_GONE = (
+    "The container %s of an earlier answer was refused; its files are not in the new one."
+)
+_SOUND_GONE = "The sound of an earlier answer was refused; its transcript was sent."
+
+
+def _may_miss_something(error: LLMError) -> bool:
+    """Return True if a request may have failed because its container or a sound is gone. Anthropic
+    says so in a 400 or 404, but has also answered with a bare 500. OpenAI: "Assistant audio
+    audio_... not found"."""
+    text = f"{error.code} {error}".lower()
+    refused = error.status in (400, 404) and ("container" in text or "audio" in text)
+    return error.status == 500 or refused
 
 
 class ProviderModel(FrozenModel):
@@ -123,8 +132,8 @@ class ProviderModel(FrozenModel):
         max_retries: int,
         deadline: float | None = None,
     ) -> Completion:
-        """Return the answer of the first attempt that succeeds. If the container of an earlier
-        answer is gone, the request is repeated without it."""
+        """Return the answer of the first attempt that succeeds. If the container or the sound of
+        an earlier answer is gone, the request is repeated without it."""
         started = time.monotonic()
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
@@ -143,14 +152,11 @@ class ProviderModel(FrozenModel):
             answer = answer_to(request)
         except LLMError as error:
             fresh = make_request(target, call, self.stream, resume=False)
-            if fresh.body == request.body or not _may_miss_container(error):
+            if fresh.body == request.body or not _may_miss_something(error):
                 raise
             deltas.restart()
             answer = answer_to(fresh)
-            notes = (
-                f"The container {request.container} of an earlier answer was refused; its files are"
-                " not in the new one.",
-            )
+            notes = (_CONTAINER_GONE % request.container if request.container else _SOUND_GONE,)
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,

@@ -3,7 +3,9 @@ once."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -57,7 +59,7 @@ class Recipient:
 
     __slots__ = (
         *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
-        *("unpaired", "wire", "without_parts"),
+        *("expires_at", "unpaired", "wire", "without_parts"),
     )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
@@ -73,6 +75,8 @@ class Recipient:
         self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
             wire, "replaces_history", None
         )
+        # The Unix time until which the provider takes a native form, 0 if it always does.
+        self.expires_at: Callable[[msgspec.Raw], float] | None = getattr(wire, "expires_at", None)
         # Two more. The ids of the provider's own calls without a result in an answer's message, and
         # of results without a call; and the message without the parts of such ids.
         self.unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None = getattr(
@@ -97,6 +101,8 @@ class Recipient:
         return len(makers) < 2 and len(hosts) < 2
 
 
+# The reason in the text for a picture or a sound that was the whole answer of a model.
+_NOT_RETURNED = "generated here, and not sent back"
 # Stop reasons of an answer that ended within whatever it was writing.
 _CUT_OFF = ("length", "content_filter")
 
@@ -124,6 +130,9 @@ class _Encoding:
         # next one, and the ids of these calls.
         self.waiting_at = 0
         self.waiting: set[str] = set()
+        # Messages that the provider takes for some time only: place, the Unix time of their end,
+        # and the message to send from then on.
+        self.expiring: list[tuple[int, float, bytes]] = []
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
         wire = to.wire
@@ -150,7 +159,14 @@ class _Encoding:
                         return
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             text = item.text or item.refusal
+            if not (text or item.calls) and item.media:
+                # An API refuses an empty answer, and takes no pictures in one.
+                texts = [files.left_out(block, _NOT_RETURNED) for block in item.media]
+                text = "\n".join(filter(None, texts))
             fragment = self._add_answer(text, item.calls, native, verbatim, to, names)
+            if native and to.expires_at is not None and (end := to.expires_at(native)):
+                later = to.wire.assistant(text, item.calls, NO_NATIVE, names, to.family)
+                self.expiring.append((len(self.fragments) - 1, end, later))
             if to.unpaired is not None:
                 found = to.unpaired(fragment) if native else (set[str](), set[str]())
                 self._pair(*found, item.stop_reason in _CUT_OFF, to)
@@ -176,9 +192,9 @@ class _Encoding:
         to: Recipient,
         names: Names,
     ) -> bytes:
-        """Encode an answer and return its message. Its calls get ids that are legal on the wire and unique; an id that is
-        both stays unchanged. All ids stay unchanged in an answer that goes back `verbatim` to the
-        host that assigned them."""
+        """Encode an answer and return its message. Its calls get ids that are legal on the wire and
+        unique; an id that is both stays unchanged. All ids stay unchanged in an answer that goes
+        back `verbatim` to the host that assigned them."""
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
@@ -252,6 +268,21 @@ class _Encoding:
         self.batch = []
         self.unanswered = 0
 
+    def expire(self, now: float) -> None:
+        """Replace the messages that the provider no longer takes."""
+        if any(end <= now for _, end, _ in self.expiring):
+            self.fragments = self.unexpiring(now)
+            self.expiring = [one for one in self.expiring if one[1] > now]
+            self.hash, self.hashed = None, 0
+
+    def unexpiring(self, now: float = math.inf) -> list[bytes]:
+        """Return the messages with all that end by then replaced."""
+        found = list(self.fragments)
+        for place, end, later in self.expiring:
+            if end <= now:
+                found[place] = later
+        return found
+
     def begin_partial(self, to: Recipient, names: Names) -> None:
         """Add a fragment for the results so far of an incomplete batch."""
         if self.batch and not self.is_partial:
@@ -311,7 +342,7 @@ class Transcript:
 
     __slots__ = (
         *("_bound", "_cached_values", "_calls", "_container_answer", "_encodings", "_items"),
-        *("_lock", "last_answer", "uploads"),
+        *("_lock", "clock", "last_answer", "uploads"),
     )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
@@ -325,6 +356,9 @@ class Transcript:
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
         self._container_answer: Answer | None = None  # the last one with a container
+        # Returns the Unix time of the next request. A conversation's is that of its last event, so
+        # that a replay makes the same request.
+        self.clock: Callable[[], float] = time.time
         # True if a message or a result refers to a file at a provider.
         self.uploads = False
         for item in items:
@@ -408,12 +442,15 @@ class Transcript:
                 return answer.container if known else ""
         return ""
 
-    def encode(self, to: Recipient, names: Names, hashed: bool) -> tuple[Sequence[bytes], bytes]:
+    def encode(
+        self, to: Recipient, names: Names, hashed: bool, resume: bool = True
+    ) -> tuple[Sequence[bytes], bytes]:
         """Return all items as messages of the recipient's wire, and a hash of them if `hashed`.
 
         New items are encoded with the current `names`; items already encoded keep their bytes. The
         native form of an answer goes back only where it may. For a model without vision, text
-        replaces pictures. The list belongs to the transcript and grows; do not change it.
+        replaces pictures. Without `resume`, texts replace the sound that the provider keeps for a
+        while; the hash is the same. The list belongs to the transcript and grows; do not change it.
         """
         with self._lock:
             key = self._key(to)
@@ -426,8 +463,11 @@ class Transcript:
                 for item in self._items[encoding.encoded : end]:
                     encoding.add(item, to, names)
                     encoding.encoded += 1
+            if encoding.expiring:
+                encoding.expire(self.clock())
             encoding.begin_partial(to, names)  # the request may fall within a batch
-            return encoding.fragments, encoding.digest() if hashed else b""
+            fragments = encoding.fragments if resume else encoding.unexpiring()
+            return fragments, encoding.digest() if hashed else b""
 
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True

@@ -29,6 +29,7 @@ _CHOICE_KEYS = {
 _MESSAGE_KEYS = {
     *("role", "content", "tool_calls", "function_call", "refusal", "annotations", "images"),
     *("audio", "executed_tools", "reasoning_details", "reasoning_opaque", "extra_content"),
+    "thinking_blocks",
     *("channel", "token_id", "token_ids", "name"),
     *("reasoning_content", "reasoning", "reasoning_text", "thinking"),
 }
