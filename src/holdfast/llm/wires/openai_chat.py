@@ -104,9 +104,8 @@ def _part(block: Content, rules: ChatRules) -> Part:
         if rules.documents == "document_url":
             return {"type": "document_url", "document_url": file["file_data"]}
         return {"type": "file", "file": file}
-    if isinstance(block, AudioContent):
-        kind, data = content_parts.media(block)
-        return _sound_part(Media("audio", kind, data), rules)
+    if isinstance(block, AudioContent) and (media := content_parts.media_of(block)):
+        return _sound_part(media, rules)
     return {"type": "text", "text": content_parts.as_text(block)}
 
 
