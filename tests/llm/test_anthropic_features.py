@@ -4,21 +4,23 @@ containers, tools found by a search, and lifetimes of the cache."""
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Agent, Conversation, SQLiteStore, Tool
+from holdfast.agent.condensers import ToolOutputCondenser
 from holdfast.answer import Citation, ServerToolCall
 from holdfast.content import FileContent, Message, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.replay import replay
 from holdfast.errors import BadRequest, ConfigurationError, ServerError
-from holdfast.events import ToolDefinition
+from holdfast.events import AssistantReplied, ToolDefinition
 from holdfast.llm import LLM, Completion, Transcript
 from holdfast.llm.prices import cost
 from holdfast.tools.names import FOUND_TOOLS
-from tests.model_server import ModelServer, Stream
+from tests.model_server import ModelServer, Request, Stream
 
 COUNTS = {"input_tokens": 10, "output_tokens": 5}
 
@@ -653,3 +655,68 @@ def test_calls_of_code_go_on_with_their_results_alone() -> None:
 def model_read(answer: dict[str, Any]) -> Completion:
     with ModelServer([answer]) as server:
         return model(server).completion("hi")
+
+
+# --- thinking that is bound to what came before it ---
+
+
+def bound_thinking(request: Request) -> Any:
+    """A model that signs its thinking with the conversation before it, and refuses to read it
+    behind any other: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking"""
+    messages = request.messages
+    prefix: list[Any] = []
+    for number, one in enumerate(messages):
+        for block in one["content"]:
+            block.pop("cache_control", None)
+            if block["type"] == "thinking" and block["signature"] != signed(prefix):
+                refusal = (
+                    f"messages.{number}.content.0: Invalid `signature` in `thinking` block. The"
+                    " block is bound to a different conversation."
+                )
+                return (400, {}, {"type": "error", "error": {"message": refusal}})
+            prefix.append(block)
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": signed(prefix)}
+    calls = sum(block["type"] == "tool_result" for one in messages for block in one["content"])
+    if calls % 3 == 2:
+        return message(thought, text("Done."))
+    return message(thought, {"type": "tool_use", "id": f"t{calls}", "name": "look", "input": {}})
+
+
+def signed(prefix: list[Any]) -> str:
+    return str(zlib.crc32(json.dumps(prefix).encode()))
+
+
+def test_thinking_that_a_condensation_has_made_unreadable_is_left_out() -> None:
+    with ModelServer(bound_thinking) as server:
+        tool = Tool("look", "Looks.", lambda: "a cat " * 300)
+        agent = Agent(model(server), [tool], condenser=ToolOutputCondenser(0, 300))
+        with Conversation(agent) as conversation:
+            for said in ("one", "two"):
+                conversation.send_message(said)
+                conversation.run().raise_for_status()
+            before = len(server.requests)
+            conversation.condense()
+            conversation.send_message("three")
+            conversation.run().raise_for_status()
+            events = conversation.get_history()
+            assert replay(events).same
+        sent = server.requests[before:]
+        answers = [event for event in events if isinstance(event, AssistantReplied)]
+        refused = len(sent) - len(answers[before:])
+        assert refused == 1, "later requests leave it out at once"
+        kinds = [block["type"] for one in sent[1].messages for block in one["content"]]
+        assert "thinking" not in kinds
+        assert "tool_use" in kinds
+        last = [block["type"] for one in sent[-1].messages for block in one["content"]]
+        assert last.count("thinking") == len(answers) - before - 1, "new thinking is sent"
+        notes = [note for one in answers for note in one.notes]
+        assert notes == [
+            "The thinking of earlier answers was refused, since the conversation before them has"
+            " changed; it was left out."
+        ]
+
+
+def test_a_refused_signature_without_thinking_to_leave_out_is_an_error() -> None:
+    refused = (400, {}, {"type": "error", "error": {"message": "thinking: Invalid `signature`"}})
+    with ModelServer([refused]) as server, pytest.raises(BadRequest):
+        model(server).completion("hi")

@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from holdfast import Agent, Conversation, MemoryStore, Tool
 from holdfast import events as ev
-from holdfast.content import ImageContent, Message, TextContent
+from holdfast.content import ImageContent, Message, TextContent, ToolCall
 from holdfast.conversation.replay import replay
 from holdfast.errors import BadRequest, ConfigurationError
 from holdfast.llm import LLM, Completion, Transcript
+from holdfast.llm.request import Prompt, RequestTarget, make_request
+from holdfast.llm.wires import openai_chat
 from tests.model_server import ModelServer, calls, chat, text
 
 PNG = base64.b64encode(b"\x89PNG fake").decode()
@@ -315,3 +318,39 @@ def test_a_proxy_needs_its_address_and_empty_text_no_mark() -> None:
         llm.completion([Message(""), Message("a"), Message("")])
         contents = [message["content"] for message in server.requests[0].messages]
         assert contents[0] == contents[2] == ""
+
+
+# --- empty answers ---
+
+
+@pytest.mark.parametrize(
+    ("host", "empty"),
+    [
+        ("api.mistral.ai", "(empty answer)"),
+        ("api.moonshot.ai", "(empty answer)"),
+        ("api.openai.com", ""),
+        ("127.0.0.1", ""),
+    ],
+)
+def test_hosts_that_refuse_an_empty_answer_get_a_text(host: str, empty: str) -> None:
+    history = Transcript.from_messages("hi")
+    history.append(Completion(stop_reason="length", wire="openai_chat"))
+    history.say("Go on.")
+    history.append(Completion(calls=(ToolCall("", "look", {}, "call_0"),), wire="openai_chat"))
+    spoken = Raw(b'{"content":null,"audio":{"id":"a"}}')
+    history.append(Completion("Hi.", native=spoken, wire="openai_chat"))
+    history.say("More.")
+    target = RequestTarget(openai_chat, "m", {"host": host})
+    messages = json.loads(make_request(target, Prompt(history)).body)["messages"]
+    answers = [one for one in messages if one["role"] == "assistant" and one["content"] != "OK."]
+    assert [one["content"] for one in answers] == [empty, None, ""]
+
+
+def test_a_picture_of_an_older_litellm_is_read() -> None:
+    message = {"role": "assistant", "content": "Here:", "image": PICTURE["image_url"]}
+    deltas = stream_of({"content": "Here:"}, {"image": PICTURE["image_url"]})
+    for answer in (chat(message, "stop"), deltas):
+        found, messages = second(answer)
+        assert found.media == (ImageContent(b"\x89PNG fake", "image/png"),)
+        assert found.provider_details == {}
+        assert messages[1] == {"role": "assistant", "content": "Here:"}

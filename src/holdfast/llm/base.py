@@ -105,6 +105,20 @@ _CONTAINER_GONE = (
 )
 _SOUND_GONE = "The sound of an earlier answer was refused; its transcript was sent."
 
+_THINKING_REFUSED = (
+    "The thinking of earlier answers was refused, since the conversation before them has changed;"
+    " it was left out."
+)
+
+
+def _refuses_thinking(error: LLMError) -> bool:
+    """Return True if signed thinking in a request was refused. Newer Claude models bind it to all
+    that came before it, which a condensation or another system prompt changes: "Invalid
+    `signature` in `thinking` block. The block is bound to a different conversation."
+    """
+    text = str(error).lower()
+    return error.status == 400 and "thinking" in text and "signature" in text
+
 
 def _may_miss_something(error: LLMError) -> bool:
     """Return True if a request may have failed because its container or a sound is gone. Anthropic
@@ -133,7 +147,8 @@ class ProviderModel(FrozenModel):
         deadline: float | None = None,
     ) -> Completion:
         """Return the answer of the first attempt that succeeds. If the container or the sound of
-        an earlier answer is gone, the request is repeated without it."""
+        an earlier answer is gone, or its thinking is refused, the request is repeated without it.
+        """
         started = time.monotonic()
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
@@ -151,12 +166,18 @@ class ProviderModel(FrozenModel):
         try:
             answer = answer_to(request)
         except LLMError as error:
-            fresh = make_request(target, call, self.stream, resume=False)
-            if fresh.body == request.body or not _may_miss_something(error):
-                raise
+            if _refuses_thinking(error) and call.transcript.leave_out_thinking(
+                request.frame.recipient
+            ):
+                fresh, note = make_request(target, call, self.stream), _THINKING_REFUSED
+            else:
+                fresh = make_request(target, call, self.stream, resume=False)
+                note = _CONTAINER_GONE % request.container if request.container else _SOUND_GONE
+                if fresh.body == request.body or not _may_miss_something(error):
+                    raise
             deltas.restart()
             answer = answer_to(fresh)
-            notes = (_CONTAINER_GONE % request.container if request.container else _SOUND_GONE,)
+            notes = (note,)
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,

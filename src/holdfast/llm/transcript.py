@@ -59,7 +59,7 @@ class Recipient:
 
     __slots__ = (
         *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
-        *("expires_at", "unpaired", "wire", "without_parts"),
+        *("expires_at", "unpaired", "wire", "without_parts", "without_thinking"),
     )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
@@ -77,6 +77,10 @@ class Recipient:
         )
         # The Unix time until which the provider takes a native form, 0 if it always does.
         self.expires_at: Callable[[msgspec.Raw], float] | None = getattr(wire, "expires_at", None)
+        # An answer's message without its signed thinking.
+        self.without_thinking: Callable[[bytes], bytes] | None = getattr(
+            wire, "without_thinking", None
+        )
         # Two more. The ids of the provider's own calls without a result in an answer's message, and
         # of results without a call; and the message without the parts of such ids.
         self.unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None = getattr(
@@ -133,6 +137,8 @@ class _Encoding:
         # Messages that the provider takes for some time only: place, the Unix time of their end,
         # and the message to send from then on.
         self.expiring: list[tuple[int, float, bytes]] = []
+        # The first messages without their thinking, once the API has refused it.
+        self.unsigned: list[bytes] = []
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
         wire = to.wire
@@ -209,7 +215,7 @@ class _Encoding:
         sent = msgspec.Raw(b"[%b]" % fragment)
         if native and to.replaces_history is not None and to.replaces_history(sent):
             # A new list, since an earlier request may still be joining the old one.
-            self.fragments, self.hash, self.hashed = [], None, 0
+            self.fragments, self.unsigned, self.hash, self.hashed = [], [], None, 0
         if fragment:
             self.fragments.append(fragment)
         return fragment
@@ -234,6 +240,7 @@ class _Encoding:
         changed = to.without_parts(self.fragments[place], ids)
         middle = [changed] if changed else []
         self.fragments = [*self.fragments[:place], *middle, *self.fragments[place + 1 :]]
+        self.unsigned = self.unsigned[:place]
         self.hash, self.hashed = None, 0
         if not changed and place < self.answered:
             self.answered -= 1
@@ -274,6 +281,15 @@ class _Encoding:
             self.fragments = self.unexpiring(now)
             self.expiring = [one for one in self.expiring if one[1] > now]
             self.hash, self.hashed = None, 0
+
+    def leave_out_thinking(self, to: Recipient) -> bool:
+        """Leave the thinking out of the answers so far; return False if none has any."""
+        strip = to.without_thinking
+        if strip is None:
+            return False
+        before = [*self.unsigned, *self.fragments[len(self.unsigned) : self.answered]]
+        self.unsigned = [strip(fragment) for fragment in before]
+        return self.unsigned != before
 
     def unexpiring(self, now: float = math.inf) -> list[bytes]:
         """Return the messages with all that end by then replaced."""
@@ -467,7 +483,16 @@ class Transcript:
                 encoding.expire(self.clock())
             encoding.begin_partial(to, names)  # the request may fall within a batch
             fragments = encoding.fragments if resume else encoding.unexpiring()
+            if encoding.unsigned:
+                fragments = [*encoding.unsigned, *fragments[len(encoding.unsigned) :]]
             return fragments, encoding.digest() if hashed else b""
+
+    def leave_out_thinking(self, to: Recipient) -> bool:
+        """Leave the signed thinking out of all answers so far in later requests to a recipient, who
+        has refused it; return False if none has any. The hash of a request stays the same."""
+        with self._lock:
+            encoding = self._encodings.get(self._key(to))
+            return encoding is not None and encoding.leave_out_thinking(to)
 
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True

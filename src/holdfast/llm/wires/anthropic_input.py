@@ -41,6 +41,7 @@ DOCUMENT = b'{"type":"document","source":'
 REFERENCE = re.compile(rb'\{"type":"tool_reference","tool_name":"([^"]*)"\}')
 _PICTURE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _TEXT_TYPES = {f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml", "sql")}
+_THINKING = ("thinking", "redacted_thinking")
 _ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -262,7 +263,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
 
 def _trim_end(kept: list[tuple[_BlockShape, bytes]]) -> None:
     """Remove thinking and white space from the end of an answer, where the API refuses them."""
-    while kept and kept[-1][0].type in ("thinking", "redacted_thinking"):
+    while kept and kept[-1][0].type in _THINKING:
         kept.pop()
     if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
         last, raw = kept[-1]
@@ -286,6 +287,20 @@ def unpaired(fragment: bytes) -> tuple[set[str], set[str]]:
             elif isinstance(block.type, str) and block.type.endswith("_tool_result"):
                 results.add(str(block.tool_use_id))
     return calls - results, results - calls
+
+
+def without_thinking(fragment: bytes) -> bytes:
+    """Return an answer without its thinking, or any other message as it is."""
+    if not fragment.startswith(ASSISTANT) or b'thinking"' not in fragment:
+        return fragment
+    blocks = fragment[len(ASSISTANT) - 1 : -1]
+    raws = cast("list[bytes]", _raw_blocks.decode(blocks))
+    kept = [
+        raw
+        for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True)
+        if block.type not in _THINKING
+    ]
+    return ASSISTANT + b",".join(kept) + b"]}" if kept else fragment
 
 
 def without_parts(fragment: bytes, ids: set[str]) -> bytes:

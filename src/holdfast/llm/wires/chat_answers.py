@@ -235,7 +235,7 @@ def _keep_native(
 
 def _native(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without its sound and pictures, which `media` holds."""
-    media = {key for key in ("audio", "images") if message.get(key)}
+    media = {key for key in ("audio", "images", "image") if message.get(key)}
     if not media:
         return message
     kept = {key: value for key, value in message.items() if key not in media}

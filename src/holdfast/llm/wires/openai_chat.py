@@ -58,6 +58,7 @@ _CACHING_HOSTS = ("api.openai.com", ".mistral.ai")
 # The parts of an answer that go back. All but the first two are those of reasoning models.
 _RETURNED_PARTS = {"text", "refusal", "thinking", "reasoning", "reference"}
 _ASSISTANT = b'{"role":"assistant"'
+_EMPTY = _ASSISTANT + b',"content":""'
 _TOOL = b'{"role":"tool"'
 _USER = b'{"role":"user"'
 # Follows an answer from another provider that ended in a pause.
@@ -355,14 +356,17 @@ def head(
         first=not system_prompt,
         closed=rules.strict_roles,
         cache_mark=mark,
+        empty_answers=rules.empty_answers,
     )
 
 
 class ChatHead(RequestHead, frozen=True):
     """The head of a request on this wire. `cache_mark` is the value of `cache_control` for
-    messages; empty for none."""
+    messages; empty for none. `empty_answers` is False if an answer of the model may not be empty.
+    """
 
     cache_mark: bytes = b""
+    empty_answers: bool = True
 
 
 def _cache_mark(model: str, parameters: Parameters) -> bytes:
@@ -389,6 +393,13 @@ def _marked(message: bytes, mark: bytes) -> bytes:
     return b"%b%b[%b]}" % (start, content, part)
 
 
+def _filled(answer: bytes) -> bytes:
+    """Return an answer without text, which may have calls, with a text if it has none."""
+    if b'"tool_calls":' in answer or b'"audio":' in answer:
+        return answer
+    return _ASSISTANT + b',"content":"(empty answer)"' + answer[len(_EMPTY) :]
+
+
 def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes]:
     """Return messages of which the last two from the user or of tools are marked: this request
     writes the cache at the last one, and finds the entry of the previous one at the other."""
@@ -400,8 +411,11 @@ def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
-    if isinstance(head, ChatHead) and head.cache_mark:
-        fragments = _with_cache_marks(fragments, head.cache_mark)
+    if isinstance(head, ChatHead):
+        if head.cache_mark:
+            fragments = _with_cache_marks(fragments, head.cache_mark)
+        if not head.empty_answers:
+            fragments = [_filled(one) if one.startswith(_EMPTY) else one for one in fragments]
     if head.closed and fragments:
         fragments = _with_strict_roles(fragments)
     return protocol.join_body(head, fragments, stream)
