@@ -13,6 +13,8 @@ from holdfast.content import Content, Data
 
 # The `stop_reason` of an answer in which the model refused to answer.
 REFUSAL = "refusal"
+# The `stop_reason` of a compaction of the history, which is no answer of the model.
+COMPACTION = "compaction"
 
 
 class TextPart(Data, frozen=True):
@@ -72,6 +74,9 @@ class AnswerDetails(Data, frozen=True):
     - `filters`: results of moderation and content filters, in the provider's JSON.
     - `provider_cost`: the price in USD, according to the provider.
     - `container`: the id of the container in which the provider runs code.
+    - `context_tokens`: the input tokens of the last model run behind the answer, if there were
+      several; `usage` has the tokens of all runs.
+    - `cleared_tokens`: the input tokens of the request that the provider did not show the model.
     - `provider_details`: everything else, under the provider's own names.
     """
 
@@ -86,6 +91,8 @@ class AnswerDetails(Data, frozen=True):
     filters: tuple[dict[str, Any], ...] = ()
     provider_cost: float | None = None
     container: str = ""
+    context_tokens: int = 0
+    cleared_tokens: int = 0
     provider_details: dict[str, Any] = {}
 
 
@@ -172,6 +179,16 @@ class HasDetails:
     def container(self) -> str:
         """The id of the container in which the provider runs code, or ""."""
         return self._known_details().container
+
+    @property
+    def context_tokens(self) -> int:
+        """The input tokens of the last model run behind the answer; 0 if there was only one."""
+        return self._known_details().context_tokens
+
+    @property
+    def cleared_tokens(self) -> int:
+        """The input tokens of the request that the provider did not show the model."""
+        return self._known_details().cleared_tokens
 
     @property
     def provider_details(self) -> dict[str, Any]:

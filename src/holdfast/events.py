@@ -176,10 +176,14 @@ class AssistantReplied(Event, HasDetails, frozen=True, tag="assistant"):
     details: AnswerDetails | None = None
 
     def __post_init__(self) -> None:
-        # msgspec omits a default by identity. Any other empty Raw would be written as `"native":,`,
-        # which is not JSON.
-        if self.native is not _NO_NATIVE and self.native == _NO_NATIVE:
-            msgspec.structs.force_setattr(self, "native", _NO_NATIVE)
+        _keep_default(self)
+
+
+def _keep_default(holder: Any) -> None:
+    """Replace an empty native form by the default. msgspec omits a default by identity and writes
+    any other empty Raw as `"native":,`, which is not JSON."""
+    if holder.native is not _NO_NATIVE and holder.native == _NO_NATIVE:
+        msgspec.structs.force_setattr(holder, "native", _NO_NATIVE)
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -302,6 +306,24 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     unpriced: int = 0
 
 
+class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A form of the history that a provider made and that only its models can read.
+
+    They are shown it, and the text `note`, instead of the events up to `based_on`. All other models
+    are shown these events. `native` has the form of the wire `wire`; `host` is the server that
+    made it.
+    """
+
+    native: msgspec.Raw = _NO_NATIVE
+    based_on: int = 0
+    wire: str = ""
+    host: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _keep_default(self)
+
+
 class HistoryCondensed(Event, frozen=True, tag="condensation"):
     """The parts that a condenser left out of the view.
 
@@ -316,6 +338,9 @@ class HistoryCondensed(Event, frozen=True, tag="condensation"):
 
     Of the events up to `so_far.seq` a model is shown nothing but that summary. A conversation is
     opened without reading them.
+
+    `compaction` is the provider's form of the history, which hides nothing from other models. A
+    later condensation that hides an event which the compaction covers ends the use of it.
     """
 
     hidden: tuple[int, ...]
@@ -328,6 +353,7 @@ class HistoryCondensed(Event, frozen=True, tag="condensation"):
     cost: float | None = 0.0
     model: str = ""
     replaced: tuple[int, ...] = ()
+    compaction: Compaction | None = None
 
     @property
     def changes(self) -> bool:
@@ -545,8 +571,13 @@ def record(event: AnyEvent | Event) -> bytes:
         raise UnreadableEvent(_named(event), _told(error)) from error
     if found != event:
         raise UnreadableEvent(_named(event), _difference(event, found))
-    if kind is AssistantReplied and cast(AssistantReplied, event).native is not _NO_NATIVE:
-        _check_native(cast(AssistantReplied, event))
+    native = _NO_NATIVE
+    if kind is AssistantReplied:
+        native = cast(AssistantReplied, event).native
+    elif kind is HistoryCondensed and (made := cast(HistoryCondensed, event).compaction):
+        native = made.native
+    if native is not _NO_NATIVE:
+        _check_native(event, native)
     if (
         len(data) > 2 * MAX_NESTING  # else it has too few brackets
         and data.count(b"[") + data.count(b"{") > MAX_NESTING
@@ -556,15 +587,15 @@ def record(event: AnyEvent | Event) -> bytes:
     return data
 
 
-def _check_native(event: AssistantReplied) -> None:
+def _check_native(event: Event, native: msgspec.Raw) -> None:
     """Raise `UnreadableEvent` for a provider's form that no later request could contain."""
     try:
-        msgspec.json.decode(event.native)
+        msgspec.json.decode(native)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableEvent(
             _named(event), f"its native form is not JSON that can be read: {_told(error)}"
         ) from error
-    if too_deep(bytes(event.native), MAX_NESTING):
+    if too_deep(bytes(native), MAX_NESTING):
         raise UnreadableEvent(
             _named(event), f"its native form is nested more than {MAX_NESTING} levels deep"
         )

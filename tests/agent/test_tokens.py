@@ -3,6 +3,7 @@ counted."""
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -13,6 +14,8 @@ from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.tokens import Sizes
 from holdfast.content import EmbeddedResource, FileContent, ImageContent, TextContent, Usage
+from holdfast.llm.wires import anthropic_messages, openai_responses
+from holdfast.llm.wires.protocol import Wire
 from tests.agent.test_view import Script
 
 
@@ -96,6 +99,113 @@ def test_a_provider_that_counts_nothing_or_nonsense_is_not_believed() -> None:
         answered(script, "", counted)
         assert at_least <= sized(script).tokens <= 61_000
         script.events.pop()
+
+
+# --- compactions by the provider ---
+
+
+def configured(wire: str, model: str) -> ev.AgentConfigured:
+    return ev.AgentConfigured(
+        seq=1,
+        id="a",
+        timestamp=ev.EPOCH,
+        system_prompt="",
+        tools=(),
+        model=model,
+        parameters={"wire": wire, "host": ""} if wire else {"routes": {}},
+    )
+
+
+def replied(script: Script, wire: Wire, answer: dict[str, Any]) -> None:
+    """Append an answer of a provider, as the wire reads it."""
+    found = wire.parse(json.dumps(answer).encode())
+    same = ("text", "calls", "usage", "stop_reason", "model", "wire", "native", "details")
+    fields = {name: getattr(found, name) for name in same}
+    script.add(ev.AssistantReplied, based_on=len(script.events), **fields)
+
+
+def responses_answer(*output: Any, read: int = 0) -> dict[str, Any]:
+    usage = {"input_tokens": read, "output_tokens": 5}
+    return {"id": "r", "model": "gpt-5", "output": list(output), "usage": usage}
+
+
+COMPACTION = {"type": "compaction", "id": "c", "encrypted_content": "e" * 400}
+
+
+def words(text: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "content": content}
+
+
+def test_a_compaction_within_an_answer_counts_instead_of_the_history() -> None:
+    script = Script()
+    script.say("x" * 40_000)
+    replied(script, openai_responses, responses_answer(words("a"), read=10_000))
+    sizes = Sizes.of(script.events, configured("openai_responses", "gpt-5"))
+    assert sizes.tokens == pytest.approx(10_000, rel=0.02)
+    before = sizes.ratio
+    replied(script, openai_responses, responses_answer(COMPACTION, words("b"), read=10_400))
+    sizes.feed(script.events[-1])
+    assert 100 < sizes.tokens < 250
+    assert sizes.ratio == before, "nobody knows which request was counted"
+    script.say("y" * 4000)
+    sizes.feed(script.events[-1])
+    assert sizes.tokens == pytest.approx(1150, abs=100)
+    replied(script, openai_responses, responses_answer(words("c"), read=2300))
+    sizes.feed(script.events[-1])
+    assert sizes.tokens == pytest.approx(2300, rel=0.02)
+    sizes.feed(configured("openai_chat", "other"))
+    assert sizes.tokens > 20_000, "another model is sent the whole history"
+    sizes.feed(configured("openai_responses", "gpt-5"))
+    assert sizes.tokens == pytest.approx(2300, rel=0.02)
+    sizes.feed(configured("", "fallback(gpt-5)"))
+    assert sizes.tokens == pytest.approx(2300, rel=0.02), "the last one may answer again"
+
+
+def claude_answer(*blocks: Any, **usage: Any) -> dict[str, Any]:
+    return {"id": "m", "model": "claude-opus-5", "content": list(blocks), "usage": usage}
+
+
+def test_a_compaction_of_anthropic_counts_with_the_run_that_followed_it() -> None:
+    script = Script()
+    script.say("x" * 40_000)
+    first = claude_answer({"type": "text", "text": "a"}, input_tokens=10_000, output_tokens=5)
+    replied(script, anthropic_messages, first)
+    runs = [
+        {"type": "compaction", "input_tokens": 10_100, "output_tokens": 100},
+        {"type": "message", "input_tokens": 20, "cache_read_input_tokens": 100},
+    ]
+    compacted = {"type": "compaction", "content": "s" * 400}
+    blocks = (compacted, {"type": "text", "text": "b"})
+    replied(script, anthropic_messages, claude_answer(*blocks, input_tokens=20, iterations=runs))
+    found = script.events[-1]
+    assert isinstance(found, ev.AssistantReplied)
+    assert (found.usage.input_tokens, found.context_tokens) == (10_220, 120)
+    sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
+    assert 100 < sizes.tokens < 150
+    failed = {"type": "compaction", "content": None}
+    replied(script, anthropic_messages, claude_answer(failed, input_tokens=120))
+    sizes = Sizes.of(script.events, configured("anthropic_messages", "claude-opus-5"))
+    assert 100 < sizes.tokens < 200, "one that failed replaces nothing"
+
+
+def test_results_that_anthropic_clears_do_not_count() -> None:
+    script = Script()
+    script.say("x" * 4000)
+    answer = script.answer("a", calls=1)
+    script.result(answer.calls[0], "r" * 40_000)
+    edits = [{"type": "clear_tool_uses_20250919", "cleared_input_tokens": 10_000}]
+    cleared = claude_answer({"type": "text", "text": "b"}, input_tokens=1100, output_tokens=5)
+    cleared["context_management"] = {"applied_edits": edits}
+    replied(script, anthropic_messages, cleared)
+    sizes = sized(script)
+    assert sizes.tokens == pytest.approx(1100, rel=0.03)
+    script.say("y" * 4000)
+    sizes.feed(script.events[-1])
+    assert sizes.tokens == pytest.approx(2100, rel=0.05), "a byte is worth what it was before"
+    script.add(ev.HistoryCondensed, hidden=(answer.seq,))
+    sizes.feed(script.events[-1])
+    assert sizes.tokens == pytest.approx(2000, rel=0.1)
 
 
 def test_a_condensation_takes_off_what_it_hides_and_trims_and_adds_its_summary() -> None:

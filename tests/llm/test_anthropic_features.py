@@ -4,20 +4,23 @@ containers, tools found by a search, and lifetimes of the cache."""
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, SQLiteStore
+from holdfast import Agent, Conversation, SQLiteStore, Tool
+from holdfast.agent.condensers import ToolOutputCondenser
 from holdfast.answer import Citation, ServerToolCall
 from holdfast.content import FileContent, Message, TextContent, ToolCall, ToolResult, Usage
+from holdfast.conversation.replay import replay
 from holdfast.errors import BadRequest, ConfigurationError, ServerError
-from holdfast.events import ToolDefinition
+from holdfast.events import AssistantReplied, ToolDefinition
 from holdfast.llm import LLM, Completion, Transcript
 from holdfast.llm.prices import cost
 from holdfast.tools.names import FOUND_TOOLS
-from tests.model_server import ModelServer, Stream
+from tests.model_server import ModelServer, Request, Stream
 
 COUNTS = {"input_tokens": 10, "output_tokens": 5}
 
@@ -90,7 +93,7 @@ def asked(answer: dict[str, Any], size: int = 9) -> Completion:
         plain = model(server).completion("hi")
         streamed = model(server, stream=True).completion("hi")
         for one in (plain, streamed):
-            model(server).completion(Transcript([Message("hi"), one, Message("go on")]))
+            model(server).completion(Transcript([Message("hi"), one]))
         plain_body, streamed_body = (request.json for request in server.requests[2:])
     assert plain_body == streamed_body
     if answer["content"]:
@@ -241,7 +244,7 @@ def test_tools_that_the_provider_ran_have_their_outputs_and_files() -> None:
 
 def test_a_result_whose_call_was_in_a_paused_answer_is_kept() -> None:
     late = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
-    found = asked(message(late, text("ok"), stop="pause_turn"))
+    found = model_read(message(late, text("ok"), stop="pause_turn"))
     assert found.server_calls == (ServerToolCall("web_search", "s1", None, []),)
     assert found.stop_reason == "pause"
 
@@ -279,7 +282,7 @@ def test_all_tokens_that_are_billed_are_counted() -> None:
     found = asked(message(block, text("a"), usage=top))
     assert found.usage == Usage(203_000, 4_500)
     assert found.provider_details["iterations"] == runs
-    assert found.text == "a"
+    assert (found.text, found.context_tokens) == ("a", 23_000)
     # A pause after the compaction: the counts of the message itself are zero.
     paused = {**top, "input_tokens": 0, "output_tokens": 0, "iterations": runs[:1]}
     found = asked(message(block, stop="compaction", usage=paused))
@@ -549,3 +552,171 @@ def test_a_conversation_asks_again_after_a_pause_for_a_compaction() -> None:
             conversation.send_message("hi")
             assert conversation.run().answer == "Done."
         assert server.requests[1].messages[1] == {"role": "assistant", "content": [block]}
+
+
+# --- calls of the provider's own tools without a result ---
+
+
+def searched(id: str = "s1") -> dict[str, Any]:
+    return {"type": "web_search_tool_result", "tool_use_id": id, "content": []}
+
+
+def sent_after(server: ModelServer) -> list[Any]:
+    return [
+        [block.get("tool_use_id") or block.get("id") or block["type"] for block in one["content"]]
+        for one in server.requests[-1].messages
+    ]
+
+
+def talk(answers: list[Any], said: list[str], **more: Any) -> tuple[list[Any], Conversation]:
+    """Have a conversation with these answers, and return the last request's blocks by message."""
+    with ModelServer(answers) as server:
+        conversation = Conversation(Agent(model(server, **more)))
+        with conversation:
+            for one in said:
+                conversation.send_message(one)
+                conversation.run().raise_for_status()
+            assert replay(conversation.get_history()).same
+        return sent_after(server), conversation
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cut_off_call_of_the_providers_tool_is_not_sent_back(stream: bool) -> None:
+    """The API: "`web_search` tool use with id `s1` was found without a corresponding
+    `web_search_tool_result` block"."""
+    cut = message(text("Let me look. "), server_call("s1", "web_search", query="q"))
+    cut["stop_reason"] = "max_tokens"
+    done = message(text("Done."))
+    answers = [Stream([sse(one)]) if stream else one for one in (cut, done)]
+    sent, _ = talk(answers, ["hi"], stream=stream)
+    assert sent == [["text"], ["text"], ["text"]]
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    alone = message(thought, server_call("s1", "web_search"), stop="max_tokens")
+    answers = [Stream([sse(one)]) if stream else one for one in (alone, done)]
+    sent, _ = talk(answers, ["hi"], stream=stream)
+    assert sent == [["text"], ["text"]], "an answer of nothing else is not sent at all"
+
+
+def test_input_that_was_cut_off_is_not_sent_back_even_in_a_pause() -> None:
+    answer = message(text("I look."), server_call("s1", "web_search"), stop="pause_turn")
+    broken = sse(answer).replace(b'"partial_json": "{}"', b'"partial_json": "{\\"query\\": \\"w"')
+    assert broken != sse(answer)
+    sent, _ = talk([Stream([broken]), message(text("Done."))], ["hi"], stream=True)
+    assert sent == [["text"], ["text"]]
+
+
+def test_a_pause_goes_on_with_the_call_and_its_result_stays_in_the_next_answer() -> None:
+    paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
+    found = message(searched(), text("Done."))
+    sent, _ = talk([paused, found], ["hi"])
+    assert sent == [["text"], ["text", "s1"]]
+    sent, _ = talk([paused, found, message(text("Bye."))], ["hi", "more"])
+    assert sent == [["text"], ["text", "s1"], ["s1", "text"], ["text"]]
+
+
+def test_a_message_within_a_pause_ends_the_call() -> None:
+    paused = message(text("I look."), server_call("s1", "web_search", q=1), stop="pause_turn")
+    history = Transcript([Message("hi")])
+    with ModelServer([paused, message(searched(), text("Done.")), message(), message()]) as server:
+        llm = model(server)
+        first = llm.completion(history)
+        second = llm.completion(Transcript([Message("hi"), first]))
+        llm.completion(Transcript([Message("hi"), first, Message("Wait!")]))
+        assert sent_after(server) == [["text"], ["text"], ["text"]]
+        # A condensation has hidden the first half.
+        llm.completion(Transcript([Message("hi"), second, Message("more")]))
+        assert sent_after(server) == [["text"], ["text"], ["text"]]
+
+
+def test_calls_of_code_go_on_with_their_results_alone() -> None:
+    by_code = {"type": "code_execution_20260120", "tool_id": "s1"}
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {}, "caller": by_code}
+    run = server_call("s1", "code_execution", code="look()")
+    answer = message(run, call, stop="tool_use")
+    ended = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
+    with ModelServer([answer, message(ended, text("Done.")), message(text("Bye."))]) as server:
+        agent = Agent(model(server), [Tool("look", "Looks.", lambda: "a cat")])
+        with Conversation(agent) as conversation:
+            conversation.send_message("hi")
+            assert conversation.run().answer == "Done."
+            assert sent_after(server) == [["text"], ["s1", "t1"], ["t1"]]
+            conversation.send_message("more")
+            conversation.run()
+            assert sent_after(server) == [["text"], ["s1", "t1"], ["t1"], ["s1", "text"], ["text"]]
+            assert replay(conversation.get_history()).same
+    cut = model_read(message(run, call, stop="max_tokens"))
+    history = Transcript([Message("hi"), cut, (cut.calls[0], ToolResult((TextContent("x"),)))])
+    with ModelServer([message()]) as server:
+        model(server).completion(history)
+        assert sent_after(server) == [["text"], ["t1"], ["t1"]]
+        assert "caller" not in server.requests[0].messages[1]["content"][0]
+
+
+def model_read(answer: dict[str, Any]) -> Completion:
+    with ModelServer([answer]) as server:
+        return model(server).completion("hi")
+
+
+# --- thinking that is bound to what came before it ---
+
+
+def bound_thinking(request: Request) -> Any:
+    """A model that signs its thinking with the conversation before it, and refuses to read it
+    behind any other: https://platform.claude.com/docs/en/build-with-claude/preserved-thinking"""
+    messages = request.messages
+    prefix: list[Any] = []
+    for number, one in enumerate(messages):
+        for block in one["content"]:
+            block.pop("cache_control", None)
+            if block["type"] == "thinking" and block["signature"] != signed(prefix):
+                refusal = (
+                    f"messages.{number}.content.0: Invalid `signature` in `thinking` block. The"
+                    " block is bound to a different conversation."
+                )
+                return (400, {}, {"type": "error", "error": {"message": refusal}})
+            prefix.append(block)
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": signed(prefix)}
+    calls = sum(block["type"] == "tool_result" for one in messages for block in one["content"])
+    if calls % 3 == 2:
+        return message(thought, text("Done."))
+    return message(thought, {"type": "tool_use", "id": f"t{calls}", "name": "look", "input": {}})
+
+
+def signed(prefix: list[Any]) -> str:
+    return str(zlib.crc32(json.dumps(prefix).encode()))
+
+
+def test_thinking_that_a_condensation_has_made_unreadable_is_left_out() -> None:
+    with ModelServer(bound_thinking) as server:
+        tool = Tool("look", "Looks.", lambda: "a cat " * 300)
+        agent = Agent(model(server), [tool], condenser=ToolOutputCondenser(0, 300))
+        with Conversation(agent) as conversation:
+            for said in ("one", "two"):
+                conversation.send_message(said)
+                conversation.run().raise_for_status()
+            before = len(server.requests)
+            conversation.condense()
+            conversation.send_message("three")
+            conversation.run().raise_for_status()
+            events = conversation.get_history()
+            assert replay(events).same
+        sent = server.requests[before:]
+        answers = [event for event in events if isinstance(event, AssistantReplied)]
+        refused = len(sent) - len(answers[before:])
+        assert refused == 1, "later requests leave it out at once"
+        kinds = [block["type"] for one in sent[1].messages for block in one["content"]]
+        assert "thinking" not in kinds
+        assert "tool_use" in kinds
+        last = [block["type"] for one in sent[-1].messages for block in one["content"]]
+        assert last.count("thinking") == len(answers) - before - 1, "new thinking is sent"
+        notes = [note for one in answers for note in one.notes]
+        assert notes == [
+            "The thinking of earlier answers was refused, since the conversation before them has"
+            " changed; it was left out."
+        ]
+
+
+def test_a_refused_signature_without_thinking_to_leave_out_is_an_error() -> None:
+    refused = (400, {}, {"type": "error", "error": {"message": "thinking: Invalid `signature`"}})
+    with ModelServer([refused]) as server, pytest.raises(BadRequest):
+        model(server).completion("hi")

@@ -11,6 +11,7 @@ from holdfast.agent.arguments import is_number, is_whole, wrong
 from holdfast.content import Usage
 from holdfast.errors import ContextTooLong
 from holdfast.events import AnyEvent
+from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Condensed(msgspec.Struct, frozen=True):
         model: The model of these calls.
         replaced: The places of earlier summaries that this one replaces; other earlier summaries
             stay.
+        compaction: The provider's form of the history (`LLM.compact`), for models that can read it;
+            None for none. It hides nothing from other models.
     """
 
     hidden: tuple[int, ...] = ()
@@ -41,6 +44,7 @@ class Condensed(msgspec.Struct, frozen=True):
     cost: float | None = 0.0
     model: str = ""
     replaced: tuple[int, ...] = ()
+    compaction: Completion | None = None
 
 
 class Condenser(Protocol):

@@ -437,6 +437,9 @@ _FIELDS: dict[str, Shape | Key] = {
         "A list: a pipeline has condensers, in order.",
         required=True,
     ),
+    "otherwise": Key(
+        Later(lambda: CONDENSER), "The condenser for a model without compaction; llm by default."
+    ),
     "commands": MapOf(NONEMPTY),
 }
 

@@ -131,8 +131,12 @@ def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Se
     """Return the summary of a condensation; the plan follows if it would otherwise be hidden."""
     if plan is None or not hidden or not _is_hidden(plan, hidden, replaced):
         return summary
-    block = f"{HEADING}\n{rendered(plan.steps)}"
-    return f"{summary}\n\n{block}" if summary else block
+    return f"{summary}\n\n{note(plan)}" if summary else note(plan)
+
+
+def note(plan: ev.Plan) -> str:
+    """Return the text that shows the model its plan after a condensation."""
+    return f"{HEADING}\n{rendered(plan.steps)}"
 
 
 def without_plan(summary: str) -> str:
@@ -143,7 +147,7 @@ def without_plan(summary: str) -> str:
 
 def room(plan: ev.Plan | None) -> int:
     """Return the maximum number of tokens that `kept` adds."""
-    return 0 if plan is None else tokens.text(f"{HEADING}\n{rendered(plan.steps)}")
+    return 0 if plan is None else tokens.text(note(plan))
 
 
 # --- calls before the approval of a plan ---

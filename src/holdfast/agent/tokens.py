@@ -11,6 +11,8 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.damage import stand_in
+from holdfast.agent.view import compaction_answer
+from holdfast.answer import COMPACTION
 from holdfast.content import (
     AudioContent,
     Content,
@@ -22,13 +24,16 @@ from holdfast.content import (
     ToolResult,
     answer_seq,
 )
+from holdfast.llm.transcript import Recipient
 from holdfast.llm.vision import pixels
+from holdfast.llm.wires import is_wire, wire, wire_of
+from holdfast.llm.wires.answers import holds_compaction
 from holdfast.llm.wires.content_parts import is_text_type
 
 # Bytes per token before any count is known: English and code have 3.5 to 4.5 with today's
 # tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about one
 # token: see `text`.
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 _MESSAGE_TOKENS = 4  # tokens around a message or a call: role, id, JSON syntax
 # Tokens of a picture of unknown size: Anthropic's count for the largest that it accepts unscaled.
 _PICTURE_TOKENS = 1600
@@ -49,9 +54,9 @@ UNCOUNTED = 1.15
 def text(found: str) -> int:
     """Return the estimated tokens of a text."""
     if found.isascii():
-        return len(found) // _BYTES_PER_TOKEN + 1
+        return len(found) // BYTES_PER_TOKEN + 1
     size = len(found.encode("utf-8", "surrogatepass"))
-    return (size - len(found)) // 2 + len(found) // _BYTES_PER_TOKEN + 1
+    return (size - len(found)) // 2 + len(found) // BYTES_PER_TOKEN + 1
 
 
 def blocks(content: Iterable[Content]) -> int:
@@ -112,7 +117,7 @@ def _bytes(mime_type: str, data: bytes) -> int:
     if kind == "application/pdf":
         pages = len(_PAGES.findall(data))
         return max(1, pages or len(data) // 50_000) * _PAGE_TOKENS
-    size = len(data) // _BYTES_PER_TOKEN + 1
+    size = len(data) // BYTES_PER_TOKEN + 1
     # Of another kind, such as a ZIP file, many models are sent only a note.
     return size if is_text_type(kind) else min(size, _UNKNOWN_TOKENS["document"])
 
@@ -130,7 +135,7 @@ def answer(event: ev.AssistantReplied) -> int:
     """Return the estimated tokens of an answer as it is sent back to the provider. The native form
     counts if there is one, because it contains everything else."""
     if event.native:
-        return len(event.native) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
+        return len(event.native) // BYTES_PER_TOKEN + _MESSAGE_TOKENS
     calls = sum([_MESSAGE_TOKENS + arguments(call) for call in event.calls])
     return text(event.text) + calls + _MESSAGE_TOKENS
 
@@ -141,12 +146,12 @@ def arguments(call: ToolCall) -> int:
     for key, value in () if call.raw else call.arguments.items():
         size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
         found += len(key) + size + 6
-    return (found + len(call.name)) // _BYTES_PER_TOKEN + 1
+    return (found + len(call.name)) // BYTES_PER_TOKEN + 1
 
 
 def encoded(value: Any) -> int:
     """Return the estimated tokens of a value that is sent as JSON."""
-    return len(msgspec.json.encode(value)) // _BYTES_PER_TOKEN + _MESSAGE_TOKENS
+    return len(msgspec.json.encode(value)) // BYTES_PER_TOKEN + _MESSAGE_TOKENS
 
 
 def result(found: ToolResult) -> int:
@@ -171,27 +176,41 @@ class Sizes(msgspec.Struct, eq=False):
 
     messages: dict[int, int] = {}  # tokens of a message or an answer, by seq
     results: dict[str, int] = {}  # tokens of a result, by call id
-    total: int = 0  # estimated tokens of all that is shown
+    whole: int = 0  # estimated tokens of all that is shown without a provider's compaction
+    # Compactions by a provider, alone or within an answer. Each has the tokens of its own that are
+    # not in `whole`, because other models are not shown them.
+    compactions: list[tuple[ev.AssistantReplied, int]] = []
+    compaction: ev.AssistantReplied | None = None  # the one that the model is shown
+    saved: int = 0  # estimated tokens by which it shortens the request
+    cleared: int = 0  # tokens that the provider leaves out of the requests, as it last counted them
     at_condensation: int = 0  # tokens after the last condensation
     head: int = 0
     summaries: dict[int, int] = {}  # tokens of the current summaries, by place
     uncounted: list[tuple[int, int]] = []  # messages since the last answer: seq, size
     ratio: float = UNCOUNTED
+    _configured: ev.AgentConfigured | None = None
+    _last: ev.AssistantReplied | None = None
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.AgentConfigured | None = None) -> Sizes:
         """Return the sizes of a journal, or of the part of a journal that is still shown. `before`
         is the `AgentConfigured` event that was in effect before the first of these events."""
         size = head(before)
-        found = cls(total=size, head=size)
+        found = cls(whole=size, head=size)
+        found._configured = before
         for event in journal:
             found.feed(event)
         return found
 
     @property
+    def total(self) -> int:
+        """The estimated tokens of the next request."""
+        return self.whole - self.saved
+
+    @property
     def tokens(self) -> int:
         """The number of tokens of the next request."""
-        return int(self.total * self.ratio)
+        return max(0, int(self.total * self.ratio) - self.cleared)
 
     def worth(self, estimated: int) -> int:
         """Convert estimated tokens to tokens as the provider counts them."""
@@ -209,47 +228,98 @@ class Sizes(msgspec.Struct, eq=False):
         if type(event) is ev.ToolCallFinished:
             if event.call_id not in self.results:  # a second result of one call is not shown
                 size = self.results[event.call_id] = result(event.result)
-                self.total += size
+                self.whole += size
         elif type(event) is ev.AssistantReplied:
-            counted = event.usage.input_tokens
-            base = self.total - sum([size for seq, size in self.uncounted if seq > event.based_on])
-            if counted and base > 0:
-                self.ratio = min(max(counted / base, _MIN_RATIO), _MAX_RATIO)
-            self.uncounted = []
-            size = self.messages[event.seq] = answer(event)
-            self.total += size
+            self._answer(event)
         elif type(event) is ev.MessageAdded:
             size = self.messages[event.seq] = blocks(event.content) + _MESSAGE_TOKENS
             self.uncounted.append((event.seq, size))
-            self.total += size
+            self.whole += size
         elif type(event) is ev.AgentConfigured:
             before, self.head = self.head, head(event)
-            self.total += self.head - before
+            self.whole += self.head - before
+            self._configured = event
+            if self.compactions:
+                self._choose_compaction()
         elif type(event) is ev.HistoryCondensed:
             self._condense(event)
 
+    def _answer(self, event: ev.AssistantReplied) -> None:
+        compacts = bool(event.native) and holds_compaction(event.native)
+        counted = event.context_tokens or (0 if compacts else event.usage.input_tokens)
+        base = self.total - sum([size for seq, size in self.uncounted if seq > event.based_on])
+        size = self.messages[event.seq] = answer(event)
+        self.whole += size
+        self._last = event
+        if compacts:
+            self.compactions.append((event, 0))
+        if self.compactions:
+            self._choose_compaction()
+        if compacts:
+            base = self.total  # the last run saw the compaction, and made the rest of the answer
+        if counted and base > 0:
+            self.cleared = event.cleared_tokens
+            self.ratio = min(max((counted + self.cleared) / base, _MIN_RATIO), _MAX_RATIO)
+        self.uncounted = []
+
+    def _choose_compaction(self) -> None:
+        """Find the last compaction that the model can read, and the tokens that it replaces."""
+        self.compaction, self.saved = None, 0
+        to = self._reader()
+        for answer, own in reversed(self.compactions) if to is not None else ():
+            if to is not None and to.may_receive_native(answer):
+                shown = [*self.messages.items(), *self.summaries.items()]
+                shown += [(answer_seq(id), size) for id, size in self.results.items()]
+                before = sum([size for seq, size in shown if seq <= answer.based_on])
+                self.compaction, self.saved = answer, before - own
+                break
+
+    def _reader(self) -> Recipient | None:
+        """Return the model that is asked next; None if its wire is unknown. Of a composite it is
+        the one that answered last."""
+        parameters = {} if self._configured is None else self._configured.parameters
+        if self._configured is not None and is_wire(str(parameters.get("wire"))):
+            host = str(parameters.get("host", ""))
+            return Recipient(wire_of(parameters), self._configured.model, host)
+        last = self._last
+        if last is None or "routes" not in parameters or not is_wire(last.wire):
+            return None
+        return Recipient(wire(last.wire), last.model, last.host)
+
     def _condense(self, event: ev.HistoryCondensed) -> None:
+        if event.changes or event.compaction is not None:
+            self.cleared = 0  # the next answer tells what is left to clear
         if event.hidden:
             gone = set(event.hidden)
-            self.total -= sum([self.messages.pop(seq, 0) for seq in gone])
-            for call_id in [call_id for call_id in self.results if answer_seq(call_id) in gone]:
-                self.total -= self.results.pop(call_id)
-            for place in event.replaced:
-                self.total -= self.summaries.pop(place, 0)
             place = min(gone)
+            self.compactions = [
+                (one, own)
+                for one, own in self.compactions
+                if one.seq not in gone and (one.stop_reason != COMPACTION or one.based_on < place)
+            ]
+            self.whole -= sum([self.messages.pop(seq, 0) for seq in gone])
+            for call_id in [call_id for call_id in self.results if answer_seq(call_id) in gone]:
+                self.whole -= self.results.pop(call_id)
+            for earlier in event.replaced:
+                self.whole -= self.summaries.pop(earlier, 0)
             size = text(event.summary) + _MESSAGE_TOKENS if event.summary else 0
-            self.total += size - self.summaries.get(place, 0)
+            self.whole += size - self.summaries.get(place, 0)
             self.summaries[place] = size
             self.uncounted = [(seq, size) for seq, size in self.uncounted if seq not in gone]
         for call_id, kept in event.trimmed.items():
             before = self.results.get(call_id)
             if before is not None:
                 self.results[call_id] = min(before, trimmed(kept))
-                self.total += self.results[call_id] - before
+                self.whole += self.results[call_id] - before
+        if (compaction := compaction_answer(event)) is not None and event.compaction is not None:
+            size = answer(compaction) + text(event.compaction.note) + _MESSAGE_TOKENS
+            self.compactions.append((compaction, size))
+        if self.compactions or self.compaction is not None:
+            self._choose_compaction()
         if event.request is None:
             self.at_condensation = self.tokens
 
 
 def trimmed(kept: int) -> int:
     """Return the estimated tokens of a result that is trimmed to `kept` characters."""
-    return kept // _BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS
+    return kept // BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS

@@ -3,12 +3,13 @@ journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.damage import LOST, stand_in
+from holdfast.answer import COMPACTION
 from holdfast.content import TextContent, ToolCall, ToolResult, answer_seq
 from holdfast.llm.transcript import Transcript
 
@@ -24,13 +25,25 @@ class View:
     view.
     """
 
-    __slots__ = ("_batch", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
+    __slots__ = (
+        "_batch",
+        "_ended",
+        "_hidden",
+        "_summaries",
+        "_time",
+        "_trimmed",
+        "_waiting",
+        "transcript",
+    )
 
     def __init__(self, condensations: Iterable[ev.HistoryCondensed] = (), first: int = 1) -> None:
         self.transcript = Transcript()
+        self.transcript.clock = lambda: self._time.timestamp()
+        self._time = ev.EPOCH  # of the last event
         self._waiting: list[ev.MessageAdded] = []
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
+        self._ended = ended_compactions(found)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
         self._summaries = _shown_summaries(found)
         self._trimmed: dict[str, int] = {}
@@ -53,6 +66,7 @@ class View:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Add the journal's next event."""
+        self._time = event.timestamp
         if type(event) is ev.DamagedEvent:
             if event.original_type == "assistant" and self._batch:
                 self._end_batch()  # its results were complete before that answer was requested
@@ -69,6 +83,8 @@ class View:
                 self._batch = {call.id: (call, None) for call in event.calls}
         elif type(event) is ev.MessageAdded:
             self._waiting.append(event)
+        elif type(event) is ev.HistoryCondensed and event.seq not in self._ended:
+            self._compacted(event)
 
     @property
     def open_calls(self) -> tuple[str, ...]:
@@ -97,6 +113,17 @@ class View:
             self._place(answer_seq(call_id), (call, result))
         self._batch = {}
 
+    def _compacted(self, event: ev.HistoryCondensed) -> None:
+        answer = compaction_answer(event)
+        if answer is None or event.compaction is None:
+            return
+        if self._batch:  # a damaged store has lost a result
+            self._end_batch()
+        self._flush(answer.based_on)
+        self.transcript.append(answer)
+        if event.compaction.note:
+            self.transcript.append(_own_message(event, event.seq, event.compaction.note))
+
     def _flush(self, based_on: int | None) -> None:
         while self._waiting and (based_on is None or self._waiting[0].seq <= based_on):
             message = self._waiting.pop(0)
@@ -115,11 +142,47 @@ class View:
     def _summarise(self, seq: int) -> None:
         event = self._summaries.pop(seq, None)
         if event is not None and event.summary:
-            text = (TextContent(event.summary),)
-            at = event.timestamp
-            self.transcript.append(
-                ev.MessageAdded(seq=seq, id=event.id, timestamp=at, content=text, sender="holdfast")
-            )
+            self.transcript.append(_own_message(event, seq, event.summary))
+
+
+def _own_message(event: ev.HistoryCondensed, seq: int, text: str) -> ev.MessageAdded:
+    content, at = (TextContent(text),), event.timestamp
+    return ev.MessageAdded(seq=seq, id=event.id, timestamp=at, content=content, sender="holdfast")
+
+
+def compaction_answer(event: ev.HistoryCondensed) -> ev.AssistantReplied | None:
+    """Return a provider's compaction as an item of a transcript, or None if the event has none."""
+    made = event.compaction
+    if made is None or not bytes(made.native):
+        return None
+    return ev.AssistantReplied(
+        seq=event.seq,
+        id=event.id,
+        timestamp=event.timestamp,
+        stop_reason=COMPACTION,
+        based_on=made.based_on,
+        model=event.model,
+        wire=made.wire,
+        host=made.host,
+        native=made.native,
+    )
+
+
+def ended_compactions(
+    condensations: Iterable[ev.HistoryCondensed], hidden: Collection[int] = ()
+) -> frozenset[int]:
+    """Return the seqs of the compactions that are no longer used: a later condensation has hidden
+    an event that they cover, and its summary stands before them. `hidden` are the events that one
+    more condensation would hide."""
+    used: dict[int, int] = {}
+    ended: set[int] = set()
+    for event in (*condensations, None):
+        if gone := hidden if event is None else event.hidden:
+            first = min(gone)
+            ended.update([seq for seq, based_on in used.items() if first <= based_on])
+        if event is not None and event.compaction is not None:
+            used[event.seq] = event.compaction.based_on
+    return frozenset(ended)
 
 
 def text_of_result(result: ToolResult) -> str:
@@ -168,14 +231,13 @@ def whole_until(
     """Return the seq up to which a model would be shown nothing if `hidden` were hidden too; 0 if
     none. The summaries at the places `replaced` would be gone too. No call is open at that seq."""
     hidden = set(hidden)
-    condensations = [
-        event for event in journal if isinstance(event, ev.HistoryCondensed) and event.hidden
-    ]
+    condensations = [event for event in journal if isinstance(event, ev.HistoryCondensed)]
     gone = hidden.union(*[event.hidden for event in condensations])
     shown = _shown_summaries(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
         shown.pop(place, None)
     kept = {event.seq for event in shown.values() if event.summary}
+    ended = ended_compactions(condensations, hidden)
     found = 0
     open: set[str] = set()
     for event in journal:
@@ -186,7 +248,12 @@ def whole_until(
         elif isinstance(event, ev.ToolCallFinished):
             open.discard(event.call_id)
         visible = isinstance(event, ev.AssistantReplied | ev.MessageAdded)
-        if event.seq in kept or (visible and event.seq not in gone):
+        compacts = isinstance(event, ev.HistoryCondensed) and event.compaction is not None
+        if (
+            event.seq in kept
+            or (visible and event.seq not in gone)
+            or (compacts and event.seq not in ended)
+        ):
             break
         if not open:
             found = event.seq

@@ -465,4 +465,6 @@ def _condensed(event: ev.HistoryCondensed) -> str:
         return f"requested: a shorter view for the model{keeping}"
     parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
     parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []
+    if event.compaction is not None:
+        parts.append(f"a compaction by {one_line(event.model)} is")
     return f"{', '.join(parts)} the model's view from here on"

@@ -13,6 +13,7 @@ from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ContextTooLong, ConversationClosed, StoreError, UnreadableEvent
+from holdfast.llm.wires.answers import holds_compaction
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
@@ -78,7 +79,7 @@ class Condensations(ObjectStruct):
         if refusal:
             return refusal
         with journal.changed:
-            work = self._work(reason, token, instructions)
+            work, based_on = self._work(reason, token, instructions), journal.fold.last_seq
         answer = partial(ask, condenser, work)
         found = answer() if journal.observed is None else journal.observed.condensed(answer)
         if found is None:
@@ -88,6 +89,9 @@ class Condensations(ObjectStruct):
                 problem = "the condenser named no messages or answers that are still shown"
                 journal.log(problem, logging.ERROR)
                 return "the condenser named nothing that is still shown"
+            compaction = found.compaction and ev.Compaction(
+                found.compaction.native, based_on, found.compaction.wire, found.compaction.host
+            )
             try:
                 with journal:
                     wanted = asked is None or journal.fold.condensation.wanted is not None
@@ -100,6 +104,7 @@ class Condensations(ObjectStruct):
                             usage=found.usage,
                             cost=found.cost,
                             model=found.model,
+                            compaction=compaction,
                         )
             except UnreadableEvent as error:
                 problem = f"the condenser's result cannot be stored: {error.problem}"
@@ -117,7 +122,7 @@ class Condensations(ObjectStruct):
 
         journal, condenser = self._context.journal, self._context.agent.condenser
         sizes = journal.fold.measure(journal.tail)
-        items = self._view.transcript().items
+        transcript = self._view.transcript()
         summaries = {
             event.id
             for event in journal.tail
@@ -127,7 +132,7 @@ class Condensations(ObjectStruct):
         share = float(getattr(condenser, "to", DEFAULT_SHARE))
         last = journal.fold.last_seq
         return CondenserInput(
-            pieces_of(items, sizes, summaries),
+            pieces_of(transcript.items, sizes, summaries),
             sizes.tokens,
             limit,
             max(1, int(limit * share) - room(journal.fold.planning.plan)),
@@ -136,15 +141,21 @@ class Condensations(ObjectStruct):
             reason,
             token,
             lambda: journal.events_until(last),
+            transcript,
+            journal.fold.agent,
         )
 
     def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
-        """Return True if something shown is hidden, and nothing that never was. Needs the lock."""
+        """Return True if something shown is hidden or compacted, and nothing hidden that never was
+        shown. Needs the lock."""
         shown = {piece.seq for piece in work.pieces if not piece.summary}
         hidden = set(found.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}
+        made = found.compaction
+        if made is not None and not holds_compaction(made.native):
+            return False
         if (
-            not (hidden & shown or found.trimmed)
+            not (hidden & shown or found.trimmed or made is not None)
             or not calls.issuperset(found.trimmed)
             or any(kept < 0 for kept in found.trimmed.values())
         ):

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.planning import kept
+from holdfast.agent.planning import note as plan_note
 from holdfast.agent.view import whole_until
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.conversation.fold import Fold, title_of
@@ -333,7 +334,7 @@ class Journal(ObjectStruct):
     ) -> ev.HistoryCondensed:
         """Add a `HistoryCondensed` with these fields. Within a transaction.
 
-        A plan that would no longer be shown is appended to the summary.
+        A plan that would no longer be shown is appended to the summary, and follows a compaction.
         """
         plan = self.fold.planning.plan
         summary = kept(plan, summary, hidden, replaced)
@@ -343,6 +344,8 @@ class Journal(ObjectStruct):
             del more["trimmed"][plan.call_id]
             if not hidden and not more["trimmed"]:
                 more["failed"] = "nothing can be left out but the plan"
+        if (compaction := more.get("compaction")) is not None and plan is not None:
+            more["compaction"] = msgspec.structs.replace(compaction, note=plan_note(plan))
         found = whole_until(self.tail, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None

@@ -3,7 +3,7 @@ the conversation's tree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -49,11 +49,36 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         if secrets is not None:  # a transcript has what was journaled, and so masked
             messages, more = secrets.mask_value(messages), secrets.mask_value(more)
         ask = partial(self.wrapped.completion, messages, tools, cancelled=cancelled, **more)
+        return self._counted(ask, (messages, tools, more.get("system")), cancelled)
+
+    @property
+    def compact(self) -> Callable[..., Completion] | None:
+        """`LLM.compact` of the wrapped model, counted like a completion; None if it has none."""
+        return self._compact if callable(getattr(self.wrapped, "compact", None)) else None
+
+    def _compact(
+        self, messages: Any, *, cancelled: Cancellation | None = None, **more: Any
+    ) -> Completion:
+        secrets = self._journal.secrets
+        if secrets is not None:
+            messages, more = secrets.mask_value(messages), secrets.mask_value(more)
+        ask = partial(self.wrapped.compact, messages, cancelled=cancelled, **more)
+        answer = self._counted(ask, (messages, (), more.get("system")), cancelled)
+        return answer if secrets is None else secrets.mask_value(answer)
+
+    def _counted(
+        self,
+        ask: Callable[[], Completion],
+        request: tuple[Any, Sequence[Any], str | None],
+        cancelled: Cancellation | None,
+    ) -> Completion:
+        """Make a call within the budgets, and note its usage unless the caller does."""
         spending = self._journal.spending
         if spending is None or not spending.counts_amounts:
             answer = ask()
         else:
-            size, token = _size(messages, tools, more.get("system")), cancelled or Cancellation()
+            token = cancelled or Cancellation()
+            size = _size(*request)
             answer = spending.ask_beside(size, self.wrapped, token, ask, self._in_condensation)
         if not self._in_condensation:
             self._note(answer)

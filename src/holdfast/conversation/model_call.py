@@ -31,6 +31,7 @@ from holdfast.conversation.background_notes import BackgroundNotes
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
+from holdfast.conversation.facts import excess_tokens
 from holdfast.conversation.fold import turn
 from holdfast.conversation.handoff import refusal
 from holdfast.conversation.hook_points import HookPoints, ModelAnswer
@@ -172,7 +173,17 @@ class ModelCall(ObjectStruct):
                     return None
                 if changed is not None:
                     journal.add(ev.AgentConfigured, **changed)
+            if changed is not None and self._has_lost_compaction():
+                return None  # the whole history may have to be condensed first
             return context.token
+
+    def _has_lost_compaction(self) -> bool:
+        """Return True if a request is too long because another model cannot read the compaction
+        of the last one's provider. Holds the journal's lock."""
+        sizes, trigger = self._context.journal.fold.sizes, self._condensing.trigger
+        if sizes is None or trigger is None or not sizes.compactions:
+            return False
+        return excess_tokens(sizes, trigger) > 0
 
     def head(self) -> dict[str, Any]:
         """Return the fields of an `AgentConfigured` event for the agent that answers now."""

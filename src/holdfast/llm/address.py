@@ -23,6 +23,9 @@ class Address(msgspec.Struct, frozen=True):
     provider: str  # the provider's id in the models.dev table, such as "groq"; "" if unknown
 
 
+# LiteLLM's prefix for a model behind its proxy. `settings.parameters` has what it means.
+LITELLM_PROXY = "litellm_proxy/"
+
 # Google's own list of models prefixes names with "models/".
 _NAME_PATTERNS = {
     "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
@@ -64,13 +67,17 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     With `base_url`, requests go to that address, which may end in the full path of a wire. A
     provider prefix is removed from the name only if the address is that provider's own. Any other
     address receives the name unchanged, because routers and local servers use slashes in their
-    model names.
+    model names. The prefix `litellm_proxy/` is always removed.
 
     `wire` overrides the wire derived from the address and the name.
     """
     if base_url is not None:
-        return _at_address(model, base_url, wire)
+        return _at_address(model.removeprefix(LITELLM_PROXY) or model, base_url, wire)
     needed = f"LLM: base_url is needed for the model {model!r}"
+    if model.startswith(LITELLM_PROXY):
+        raise ConfigurationError(
+            f"{needed}: the address of the LiteLLM proxy, such as 'http://localhost:4000'."
+        )
     prefix, slash, name = model.partition("/")
     provider = ALIASES.get(prefix, prefix)
     if not slash or prefix == "models":

@@ -100,10 +100,33 @@ class FrozenModel(BaseModel):
         raise AttributeError(f"{type(self).__name__} is frozen.")
 
 
-def _may_miss_container(error: LLMError) -> bool:
-    """Return True if a request may have failed because its container is gone. Anthropic says so in
-    a 400 or 404, but has also answered with a bare 500."""
-    return error.status == 500 or (error.status in (400, 404) and "container" in str(error).lower())
+_CONTAINER_GONE = (
+    "The container %s of an earlier answer was refused; its files are not in the new one."
+)
+_SOUND_GONE = "The sound of an earlier answer was refused; its transcript was sent."
+
+_THINKING_REFUSED = (
+    "The thinking of earlier answers was refused, since the conversation before them has changed;"
+    " it was left out."
+)
+
+
+def _refuses_thinking(error: LLMError) -> bool:
+    """Return True if signed thinking in a request was refused. Newer Claude models bind it to all
+    that came before it, which a condensation or another system prompt changes: "Invalid
+    `signature` in `thinking` block. The block is bound to a different conversation."
+    """
+    text = str(error).lower()
+    return error.status == 400 and "thinking" in text and "signature" in text
+
+
+def _may_miss_something(error: LLMError) -> bool:
+    """Return True if a request may have failed because its container or a sound is gone. Anthropic
+    says so in a 400 or 404, but has also answered with a bare 500. OpenAI: "Assistant audio
+    audio_... not found"."""
+    text = f"{error.code} {error}".lower()
+    refused = error.status in (400, 404) and ("container" in text or "audio" in text)
+    return error.status == 500 or refused
 
 
 class ProviderModel(FrozenModel):
@@ -123,8 +146,9 @@ class ProviderModel(FrozenModel):
         max_retries: int,
         deadline: float | None = None,
     ) -> Completion:
-        """Return the answer of the first attempt that succeeds. If the container of an earlier
-        answer is gone, the request is repeated without it."""
+        """Return the answer of the first attempt that succeeds. If the container or the sound of
+        an earlier answer is gone, or its thinking is refused, the request is repeated without it.
+        """
         started = time.monotonic()
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
@@ -142,15 +166,18 @@ class ProviderModel(FrozenModel):
         try:
             answer = answer_to(request)
         except LLMError as error:
-            fresh = make_request(target, call, self.stream, resume=False)
-            if fresh.body == request.body or not _may_miss_container(error):
-                raise
+            if _refuses_thinking(error) and call.transcript.leave_out_thinking(
+                request.frame.recipient
+            ):
+                fresh, note = make_request(target, call, self.stream), _THINKING_REFUSED
+            else:
+                fresh = make_request(target, call, self.stream, resume=False)
+                note = _CONTAINER_GONE % request.container if request.container else _SOUND_GONE
+                if fresh.body == request.body or not _may_miss_something(error):
+                    raise
             deltas.restart()
             answer = answer_to(fresh)
-            notes = (
-                f"The container {request.container} of an earlier answer was refused; its files are"
-                " not in the new one.",
-            )
+            notes = (note,)
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast import errors
+from holdfast.answer import COMPACTION
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.background import BackgroundAnswer
@@ -29,6 +30,7 @@ from holdfast.llm.wires import answer_reader, wire_of
 from holdfast.tools.json_values import freeze_json
 
 if TYPE_CHECKING:
+    from holdfast.events import AgentConfigured
     from holdfast.llm.http import HttpExchange, Transport
     from holdfast.llm.wires.protocol import Wire
     from holdfast.tools.context import Cancellation
@@ -216,12 +218,15 @@ class LLM(ProviderModel):
         messages: Messages,
         *,
         system: str | None = None,
+        head: AgentConfigured | None = None,
+        instructions: str = "",
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """Return a compaction of `messages` by the provider (`/responses/compact`).
 
         It is an answer without text, to append to the transcript: later requests to this provider
-        begin with it instead of the messages before. Takes the arguments of `completion`. Raises
+        begin with it instead of the messages before. Takes the arguments of `completion`, and
+        `instructions` for the compaction, which follow the system prompt. Raises
         `ConfigurationError` on a wire other than `openai_responses`, and `LLMError`.
         """
         if self._parameters["wire"] != WITH_COMPACTION:
@@ -230,14 +235,19 @@ class LLM(ProviderModel):
                 f" wire='{WITH_COMPACTION}' for it."
             )
         endpoint = self._endpoint or self._open()
-        call = CompletionCall(as_transcript(messages), (), system, None, None, cancelled)
+        call = CompletionCall(as_transcript(messages), (), system, head, None, cancelled)
         path, mark, query = endpoint.path.partition("?")
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
 
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
             fields = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
-            body = {name: fields[name] for name in _COMPACTION_FIELDS if name in fields}
+            body: dict[str, Any] = {
+                name: fields[name] for name in _COMPACTION_FIELDS if name in fields
+            }
+            if instructions:
+                parts = (call.system or (head and head.system_prompt), instructions)
+                body["instructions"] = "\n\n".join(filter(None, parts))
             post = _Post(
                 *(f"{path}/compact{mark}{query}", f"{endpoint.url}/compact"),
                 *(msgspec.json.encode(body), endpoint.headers, cancelled, deadline),
@@ -247,7 +257,10 @@ class LLM(ProviderModel):
             )
 
         host, retries = self._parameters["host"], self._arguments["max_retries"]
-        return self._answer(call, self._target(endpoint, call), attempt, host, retries, deadline)
+        target = self._target(endpoint, call)
+        answer = self._answer(call, target, attempt, host, retries, deadline)
+        model = answer.model or self._address.model
+        return msgspec.structs.replace(answer, model=model, stop_reason=COMPACTION)
 
     def _target(self, endpoint: ModelEndpoint, call: CompletionCall) -> RequestTarget:
         """Return the target of a request. The parameters in the journal (`head`) apply, unless they

@@ -20,10 +20,11 @@ from holdfast.llm.base import CompletionCall, FrozenModel
 from holdfast.llm.completion import Completion, DeltaListener
 from holdfast.llm.model import Model
 from holdfast.llm.request import definition
-from holdfast.llm.transcript import Item, Transcript
+from holdfast.llm.transcript import Item, Messages, Transcript, as_transcript
 
 if TYPE_CHECKING:
     from holdfast.llm.wires.protocol import Wire
+    from holdfast.tools.context import Cancellation
 
 _log = logging.getLogger("holdfast.llm")
 
@@ -109,6 +110,26 @@ class _Composite(FrozenModel):
         if not callable(count_tokens):
             raise errors.ConfigurationError(f"count_tokens: {name} cannot count tokens.")
         return cast(int, count_tokens(call.transcript, call.tools, system=call.system, head=head))
+
+    def compact(
+        self,
+        messages: Messages,
+        *,
+        system: str | None = None,
+        head: AgentConfigured | None = None,
+        instructions: str = "",
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """Return a compaction by the provider of the model that answered last, or of the first one;
+        see `LLM.compact`. Raises `ConfigurationError` if that model has none."""
+        transcript = as_transcript(messages)
+        name = last_route(transcript, self.models) or next(iter(self.models))
+        compact: Any = getattr(self.models[name], "compact", None)
+        if not callable(compact):
+            raise errors.ConfigurationError(f"compact: {name} has no compaction by its provider.")
+        routed_head = None if head is None else routed(head, name, transcript)
+        more = {"system": system, "head": routed_head, "instructions": instructions}
+        return cast(Completion, compact(transcript, **more, cancelled=cancelled))
 
     def _ask(self, name: str, call: CompletionCall) -> Completion:
         head = None if call.head is None else routed(call.head, name, call.transcript)

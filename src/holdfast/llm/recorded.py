@@ -21,6 +21,7 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.http import HttpExchange, Transport
 from holdfast.llm.info import ModelInfo
 from holdfast.llm.secrets import redact, redact_bytes, redact_path
+from holdfast.llm.transcript import Messages
 
 if TYPE_CHECKING:
     from holdfast.llm.wires.protocol import Wire
@@ -139,6 +140,10 @@ class RecordedLLM(BaseModel):
     def count(self, call: CompletionCall) -> int:
         """Return the input tokens of a call, as `LLM` does."""
         return self._llm.count(call)
+
+    def compact(self, messages: Messages, **arguments: Any) -> Completion:
+        """Return a compaction of `messages`, as `LLM.compact` does with these arguments."""
+        return self._llm.compact(messages, **arguments)
 
     def __repr__(self) -> str:
         return f"RecordedLLM({self._llm!r}, {str(self.path)!r}, mode={self.mode!r})"

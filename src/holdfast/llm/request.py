@@ -81,8 +81,8 @@ def make_request(
     target: RequestTarget, prompt: Prompt, stream: bool = False, resume: bool = True
 ) -> ModelRequest:
     """Return a request. With a head, its frame is cached on the transcript, so each further step
-    costs one join. `resume` lets code go on in the container of the last answer. Raises
-    `ConfigurationError` for invalid arguments."""
+    costs one join. `resume` uses what the provider keeps of earlier answers for a while: sound, and
+    the container in which code goes on. Raises `ConfigurationError` for invalid arguments."""
     transcript, head = prompt.transcript, prompt.head
     if head is not None:
         if prompt.tools or prompt.system is not None:
@@ -95,7 +95,8 @@ def make_request(
         tools = tuple([definition(tool) for tool in prompt.tools])
         system = prompt.system or ""
         frame = make_frame(target, system, tools)
-    fragments, digest = transcript.encode(frame.recipient, frame.names, bool(frame.hash))
+    hashed = bool(frame.hash)
+    fragments, digest = transcript.encode(frame.recipient, frame.names, hashed, resume)
     request_head = frame.head
     container = ""
     if resume:

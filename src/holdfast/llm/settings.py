@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.llm.address import LITELLM_PROXY
 from holdfast.llm.http import HTTPPool, header_text
 from holdfast.llm.wires import WIRES, wire
 from holdfast.llm.wires.protocol import MEMBERS, Wire
@@ -191,6 +192,8 @@ def parameters(arguments: Mapping[str, Any], wire_name: str, host: str) -> dict[
         kept["response_format"] = _answer_format(kept["response_format"])
     if arguments["prompt_caching"] is not True:
         kept["prompt_caching"] = arguments["prompt_caching"]
+    if arguments["model"].startswith(LITELLM_PROXY) and wire_name == "openai_chat":
+        kept["gateway"] = "litellm"
     if arguments["background"]:
         if wire_name != "openai_responses":
             raise ConfigurationError(

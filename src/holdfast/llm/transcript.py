@@ -3,7 +3,9 @@ once."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -11,6 +13,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.answer import COMPACTION
 from holdfast.content import (
     Content,
     ContentLike,
@@ -56,7 +59,7 @@ class Recipient:
 
     __slots__ = (
         *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
-        "wire",
+        *("expires_at", "unpaired", "wire", "without_parts", "without_thinking"),
     )
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
@@ -71,6 +74,20 @@ class Recipient:
         # An optional member of a wire: True for an answer in place of everything before it.
         self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
             wire, "replaces_history", None
+        )
+        # The Unix time until which the provider takes a native form, 0 if it always does.
+        self.expires_at: Callable[[msgspec.Raw], float] | None = getattr(wire, "expires_at", None)
+        # An answer's message without its signed thinking.
+        self.without_thinking: Callable[[bytes], bytes] | None = getattr(
+            wire, "without_thinking", None
+        )
+        # Two more. The ids of the provider's own calls without a result in an answer's message, and
+        # of results without a call; and the message without the parts of such ids.
+        self.unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None = getattr(
+            wire, "unpaired", None
+        )
+        self.without_parts: Callable[[bytes, set[str]], bytes] = getattr(
+            wire, "without_parts", lambda fragment, _: fragment
         )
 
     @property
@@ -88,6 +105,12 @@ class Recipient:
         return len(makers) < 2 and len(hosts) < 2
 
 
+# The reason in the text for a picture or a sound that was the whole answer of a model.
+_NOT_RETURNED = "generated here, and not sent back"
+# Stop reasons of an answer that ended within whatever it was writing.
+_CUT_OFF = ("length", "content_filter")
+
+
 class _Encoding:
     """The items of a transcript, encoded for recipients with one key, and the state needed to
     continue."""
@@ -100,12 +123,22 @@ class _Encoding:
         self.unanswered = 0  # number of that item's calls without a result
         self.is_partial = False  # True if more results may join the batch of the last fragment
         self.left_out: dict[str, int] = {}  # model -> number of its native forms left out
+        self.compacted_by = ""  # the model of the last compaction that was left out
         self.hash: Any = None  # hash of the first `hashed` fragments
         self.hashed = 0
         self.ids: dict[str, int] = {}  # call id as sent -> number of calls that wanted it
         # The last answer's calls, each with the call as sent, if any id was changed.
         self.sent_calls: list[tuple[ToolCall, ToolCall]] = []
         self.renamed: dict[str, ToolCall] = {}  # Holdfast's id of a call -> a different one as sent
+        # The place of the last answer that waits for results of the provider's own tools in the
+        # next one, and the ids of these calls.
+        self.waiting_at = 0
+        self.waiting: set[str] = set()
+        # Messages that the provider takes for some time only: place, the Unix time of their end,
+        # and the message to send from then on.
+        self.expiring: list[tuple[int, float, bytes]] = []
+        # The first messages without their thinking, once the API has refused it.
+        self.unsigned: list[bytes] = []
 
     def add(self, item: Item, to: Recipient, names: Names) -> None:
         wire = to.wire
@@ -127,11 +160,27 @@ class _Encoding:
                 else:
                     native = NO_NATIVE
                     model = item.model or item.wire
+                    if item.stop_reason == COMPACTION:  # the history itself is sent
+                        self.compacted_by = model
+                        return
                     self.left_out[model] = self.left_out.get(model, 0) + 1
             text = item.text or item.refusal
-            self._add_answer(text, item.calls, native, verbatim, to, names)
+            if not (text or item.calls) and item.media:
+                # An API refuses an empty answer, and takes no pictures in one.
+                texts = [files.left_out(block, _NOT_RETURNED) for block in item.media]
+                text = "\n".join(filter(None, texts))
+            fragment = self._add_answer(text, item.calls, native, verbatim, to, names)
+            if native and to.expires_at is not None and (end := to.expires_at(native)):
+                later = to.wire.assistant(text, item.calls, NO_NATIVE, names, to.family)
+                self.expiring.append((len(self.fragments) - 1, end, later))
+            if to.unpaired is not None:
+                found = to.unpaired(fragment) if native else (set[str](), set[str]())
+                self._pair(*found, item.stop_reason in _CUT_OFF, to)
             self.answered = len(self.fragments)
             return
+        if self.waiting:
+            self._drop(self.waiting_at, self.waiting, to)
+            self.waiting = set()
         item = _receivable(item, to)
         if isinstance(item, Message) and item.role == "assistant":
             self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
@@ -148,10 +197,10 @@ class _Encoding:
         verbatim: bool,
         to: Recipient,
         names: Names,
-    ) -> None:
-        """Encode an answer. Its calls get ids that are legal on the wire and unique; an id that is
-        both stays unchanged. All ids stay unchanged in an answer that goes back `verbatim` to the
-        host that assigned them."""
+    ) -> bytes:
+        """Encode an answer and return its message. Its calls get ids that are legal on the wire and
+        unique; an id that is both stays unchanged. All ids stay unchanged in an answer that goes
+        back `verbatim` to the host that assigned them."""
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
@@ -166,9 +215,35 @@ class _Encoding:
         sent = msgspec.Raw(b"[%b]" % fragment)
         if native and to.replaces_history is not None and to.replaces_history(sent):
             # A new list, since an earlier request may still be joining the old one.
-            self.fragments, self.hash, self.hashed = [], None, 0
+            self.fragments, self.unsigned, self.hash, self.hashed = [], [], None, 0
         if fragment:
             self.fragments.append(fragment)
+        return fragment
+
+    def _pair(self, calls: set[str], results: set[str], cut_off: bool, to: Recipient) -> None:
+        """Drop calls of the provider's own tools that never got a result, and results whose call is
+        no longer there: the API refuses both. The result of such a call may come in the answer
+        after the next request, unless the call was cut off."""
+        gone = results - self.waiting
+        if cut_off:
+            gone |= calls
+            calls = set()
+        if gone:
+            self._drop(len(self.fragments) - 1, gone, to)
+        if lost := self.waiting - results:
+            self._drop(self.waiting_at, lost, to)
+        self.waiting_at, self.waiting = len(self.fragments) - 1, calls
+
+    def _drop(self, place: int, ids: set[str], to: Recipient) -> None:
+        """Drop the parts of some calls from the message at a place."""
+        # A new list, since an earlier request may still be joining the old one.
+        changed = to.without_parts(self.fragments[place], ids)
+        middle = [changed] if changed else []
+        self.fragments = [*self.fragments[:place], *middle, *self.fragments[place + 1 :]]
+        self.unsigned = self.unsigned[:place]
+        self.hash, self.hashed = None, 0
+        if not changed and place < self.answered:
+            self.answered -= 1
 
     def _as_sent(self, call: ToolCall, native: bool, to: Recipient, verbatim: bool) -> ToolCall:
         if call.provider_kind and not native:  # to another provider it is a call of a function
@@ -199,6 +274,30 @@ class _Encoding:
         self.fragments.append(to.wire.results(self.batch, names, to.family))
         self.batch = []
         self.unanswered = 0
+
+    def expire(self, now: float) -> None:
+        """Replace the messages that the provider no longer takes."""
+        if any(end <= now for _, end, _ in self.expiring):
+            self.fragments = self.unexpiring(now)
+            self.expiring = [one for one in self.expiring if one[1] > now]
+            self.hash, self.hashed = None, 0
+
+    def leave_out_thinking(self, to: Recipient) -> bool:
+        """Leave the thinking out of the answers so far; return False if none has any."""
+        strip = to.without_thinking
+        if strip is None:
+            return False
+        before = [*self.unsigned, *self.fragments[len(self.unsigned) : self.answered]]
+        self.unsigned = [strip(fragment) for fragment in before]
+        return self.unsigned != before
+
+    def unexpiring(self, now: float = math.inf) -> list[bytes]:
+        """Return the messages with all that end by then replaced."""
+        found = list(self.fragments)
+        for place, end, later in self.expiring:
+            if end <= now:
+                found[place] = later
+        return found
 
     def begin_partial(self, to: Recipient, names: Names) -> None:
         """Add a fragment for the results so far of an incomplete batch."""
@@ -259,7 +358,7 @@ class Transcript:
 
     __slots__ = (
         *("_bound", "_cached_values", "_calls", "_container_answer", "_encodings", "_items"),
-        *("_lock", "_only_text", "last_answer", "uploads"),
+        *("_lock", "_only_text", "clock", "last_answer", "uploads"),
     )
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
@@ -274,6 +373,9 @@ class Transcript:
         # The conversation's last answer, even if it is no longer among the items.
         self.last_answer: Answer | None = None
         self._container_answer: Answer | None = None  # the last one with a container
+        # Returns the Unix time of the next request. A conversation's is that of its last event, so
+        # that a replay makes the same request.
+        self.clock: Callable[[], float] = time.time
         # True if a message or a result refers to a file at a provider.
         self.uploads = False
         for item in items:
@@ -356,12 +458,15 @@ class Transcript:
                 return answer.container if known else ""
         return ""
 
-    def encode(self, to: Recipient, names: Names, hashed: bool) -> tuple[Sequence[bytes], bytes]:
+    def encode(
+        self, to: Recipient, names: Names, hashed: bool, resume: bool = True
+    ) -> tuple[Sequence[bytes], bytes]:
         """Return all items as messages of the recipient's wire, and a hash of them if `hashed`.
 
         New items are encoded with the current `names`; items already encoded keep their bytes. The
         native form of an answer goes back only where it may. For a model without vision, text
-        replaces pictures. The list belongs to the transcript and grows; do not change it.
+        replaces pictures. Without `resume`, texts replace the sound that the provider keeps for a
+        while; the hash is the same. The list belongs to the transcript and grows; do not change it.
         """
         with self._lock:
             key = self._key(to)
@@ -374,8 +479,20 @@ class Transcript:
                 for item in self._items[encoding.encoded : end]:
                     encoding.add(item, to, names)
                     encoding.encoded += 1
+            if encoding.expiring:
+                encoding.expire(self.clock())
             encoding.begin_partial(to, names)  # the request may fall within a batch
-            return encoding.fragments, encoding.digest() if hashed else b""
+            fragments = encoding.fragments if resume else encoding.unexpiring()
+            if encoding.unsigned:
+                fragments = [*encoding.unsigned, *fragments[len(encoding.unsigned) :]]
+            return fragments, encoding.digest() if hashed else b""
+
+    def leave_out_thinking(self, to: Recipient) -> bool:
+        """Leave the signed thinking out of all answers so far in later requests to a recipient, who
+        has refused it; return False if none has any. The hash of a request stays the same."""
+        with self._lock:
+            encoding = self._encodings.get(self._key(to))
+            return encoding is not None and encoding.leave_out_thinking(to)
 
     def fragments(
         self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True
@@ -407,14 +524,22 @@ class Transcript:
     def _native_notes(
         self, to: Recipient, encoding: _Encoding, last: Answer | None
     ) -> tuple[str, ...]:
-        if not encoding.left_out or last is None or to.may_receive_native(last):
+        if last is None or to.may_receive_native(last):
             return ()
+        compacted: tuple[str, ...] = ()
+        if encoding.compacted_by:
+            compacted = (
+                f"{encoding.compacted_by} has compacted the history in a form that only it can"
+                f" read: {to.model} was sent the whole history.",
+            )
         destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
-        return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
-            f" text and calls only, without the rest that {model_name} sent (such as signed or"
-            " encrypted reasoning)."
-            for model_name, count in encoding.left_out.items()
+        return compacted + tuple(
+            [
+                f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
+                f" text and calls only, without the rest that {model_name} sent (such as signed or"
+                " encrypted reasoning)."
+                for model_name, count in encoding.left_out.items()
+            ]
         )
 
     def _file_notes(

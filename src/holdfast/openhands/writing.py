@@ -95,6 +95,11 @@ class _Writer:
                     self._result(event)
                 case ev.HistoryCondensed() if event.hidden:
                     self._condensation(event)
+                case ev.HistoryCondensed(compaction=ev.Compaction()):
+                    self.notes.append(
+                        f"the compaction {event.seq} can be read by {event.model} alone; OpenHands"
+                        " will show the whole history"
+                    )
                 case ev.StatusChanged(status="paused"):
                     self._file(event, "PauseEvent", "user")
                 case ev.ErrorRecorded():

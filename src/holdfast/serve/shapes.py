@@ -9,16 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.content import (
-    AudioContent,
-    Content,
-    EmbeddedResource,
-    FileContent,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    ToolResult,
-)
+from holdfast import content as blocks
+from holdfast.content import Content, FileContent, ToolResult
 from holdfast.tools import schema as schemas
 from holdfast.tools.tool import Tool
 
@@ -89,17 +81,17 @@ def _mcp_block(block: Content) -> Content:
     mime_type, name = block.mime_type, block.name
     if block.url:
         name = name or block.url.partition("?")[0].rstrip("/").rpartition("/")[2]
-        return ResourceLink(block.url, name or block.url, mime_type or None)
+        return blocks.ResourceLink(block.url, name or block.url, mime_type or None)
     if block.file_id:
         owner = f" of {block.provider}" if block.provider else ""
-        return TextContent(f"[{mime_type or 'file'} {name or block.file_id}: a file{owner}]")
+        return blocks.TextContent(f"[{mime_type or 'file'} {name or block.file_id}: a file{owner}]")
     if block.kind == "image":
-        return ImageContent(block.data, mime_type)
+        return blocks.ImageContent(block.data, mime_type)
     if block.kind == "audio":
-        return AudioContent(block.data, mime_type)
+        return blocks.AudioContent(block.data, mime_type)
     resource = {"uri": f"file:///{quote(name or 'file')}", "mimeType": mime_type}
     blob = b2a_base64(block.data, newline=False).decode()
-    return EmbeddedResource({**resource, "blob": blob})
+    return blocks.EmbeddedResource({**resource, "blob": blob})
 
 
 class Outputs:

@@ -263,7 +263,8 @@ def _of_part(
     elif isinstance(value, Map):
         yield from _use(value)
         yield from _of_model(value.get("model"), value.places.get("model", place))
-        yield from _of_part(value.get("condensers"), value.places.get("condensers", place), kinds)
+        for key in ("condensers", "otherwise"):
+            yield from _of_part(value.get(key), value.places.get(key, place), kinds)
     elif isinstance(value, Seq):
         for member, at in _each(value, place):
             yield from _of_part(member, at, kinds)

@@ -1,7 +1,8 @@
 """Condensers, which shorten long conversations: a window, trimmed tool outputs, a model's
-summary, and a pipeline of several."""
+summary, a provider's compaction, and a pipeline of several."""
 
 from holdfast.agent.condenser import Condensed, Condenser
+from holdfast.agent.condensers.compaction import CompactionCondenser
 from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.agent.condensers.outputs import ToolOutputCondenser, read_output
 from holdfast.agent.condensers.pipeline import Pipeline
@@ -12,12 +13,14 @@ SHIPPED = {
     "window": WindowCondenser,
     "tool_output": ToolOutputCondenser,
     "llm": LLMCondenser,
+    "compaction": CompactionCondenser,
     "pipeline": Pipeline,
 }
 """The condenser classes by their names in `load_agent` documents."""
 
 __all__ = [
     "SHIPPED",
+    "CompactionCondenser",
     "Condensed",
     "Condenser",
     "CondenserInput",

@@ -13,8 +13,10 @@ from holdfast.agent import tokens
 from holdfast.agent.condenser import Condensed
 from holdfast.agent.planning import without_plan
 from holdfast.agent.tokens import Sizes
+from holdfast.answer import COMPACTION
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ContextTooLong
+from holdfast.llm.transcript import Transcript
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 
@@ -58,6 +60,8 @@ class CondenserInput(ObjectStruct, dict=True):
         reason: The error that made the condensation necessary.
         cancelled: Ends long work of a condenser.
         read_journal: Returns all events so far.
+        transcript: The next request, without its head; None if it is unknown. Do not change it.
+        head: The event with the head of the next request.
     """
 
     pieces: Sequence[Piece]
@@ -69,6 +73,8 @@ class CondenserInput(ObjectStruct, dict=True):
     reason: ContextTooLong = ContextTooLong("The conversation must be shortened.")
     cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
     read_journal: Callable[[], Sequence[ev.AnyEvent]] = tuple[ev.AnyEvent]
+    transcript: Transcript | None = None
+    head: ev.AgentConfigured | None = None
 
     @cached_property
     def journal(self) -> Sequence[ev.AnyEvent]:
@@ -102,6 +108,10 @@ class CondenserInput(ObjectStruct, dict=True):
 
     def after(self, condensed: Condensed) -> CondenserInput:
         """Return the work that remains after `condensed` is applied, for the next condenser."""
+        if condensed.compaction is not None:
+            size = len(condensed.compaction.native) // tokens.BYTES_PER_TOKEN
+            rest = self.tokens - sum([piece.tokens for piece in self.pieces]) + size
+            return msgspec.structs.replace(self, pieces=(), tokens=max(0, rest))
         gone = {*condensed.hidden, *condensed.replaced}
         place = min(gone, default=0)
         kept: list[Piece] = []
@@ -133,20 +143,27 @@ class CondenserInput(ObjectStruct, dict=True):
 
 def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
     """Return the pieces of a transcript's items. `summaries` are the ids of the journal's
-    condensations."""
+    condensations. Of a history that the provider has compacted, only the pieces after the
+    compaction are returned, since hiding the others would change nothing."""
     found: list[Piece] = []
+    begin = None if sizes.compaction is None else sizes.compaction.seq
+    own: set[int] = set()  # the seqs of compactions that are no answers
     index, end = 0, len(items)
     while index < end:
         item = items[index]
         index += 1
-        if isinstance(item, ev.AssistantReplied):
+        if type(item) is ev.AssistantReplied and item.stop_reason == COMPACTION:
+            own.add(item.seq)
+        elif type(item) is ev.MessageAdded and item.seq in own:
+            continue  # the note that follows
+        elif isinstance(item, ev.AssistantReplied):
             results: list[tuple[ToolCall, ToolResult]] = []
             while index < end and type(items[index]) is tuple:
                 results.append(items[index])
                 index += 1
             each = tuple([sizes.worth(sizes.results.get(call.id, 0)) for call, _ in results])
-            own = sizes.worth(sizes.messages.get(item.seq, 0))
-            found.append(Piece(item.seq, item, own + sum(each), tuple(results), each))
+            alone = sizes.worth(sizes.messages.get(item.seq, 0))
+            found.append(Piece(item.seq, item, alone + sum(each), tuple(results), each))
         elif item.sender == "holdfast" and item.id in summaries:
             text = (TextContent(without_plan(item.text)),)
             without = msgspec.structs.replace(item, content=text)
@@ -154,4 +171,6 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
             found.append(Piece(item.seq, without, worth, summary=True))
         else:
             found.append(Piece(item.seq, item, sizes.worth(sizes.messages.get(item.seq, 0))))
+        if type(item) is ev.AssistantReplied and item.seq == begin:
+            found = []
     return found

@@ -87,4 +87,5 @@ def _merged(first: Condensed, second: Condensed) -> Condensed:
     summary = second.summary if second.hidden else first.summary
     usage, model = first.usage + second.usage, second.model or first.model
     replaced = tuple(sorted({*first.replaced, *second.replaced}))
-    return Condensed(hidden, summary, trimmed, usage, cost, model, replaced)
+    made = second.compaction or first.compaction
+    return Condensed(hidden, summary, trimmed, usage, cost, model, replaced, made)

@@ -22,6 +22,7 @@ state and knows no key, host or socket. To add a wire to Holdfast, write its mod
 - `cache_key`: the same for requests that begin alike
 - `extra_body`: merged in last
 - `host`: the server that receives the request
+- `gateway`: the software of the server if it is a gateway to other providers: "litellm"
 - `send_reasoning`, `think_tags`: see `LLM`
 """
 

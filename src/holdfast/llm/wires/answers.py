@@ -73,6 +73,30 @@ def as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+class _Part(msgspec.Struct):
+    """The fields of an item or a block that show a compaction."""
+
+    type: Any = None
+    content: Any = None
+    encrypted_content: Any = None
+
+
+_parts = msgspec.json.Decoder(list[_Part])
+
+
+def holds_compaction(native: Raw) -> bool:
+    """Return True if the provider has compacted the history into a part of this native form. One
+    that failed has no content and replaces nothing."""
+    if b'"compaction"' not in bytes(native):
+        return False
+    try:
+        parts = _parts.decode(native)
+    except msgspec.DecodeError:
+        return False
+    kinds = [part.type for part in parts if part.content or part.encrypted_content]
+    return "compaction" in kinds
+
+
 _TUPLES = {"parts", "citations", "server_calls", "media", "logprobs", "filters"}
 
 

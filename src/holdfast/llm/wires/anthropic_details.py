@@ -27,6 +27,8 @@ _PLAIN_USAGE_KEYS = {
     *("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
     "service_tier",
 }
+# The counts of one run that together are its input.
+_INPUT_KEYS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _CITATION_KEYS = {"cited_text", "document_title", "title", "url", "source", "file_id"}
 _ADDRESSES = ("https://", "http://")
 
@@ -87,9 +89,16 @@ def add_details(
         return
     others = {key: value for key, value in message.items() if key not in _MESSAGE_KEYS}
     others |= {key: value for key, value in counts.items() if key not in _USAGE_KEYS}
-    runs = as_list(others.get("iterations"))
-    if len(runs) == 1 and as_dict(runs[0]).get("type") == "message":
+    runs = [as_dict(run) for run in as_list(others.get("iterations"))]
+    if len(runs) == 1 and runs[0].get("type") == "message":
         del others["iterations"]  # the top-level counts again
+    elif own := [run for run in runs if run.get("type") == "message"]:
+        read = sum([count(own[-1], key) for key in _INPUT_KEYS])
+        if read:
+            builder.detail("context_tokens", read)
+    edits = as_list(as_dict(message.get("context_management")).get("applied_edits"))
+    if cleared := sum([count(as_dict(edit), "cleared_input_tokens") for edit in edits]):
+        builder.detail("cleared_tokens", cleared)
     servers = {
         str(block.get("id")): block["server_name"]
         for block in blocks

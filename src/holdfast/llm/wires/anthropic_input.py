@@ -41,6 +41,7 @@ DOCUMENT = b'{"type":"document","source":'
 REFERENCE = re.compile(rb'\{"type":"tool_reference","tool_name":"([^"]*)"\}')
 _PICTURE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _TEXT_TYPES = {f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml", "sql")}
+_THINKING = ("thinking", "redacted_thinking")
 _ILLEGAL_ID_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -206,6 +207,7 @@ class _BlockShape(msgspec.Struct):
     input: Any = None
     caller: Any = msgspec.UNSET
     citations: Any = None
+    tool_use_id: Any = None
 
 
 _raw_blocks = msgspec.json.Decoder(list[Raw])
@@ -222,6 +224,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
     - `file_id` in citations
     - a call whose input is not an object or was edited
     - a call that is missing from `calls`, because no result would follow
+    - a call of the provider's own tools whose input was cut off
     """
     kept: list[tuple[_BlockShape, bytes]] = []
     waiting = list(calls)
@@ -248,16 +251,73 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
                 changes["id"] = call_id(call)
             if call.invalid or block.input != call.arguments:
                 changes["input"] = wire_input(call)
+        elif _is_server_call(block.type) and as_dict(block.input).keys() == {"invalid_json"}:
+            continue
         if block.caller is not msgspec.UNSET and is_default_caller(block.caller):
             changes["caller"] = None
         kept.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
-        while kept and kept[-1][0].type in ("thinking", "redacted_thinking"):
-            kept.pop()
-        if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
-            last, raw = kept[-1]
-            kept[-1] = last, _patched(raw, {"text": last.text.rstrip()})
+        _trim_end(kept)
     return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
+
+
+def _trim_end(kept: list[tuple[_BlockShape, bytes]]) -> None:
+    """Remove thinking and white space from the end of an answer, where the API refuses them."""
+    while kept and kept[-1][0].type in _THINKING:
+        kept.pop()
+    if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
+        last, raw = kept[-1]
+        kept[-1] = last, _patched(raw, {"text": last.text.rstrip()})
+
+
+def _is_server_call(kind: Any) -> bool:
+    """Return True for `server_tool_use`, `mcp_tool_use` and their like."""
+    return isinstance(kind, str) and kind.endswith("_tool_use")
+
+
+def unpaired(fragment: bytes) -> tuple[set[str], set[str]]:
+    """Return the ids of calls of the provider's own tools that have no result in this answer, and
+    the ids of results that have no call in it."""
+    calls: set[str] = set()
+    results: set[str] = set()
+    if b'_tool_use"' in fragment or b'_tool_result"' in fragment:
+        for block in _block_shapes.decode(fragment[len(ASSISTANT) - 1 : -1]):
+            if _is_server_call(block.type):
+                calls.add(str(block.id))
+            elif isinstance(block.type, str) and block.type.endswith("_tool_result"):
+                results.add(str(block.tool_use_id))
+    return calls - results, results - calls
+
+
+def without_thinking(fragment: bytes) -> bytes:
+    """Return an answer without its thinking, or any other message as it is."""
+    if not fragment.startswith(ASSISTANT) or b'thinking"' not in fragment:
+        return fragment
+    blocks = fragment[len(ASSISTANT) - 1 : -1]
+    raws = cast("list[bytes]", _raw_blocks.decode(blocks))
+    kept = [
+        raw
+        for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True)
+        if block.type not in _THINKING
+    ]
+    return ASSISTANT + b",".join(kept) + b"]}" if kept else fragment
+
+
+def without_parts(fragment: bytes, ids: set[str]) -> bytes:
+    """Return an answer without the calls of the provider's own tools of these ids and without their
+    results; b"" if nothing is left."""
+    blocks = fragment[len(ASSISTANT) - 1 : -1]
+    raws = cast("list[bytes]", _raw_blocks.decode(blocks))
+    kept: list[tuple[_BlockShape, bytes]] = []
+    for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True):
+        if block.type == "tool_use":
+            # A call by code that is left out becomes one of the model itself.
+            lost = as_dict(block.caller).get("tool_id") in ids
+            kept.append((block, _patched(raw, {"caller": None}) if lost else raw))
+        elif not ids & {block.id, block.tool_use_id}:
+            kept.append((block, raw))
+    _trim_end(kept)
+    return ASSISTANT + b",".join([raw for _, raw in kept]) + b"]}" if kept else b""
 
 
 def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:

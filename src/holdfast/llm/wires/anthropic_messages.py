@@ -28,6 +28,9 @@ user = anthropic_input.user
 assistant = anthropic_input.assistant
 results = anthropic_input.results
 call_id = anthropic_input.call_id
+unpaired = anthropic_input.unpaired
+without_parts = anthropic_input.without_parts
+without_thinking = anthropic_input.without_thinking
 parse = anthropic_answers.parse
 stream = anthropic_answers.MessagesStream
 

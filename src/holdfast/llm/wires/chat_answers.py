@@ -27,8 +27,8 @@ NAME = "openai_chat"
 
 REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 # Parts of a message that go back to the provider as they came. `reasoning_opaque` is GitHub
-# Copilot's.
-CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content")
+# Copilot's, and `thinking_blocks` are LiteLLM's form of Claude's signed thinking.
+CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content", "thinking_blocks")
 PLAIN_KEYS = {"role", "content", "tool_calls", "refusal", "annotations"}
 CALL_KEYS = {"index", "id", "type", "function", "name", "arguments"}
 FUNCTION_KEYS = {"name", "arguments"}
@@ -240,12 +240,13 @@ def _keep_native(
 
 def _native(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without its sound and pictures, which `media` holds."""
-    media = {key for key in ("audio", "images") if message.get(key)}
+    media = {key for key in ("audio", "images", "image") if message.get(key)}
     if not media:
         return message
     kept = {key: value for key, value in message.items() if key not in media}
-    audio_id = as_dict(message.get("audio")).get("id")
-    return {**kept, "audio": {"id": audio_id}} if audio_id else kept
+    audio = as_dict(message.get("audio"))
+    place = {key: audio[key] for key in ("id", "expires_at") if audio.get(key)}
+    return {**kept, "audio": place} if "id" in place else kept
 
 
 def _call_entries(message: dict[str, Any]) -> list[Any]:
@@ -400,6 +401,9 @@ class ChatStream(StreamParser):
                 self._refusal.append(value)
             elif key == "audio" and isinstance(value, dict):
                 self._audio_piece(cast("dict[str, Any]", value))
+            elif key == "thinking_blocks":
+                for block in map(as_dict, as_list(value)):
+                    _add_thinking(self._extra.setdefault(key, []), block)
             elif key in _WHOLE_ITEMS:
                 add_items(self._extra, key, value)
             else:
@@ -549,6 +553,19 @@ def merge_others(into: dict[str, Any], piece: Mapping[str, Any], known: set[str]
     for key, value in piece.items():
         if value and key not in known:
             merge(into, key, value)
+
+
+def _add_thinking(blocks: list[dict[str, Any]], piece: dict[str, Any]) -> None:
+    """Add a piece of LiteLLM's thinking blocks. The signature ends a block."""
+    last = blocks[-1] if blocks else {}
+    if piece.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):
+        blocks.append(dict(piece))
+        return
+    for key, value in piece.items():
+        if value and key == "thinking":
+            last[key] = f"{last.get(key) or ''}{value}"
+        elif value:
+            last[key] = value
 
 
 def add_items(into: dict[str, Any], key: str, new: Any) -> None:

@@ -29,6 +29,7 @@ _CHOICE_KEYS = {
 _MESSAGE_KEYS = {
     *("role", "content", "tool_calls", "function_call", "refusal", "annotations", "images"),
     *("audio", "executed_tools", "reasoning_details", "reasoning_opaque", "extra_content"),
+    *("thinking_blocks", "image"),
     *("channel", "token_id", "token_ids", "name"),
     *("reasoning_content", "reasoning", "reasoning_text", "thinking"),
 }
@@ -250,6 +251,8 @@ def _media(message: dict[str, Any]) -> list[Content]:
         # The answer does not name the format. Streams have no header: 16-bit samples at 24 kHz.
         found.append(AudioContent(data, next(kinds, "audio/pcm")))
     parts = [*as_list(message.get("images")), *as_list(message.get("content"))]
+    if "image" in message:  # LiteLLM before 1.77
+        parts.append({"image_url": message["image"]})
     for part in map(as_dict, parts):
         place: Any = part.get("image_url")
         url = place if isinstance(place, str) else _text(as_dict(place).get("url"))

@@ -33,6 +33,7 @@ class ChatRules(msgspec.Struct, frozen=True):
     - `audio`: the value of an `input_audio` part: an `object`, an object with a `data_url` or an
       address, or a `string`.
     - `marks_cache`: True if requests ask for the prompt caching of Claude by `cache_control`.
+    - `empty_answers`: False if the host refuses an answer without text and calls.
     """
 
     call_ids: str = ""
@@ -42,6 +43,7 @@ class ChatRules(msgspec.Struct, frozen=True):
     documents: Literal["file", "file_or_url", "document_url", "file_url"] = "file"
     audio: Literal["object", "data_url", "string"] = "object"
     marks_cache: bool = False
+    empty_answers: bool = True
 
     @property
     def strict_roles(self) -> bool:
@@ -58,15 +60,21 @@ HOSTS: dict[str, ChatRules] = {
     # template to keep or to drop the reasoning of earlier turns.
     "local": ChatRules(send_reasoning="all", video=True),
     "openai": ChatRules(call_ids="openai"),
+    # "Assistant message must have either content or tool_calls, but not none."
     "mistral": ChatRules(
-        call_ids="mistral", send_reasoning="never", documents="document_url", audio="string"
+        call_ids="mistral",
+        send_reasoning="never",
+        documents="document_url",
+        audio="string",
+        empty_answers=False,
     ),
     "openrouter": ChatRules(video=True, documents="file_or_url", marks_cache=True),
     # Preserved thinking: the complete reasoning must come back; without `clear_thinking: false`
     # the server drops it.
     "zai": ChatRules(send_reasoning="all", video=True, documents="file_url"),
     # Reasoning is required beside calls; kimi-k2.7 and `thinking: {keep: all}` want all of it.
-    "moonshot": ChatRules(send_reasoning="all", video=True),
+    # "The message at position 2 with role 'assistant' must not be empty."
+    "moonshot": ChatRules(send_reasoning="all", video=True, empty_answers=False),
     # "The full response must be appended", with its <think> text.
     "minimax": ChatRules(send_reasoning="all", think_tags=True, video=True),
     "qwen": ChatRules(send_reasoning="all", video=True, audio="data_url"),

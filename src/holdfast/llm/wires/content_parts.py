@@ -64,6 +64,15 @@ def media_of(block: Content) -> Media | None:
     return Media(family, kind, b2a_base64(found, newline=False).decode(), name=name)
 
 
+def written_type(block: Content, media: Media) -> str:
+    """Return the MIME type of a block as the caller wrote it: requests of old journals have it."""
+    if isinstance(block, ImageContent):
+        return block.mime_type
+    if isinstance(block, EmbeddedResource):
+        return str(block.resource.get("mimeType") or "")
+    return media.mime_type
+
+
 def _blob(block: EmbeddedResource) -> tuple[str, bytes, str]:
     """Return the MIME type, the bytes and the file name of a resource; no bytes if it has none or
     if they cannot be read."""
@@ -109,15 +118,6 @@ def _decoded_text(mime_type: str, data: bytes) -> str | None:
 def _mime_type(kind: str) -> str:
     kind = kind.partition(";")[0].strip().lower()
     return "image/jpeg" if kind == "image/jpg" else kind
-
-
-def media(block: Content) -> tuple[str, str]:
-    """Return the MIME type and the base64 data of a block, or ("", "") without any."""
-    if isinstance(block, ImageContent | AudioContent):
-        return block.mime_type, b2a_base64(block.data, newline=False).decode()
-    if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
-        return str(block.resource.get("mimeType") or ""), block.resource["blob"]
-    return "", ""
 
 
 def as_text(block: Content, images: bool = False) -> str:

@@ -27,18 +27,15 @@ from holdfast.llm.wires import gemini_messages, protocol
 from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
 from holdfast.llm.wires.gemini_answers import WIRE_NAME, read_answer
+from holdfast.llm.wires.gemini_messages import assistant, call_id, family, results, system, user
 from holdfast.llm.wires.gemini_stream import GeminiStream, read_chunks
 from holdfast.llm.wires.protocol import Names, Parameters, RequestHead, Tools
 from holdfast.tools import styles
 
+__all__ = ["assistant", "call_id", "family", "results", "system", "user"]
+
 name = WIRE_NAME
 bound = True  # a host refuses the signatures of another
-family = gemini_messages.family
-call_id = gemini_messages.call_id
-system = gemini_messages.system
-user = gemini_messages.user
-assistant = gemini_messages.assistant
-results = gemini_messages.results
 stream = GeminiStream
 error = http_error
 

@@ -3,7 +3,8 @@
 Beyond text and calls, a provider receives back only these parts of its own answers, from `native`:
 
 - extra fields of `tool_calls` entries, and `extra_content` of a message (thought signatures)
-- `reasoning_details`, content in parts, and the id of spoken answers
+- `reasoning_details`, LiteLLM's `thinking_blocks`, and content in parts, without pictures
+- the id of spoken answers, until it expires; then their transcript
 - the reasoning text, if the host takes it (`chat_hosts.ChatRules.send_reasoning`)
 """
 
@@ -29,7 +30,7 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.providers import maker
 from holdfast.llm.wires import chat_answers, chat_hosts, content_parts, protocol, think_tags
 from holdfast.llm.wires import openai_common as common
-from holdfast.llm.wires.answers import as_dict
+from holdfast.llm.wires.answers import as_dict, as_list
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.chat_answers import CARRIED_KEYS, REASONING_KEYS, ChatStream
 from holdfast.llm.wires.chat_hosts import ChatRules
@@ -55,7 +56,10 @@ _PARAMETERS = {key: key for key in ("temperature", "top_p", "stop", "seed", "rea
 # Azure is not listed: it accepts a cache key only for OpenAI's models, and a deployment's name need
 # not reveal its model.
 _CACHING_HOSTS = ("api.openai.com", ".mistral.ai")
+# The parts of an answer that go back. All but the first two are those of reasoning models.
+_RETURNED_PARTS = {"text", "refusal", "thinking", "reasoning", "reference"}
 _ASSISTANT = b'{"role":"assistant"'
+_EMPTY = _ASSISTANT + b',"content":""'
 _TOOL = b'{"role":"tool"'
 _USER = b'{"role":"user"'
 # Follows an answer from another provider that ended in a pause.
@@ -102,9 +106,8 @@ def _part(block: Content, rules: ChatRules) -> Part:
         if rules.documents == "document_url":
             return {"type": "document_url", "document_url": file["file_data"]}
         return {"type": "file", "file": file}
-    if isinstance(block, AudioContent):
-        kind, data = content_parts.media(block)
-        return _sound_part(Media("audio", kind, data), rules)
+    if isinstance(block, AudioContent) and (media := content_parts.media_of(block)):
+        return _sound_part(media, rules)
     return {"type": "text", "text": content_parts.as_text(block)}
 
 
@@ -175,8 +178,8 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
     fields: dict[str, Any] = {}
     if native:
         fields = _decoder.decode(native)
-        if isinstance(fields.get("content"), list):
-            message["content"] = fields["content"]
+        if parts := [part for part in as_list(fields.get("content")) if _is_returned(part)]:
+            message["content"] = parts
         if audio_id := as_dict(fields.get("audio")).get("id"):
             message |= {"content": "", "audio": {"id": audio_id}}
         for key in CARRIED_KEYS:
@@ -191,6 +194,22 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
         else:
             message["tool_calls"] = [_call(call, names) for call in calls]
     return _json(message)
+
+
+def _is_returned(part: Any) -> bool:
+    """Return True for a part of an answer that the APIs take in one. They take no pictures there,
+    and no other media."""
+    kind = as_dict(part).get("type")
+    return kind in _RETURNED_PARTS or (kind is None and "text" in as_dict(part))
+
+
+def expires_at(native: Raw) -> float:
+    """Return the Unix time until which the provider keeps the sound of an answer; 0 if there is
+    none, or if its end is unknown."""
+    if b'"expires_at"' not in bytes(native):
+        return 0.0
+    end: Any = as_dict(as_dict(_decoder.decode(native)).get("audio")).get("expires_at")
+    return float(end) if isinstance(end, int | float) else 0.0
 
 
 def _add_reasoning(
@@ -326,18 +345,80 @@ def head(
     if isinstance(extra_tools, list | tuple):
         extra = {"tools": cast("Sequence[Any]", extra_tools), **extra}
     protocol.merge_extra(body, extra)
+    mark = _cache_mark(model, parameters)
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
-        prefix += system(system_prompt)
+        prompt = system(system_prompt)
+        prefix += _marked(prompt, mark) if mark else prompt
     streamed = b'],"stream":true}'
     if options is not None:
         streamed = b'],"stream":true,"stream_options":' + _json(options) + b"}"
-    return RequestHead(
-        prefix, stream_suffix=streamed, first=not system_prompt, closed=rules.strict_roles
+    return ChatHead(
+        prefix,
+        stream_suffix=streamed,
+        first=not system_prompt,
+        closed=rules.strict_roles,
+        cache_mark=mark,
+        empty_answers=rules.empty_answers,
     )
 
 
+class ChatHead(RequestHead, frozen=True):
+    """The head of a request on this wire. `cache_mark` is the value of `cache_control` for
+    messages; empty for none. `empty_answers` is False if an answer of the model may not be empty.
+    """
+
+    cache_mark: bytes = b""
+    empty_answers: bool = True
+
+
+def _cache_mark(model: str, parameters: Parameters) -> bytes:
+    """Return the mark for Claude behind LiteLLM, which hands it to Anthropic, Bedrock or Vertex
+    AI."""
+    caching = parameters.get("prompt_caching")
+    if parameters.get("gateway") != "litellm" or caching is False or "claude" not in model.lower():
+        return b""
+    ttl = {"ttl": caching} if isinstance(caching, str) else {}
+    return _json({"type": "ephemeral", **ttl})
+
+
+def _marked(message: bytes, mark: bytes) -> bytes:
+    """Return a message with a mark for the cache: on the last part of its content or, in a tool's
+    message, beside the content. Text that is empty cannot be marked."""
+    if message.endswith(b"}]}"):  # content in parts
+        return b'%b,"cache_control":%b}]}' % (message[:-3], mark)
+    if message.startswith(_TOOL):
+        return b'%b,"cache_control":%b}' % (message[:-1], mark)
+    start, content, text = message[:-1].partition(b',"content":')
+    if text == b'""':
+        return message
+    part = b'{"type":"text","text":%b,"cache_control":%b}' % (text, mark)
+    return b"%b%b[%b]}" % (start, content, part)
+
+
+def _filled(answer: bytes) -> bytes:
+    """Return an answer without text, which may have calls, with a text if it has none."""
+    if b'"tool_calls":' in answer or b'"audio":' in answer:
+        return answer
+    return _ASSISTANT + b',"content":"(empty answer)"' + answer[len(_EMPTY) :]
+
+
+def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes]:
+    """Return messages of which the last two from the user or of tools are marked: this request
+    writes the cache at the last one, and finds the entry of the previous one at the other."""
+    found = list(fragments)
+    ours = [at for at, one in enumerate(found) if one.startswith((_USER, _TOOL))]
+    for place in ours[-2:]:
+        found[place] = _marked(found[place], mark)
+    return found
+
+
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
+    if isinstance(head, ChatHead):
+        if head.cache_mark:
+            fragments = _with_cache_marks(fragments, head.cache_mark)
+        if not head.empty_answers:
+            fragments = [_filled(one) if one.startswith(_EMPTY) else one for one in fragments]
     if head.closed and fragments:
         fragments = _with_strict_roles(fragments)
     return protocol.join_body(head, fragments, stream)
@@ -395,6 +476,7 @@ class ConfiguredChat:
     head = staticmethod(head)
     body = staticmethod(body)
     error = staticmethod(error)
+    expires_at = staticmethod(expires_at)
 
     def __init__(self, send_reasoning: str, rules: ChatRules) -> None:
         self._send_reasoning = send_reasoning

@@ -12,7 +12,7 @@ from holdfast.content import Content, EmbeddedResource, ImageContent, TextConten
 from holdfast.llm.wires import protocol
 from holdfast.llm.wires.answers import as_dict, count
 from holdfast.llm.wires.calls import digest, wire_name
-from holdfast.llm.wires.content_parts import Part, media
+from holdfast.llm.wires.content_parts import Part, media_of, written_type
 from holdfast.llm.wires.plain import Plain, Tokens
 from holdfast.llm.wires.protocol import Names, Parameters, Tools
 
@@ -43,20 +43,19 @@ def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
 
 def picture(block: Content) -> str:
     """Return a picture, alone or in a resource, as a data URL; "" for any other block."""
-    if not isinstance(block, ImageContent | EmbeddedResource):
+    media = media_of(block) if isinstance(block, ImageContent | EmbeddedResource) else None
+    if media is None or not (media.kind == "image" or isinstance(block, ImageContent)):
         return ""
-    kind, data = media(block)
-    is_picture = isinstance(block, ImageContent) or kind.startswith("image/")
-    return f"data:{kind};base64,{data}" if is_picture else ""
+    return f"data:{written_type(block, media)};base64,{media.data}"
 
 
 def document(block: Content) -> Part | None:
     """Return the name and data of a PDF file in a resource, under the keys of both APIs."""
-    kind, data = media(block) if isinstance(block, EmbeddedResource) else ("", "")
-    if kind != "application/pdf":
+    media = media_of(block) if isinstance(block, EmbeddedResource) else None
+    if media is None or media.mime_type != "application/pdf":
         return None
     title = str(cast(EmbeddedResource, block).resource.get("uri") or "").rpartition("/")[2]
-    return {"filename": title or "file.pdf", "file_data": f"data:{kind};base64,{data}"}
+    return {"filename": title or "file.pdf", "file_data": media.data_url}
 
 
 def read_usage(counts: Any, sent: str, received: str) -> Usage:

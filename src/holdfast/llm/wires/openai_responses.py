@@ -23,8 +23,8 @@ from msgspec import Raw
 
 from holdfast.content import Content, ToolCall
 from holdfast.errors import ConfigurationError
+from holdfast.llm.wires import answers, protocol, responses_answers, responses_content
 from holdfast.llm.wires import openai_common as common
-from holdfast.llm.wires import protocol, responses_answers, responses_content
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 from holdfast.llm.wires.protocol import Calls, Names, Parameters, RequestHead, Results, Tools
@@ -37,6 +37,8 @@ bound = True  # only the host that encrypted reasoning can read it
 headers = common.headers
 system = common.system
 body = protocol.join_body
+# The API needs nothing of what came before a compaction.
+replaces_history = answers.holds_compaction
 error = http_error
 parse = responses_answers.parse
 stream = ResponseStream
@@ -131,17 +133,6 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
             item["name"], item["arguments"] = wire_name(call.name, names), wire_arguments(call)
             items.append(_json(item))
     return b",".join(items)
-
-
-def replaces_history(native: Raw) -> bool:
-    """Return True if the provider has compacted the history into an item of this answer. The API
-    needs nothing of what came before it."""
-    if b'"compaction"' not in bytes(native):
-        return False
-    try:
-        return any(shape.type == "compaction" for shape in _item_shapes.decode(native))
-    except msgspec.DecodeError:
-        return False
 
 
 def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:

@@ -128,11 +128,6 @@ MEMBERS = (  # of `Wire`
 JSON_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
 
 
-def no_family(model: str, host: str) -> str:
-    """Return "": the `family` of a wire that encodes alike for all models and hosts."""
-    return ""
-
-
 def set_parameters(parameters: Parameters, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the parameters that are set, under the API's names for them."""
     return {name: parameters[key] for key, name in names.items() if parameters.get(key) is not None}

@@ -37,13 +37,9 @@ def image(block: Content) -> Part | None:
     if media is None or not (media.kind == "image" or isinstance(block, ImageContent)):
         return None
     if media.data:
-        return {"image_url": f"data:{_mime_type(block, media)};base64,{media.data}"}
+        kind = content_parts.written_type(block, media)
+        return {"image_url": f"data:{kind};base64,{media.data}"}
     return _reference(media, "image_url")
-
-
-def _mime_type(block: Content, media: Media) -> str:
-    """Return a picture's type as the caller wrote it: requests of old journals stay the same."""
-    return media.mime_type if isinstance(block, FileContent) else content_parts.media(block)[0]
 
 
 def _reference(media: Media, address: str) -> Part | None:

@@ -216,6 +216,7 @@ function condensation(entry, opened, act) {
 	const hidden = (event.hidden ?? []).length;
 	if (event.request !== undefined && event.request !== null && !hidden) return line(entry, "", "condensation was requested");
 	if (event.failed) return line(entry, ".bad", ["not condensed: ", oneLine(event.failed, 300)]);
+	if (event.compaction && !hidden) return line(entry, "", `condensed: ${event.model || "the provider"} compacted the history; other models are shown all of it`);
 	const said = `condensed: ${hidden} events are hidden from the model, ${Object.keys(event.trimmed ?? {}).length} results are shortened`;
 	if (!event.summary) return line(entry, "", said);
 	return frame(entry, "condensation", "Condensed", act, fold(said, el("div.text", markdown(event.summary))));
