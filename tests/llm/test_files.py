@@ -331,7 +331,7 @@ MIME_TYPES = st.sampled_from(
 BYTES = st.binary(min_size=1, max_size=30)
 FILES = st.one_of(
     st.builds(FileContent, data=BYTES, mime_type=MIME_TYPES, name=TEXTS, provider=TEXTS),
-    st.builds(FileContent, url=TEXTS.filter(bool), mime_type=MIME_TYPES | st.just("")),
+    st.builds(FileContent, url=TEXTS.map("https:{}".format), mime_type=MIME_TYPES | st.just("")),
     st.builds(FileContent, file_id=TEXTS.filter(bool), mime_type=MIME_TYPES, provider=TEXTS),
 )
 JSON = st.none() | st.integers() | TEXTS
