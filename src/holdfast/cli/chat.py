@@ -17,7 +17,7 @@ from holdfast.cli.dialog import edit_lines
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
-from holdfast.cli.text import counted, status_text
+from holdfast.cli.text import counted, status_text, token_parts
 from holdfast.content import FileContent
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
@@ -234,7 +234,7 @@ class _Talk:
             f"{conversation.id}: {status_text(conversation.status)}",
             f"model {self._session.model}",
             counted(state.steps, "step"),
-            f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out",
+            *(token_parts(state.usage) or ["no tokens"]),
             counted(state.last_seq, "event"),
         ]
         self._session.console.notice(", ".join(parts), "dim")
