@@ -80,6 +80,36 @@ def test_a_wire_passes_with_real_traffic(name: str) -> None:
     assert report.failures == (), str(report)
 
 
+def test_a_wire_may_be_given_by_its_name() -> None:
+    named = [case.name for case in wires.cases("openai_chat+text", limit=1)]
+    assert named == [case.name for case in wires.cases(wire("openai_chat+text"), limit=1)]
+    report = wires.check("openai_chat", wires.shipped("openai_chat")[:1], limit=5)
+    assert (report.failures, report.passed > 5) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nope", "wire takes one of openai_chat, .*, not 'nope'"),
+        ("", "wire takes one of"),
+        (None, "cases: wire takes one of openai_chat, .* None has no name, bound"),
+        (object(), "or a Wire object"),
+        (OllamaWire, r"takes an object, not the class OllamaWire: OllamaWire\(\)"),
+    ],
+)
+def test_what_is_no_wire_is_refused(given: Any, said: str) -> None:
+    for run in (wires.cases, wires.check):
+        with pytest.raises(ConfigurationError, match=said):
+            run(given)
+
+
+def test_what_is_no_recording_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"takes recordings, not a path: load\('a.json'\)"):
+        wires.cases("openai_chat", "a.json")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"takes what load\(path\) returns"):
+        wires.check("openai_chat", [{"response": {}}])  # type: ignore[list-item]
+
+
 # Changes of two places at once, by values that hypothesis makes.
 scalars = (
     st.none()
