@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.llm import LLM, Delta, RecordedLLM, background
 from holdfast.tools.context import Cancellation
 from tests.llm.test_openai_responses import response, said, sse
-from tests.model_server import ModelServer, Request, Stream
+from tests.model_server import ModelServer, Request, Stall, Stream
 from tests.waiting import until
 
 QUEUED = response(status="queued", id="resp_1")
@@ -313,7 +313,7 @@ class Provider:
         if request.method == "GET" and self.cancelled:
             return {**RUNNING, "status": "cancelled"}
         if not (self.completed.is_set() or self.cancelled):
-            return Stream([]) if self.stream else RUNNING
+            return Stall() if self.stream else RUNNING
         return sse(DONE) if self.stream else DONE
 
 
