@@ -67,6 +67,24 @@ def test_an_address_is_left_to_the_provider(tmp_path: Path) -> None:
     ]
 
 
+def test_a_type_may_stand_before_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shot").write_bytes(b"\xff")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b=c").write_text("x")
+    given = ("image/png=shot", "application/pdf=https://example.org/42", "a/b=c")
+    assert attachments(given) == (
+        FileContent(b"\xff", "image/png", name="shot"),
+        FileContent(url="https://example.org/42", mime_type="application/pdf"),
+        FileContent(b"x", "text/plain", name="b=c"),
+    )
+
+
+def test_an_address_without_a_host_is_refused() -> None:
+    assert refused("https://") == "--attach 'https://' is not a complete address"
+    assert "url takes an address that the provider can fetch" in refused("data://text")
+
+
 def test_a_file_address_is_a_path_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "a b?.txt").write_text("x")
     (found,) = attachments([f"file://{tmp_path}/a%20b%3F.txt"])
@@ -91,8 +109,8 @@ def test_what_is_no_file_is_refused_with_its_reason(tmp_path: Path) -> None:
     )
     assert refused(f"{tmp_path}/empty.pdf") == f"--attach '{tmp_path}/empty.pdf' is empty"
     assert refused(f"{tmp_path}/blob") == (
-        f"--attach '{tmp_path}/blob': its type is unknown, and it is not text. A suffix such as"
-        " .pdf, .png or .wav in its name says the type"
+        f"--attach '{tmp_path}/blob': its type is unknown, and it is not text. Say the type, such as"
+        f" --attach image/png={tmp_path}/blob"
     )
     assert refused("/dev/zero") == "--attach '/dev/zero' is a device or a socket, not a file"
     assert "empty text" in refused(" ")

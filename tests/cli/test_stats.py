@@ -286,7 +286,7 @@ def test_all_counts_both_prices_and_the_providers_calls_are_shown(priced: Path) 
     counts = "2,000 tokens in (10% cached, 40 written to the cache, 10 of them for an hour,"
     counts += " 12 audio, 16 image), 100 out (60 reasoning, 14 audio, 18 image)"
     assert f"{counts}, $0.3750, of it $0.2500 as providers state (list $0.5000)" in shown
-    assert f"{counts}, $0.3750 (list $0.5000)" in shown
+    assert f"$0.3750 (list $0.5000), {counts}" in shown
     assert "run by providers\n  2 x web_search, 1 x code\n" in shown
 
 

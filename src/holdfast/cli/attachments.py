@@ -4,6 +4,7 @@ model's provider fetches."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,8 @@ from holdfast.errors import ConfigurationError
 # 32 MB in one request.
 MAX_BYTES = 20_000_000
 _UNKNOWN_TYPE = "application/octet-stream"
+# The type before a path or an address: `image/png=shot`.
+_TYPED = re.compile(r"(?P<type>[a-z]+/[\w.+-]+)=(?P<place>.+)", re.DOTALL)
 
 
 def attachments(
@@ -62,12 +65,17 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
     what = f"{option} {clip(place, 200)!r}"
     if not place.strip():
         raise UsageError(f"{option} takes a file or an address; it was given an empty text")
+    kind = ""
+    if (typed := _TYPED.fullmatch(place)) is not None and not os.path.lexists(place):
+        kind, place = typed["type"], typed["place"]
     scheme, separator, rest = place.partition("://")
     if separator and scheme.lower() == "file":
         place = _local_path(what, rest)
     elif separator and scheme.isalnum():
+        if not rest.strip("/"):
+            raise UsageError(f"{what} is not a complete address")
         try:
-            return FileContent(url=place)
+            return FileContent(url=place, mime_type=kind)
         except ConfigurationError as error:
             raise UsageError(f"{what}: {error}") from error
     path = path_of(place)
@@ -79,14 +87,14 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
             raise UsageError(f"{what} is a device or a socket, not a file")
         _check_size(what, found.st_size, left)
         try:
-            file = FileContent.from_path(path)
+            file = FileContent.from_path(path, kind)
         except ConfigurationError:
             raise UsageError(f"{what} is empty") from None
     _check_size(what, len(file.data), left)  # a pipe says its size only here
     if file.mime_type == _UNKNOWN_TYPE:
         raise UsageError(
-            f"{what}: its type is unknown, and it is not text. A suffix such as .pdf, .png or .wav"
-            " in its name says the type"
+            f"{what}: its type is unknown, and it is not text. Say the type, such as"
+            f" {option} {shlex.quote(f'image/png={place}')}"
         )
     return file
 

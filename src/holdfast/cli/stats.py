@@ -137,9 +137,9 @@ class StatsTable(NamedTuple):
                 bars = self.bar * max(length, 1 if share.seconds else 0)
                 text += f"  {bars:<{room}}"
             more = [counted(share.errors, "error")] if share.errors else []
-            more += token_parts(share.usage, cached_share=True)
             listed = f" (list {_money(share.list_cost)})" if share.list_cost is not None else ""
             more += [_money(share.cost) + listed] if share.cost else []
+            more += token_parts(share.usage, cached_share=True)  # last: a narrow screen cuts it
             lines.append(self._line(f"{text}  {', '.join(more)}".rstrip()))
         if len(shares) > self.limit:
             lines.append(TextLine("dim", f"  and {len(shares) - self.limit:,} more"))
