@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from holdfast.content import (
     AudioContent,
     EmbeddedResource,
     ErrorInfo,
+    FileContent,
     ImageContent,
     Message,
     ResourceLink,
@@ -42,6 +44,7 @@ BLOCKS = st.one_of(
     st.builds(ResourceLink, TEXT, TEXT, st.none() | TEXT),
     st.builds(EmbeddedResource, st.dictionaries(TEXT, JSON, max_size=3)),
 )
+OFFICE = "application/vnd.openxmlformats-officedocument."
 OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 CALLS = st.builds(ToolCall, TEXT, TEXT, OBJECTS, TEXT, TEXT, TEXT)
 
@@ -101,10 +104,21 @@ def test_an_empty_result_is_a_success_that_says_nothing() -> None:
         iter([TextContent("hi")]),
         ["hi"],
         ({"type": "text", "text": "hi"},),
+        ("hi",),
+        [{"type": "text", "text": "hi"}],
     ],
 )
 def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None:
     assert ToolResult(content).content == (TextContent("hi"),)
+
+
+def test_a_str_among_blocks_is_text() -> None:
+    picture = ImageContent(b"png")
+    assert blocks(["Look:", picture, "Thanks."]) == (
+        TextContent("Look:"),
+        picture,
+        TextContent("Thanks."),
+    )
 
 
 @pytest.mark.parametrize("kind", [ToolResult, Message])
@@ -114,6 +128,8 @@ def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None
         (5, "5"),
         ([5], "5"),
         ((TextContent("hi"), b"hi"), "b'hi'"),
+        ([b"plain"], "b'plain'"),
+        (("plain", 5), "5"),
         ([{"type": "text"}], "{'type': 'text'}"),
         (None, "None"),
         (b"hi", "104"),
@@ -256,3 +272,64 @@ def test_a_result_of_mcp_keeps_its_meta() -> None:
     )
     assert (found.meta, found.is_error) == ({"a": 1, "b": 2}, True)
     assert ToolResult.from_json(found.to_json()) == found
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["example.org/a.pdf", "/home/me/a.pdf", "file:///home/me/a.pdf", "data:text/plain,hi", "a.pdf"],
+)
+def test_an_address_that_no_provider_can_fetch_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileContent(url=url)
+    assert str(caught.value) == (
+        "FileContent: url takes an address that the provider can fetch, such as"
+        f" 'https://example.org/a.pdf', not {url!r}. For a file use FileContent.from_path(path),"
+        " for its bytes data=..."
+    )
+
+
+def test_an_address_has_the_type_of_its_suffix() -> None:
+    found = [FileContent(url=f"https://example.org/{end}").mime_type for end in ("a.pdf?v=1", "a")]
+    assert found == ["application/pdf", ""]
+    assert FileContent(url="gs://bucket/a", mime_type="video/mp4").kind == "video"
+
+
+def test_a_path_gives_the_bytes_the_name_and_the_type(tmp_path: Path) -> None:
+    for name, data, kind in (
+        ("a.PDF", b"%PDF", "application/pdf"),
+        ("a.wav", b"RIFF", "audio/wav"),
+        ("a.docx", b"PK", f"{OFFICE}wordprocessingml.document"),
+        ("a.flac", b"fLaC", "audio/flac"),
+        ("a.md", b"# Hi", "text/markdown"),
+        ("Makefile", "é".encode(), "text/plain"),
+        ("blob", b"\xff", "application/octet-stream"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert FileContent.from_path(tmp_path / name) == FileContent(data, kind, name=name)
+    assert FileContent.from_path(tmp_path / "blob", "image/png").mime_type == "image/png"
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").touch()
+    with pytest.raises(ConfigurationError) as caught:
+        FileContent.from_path(tmp_path / "a.pdf")
+    assert str(caught.value) == f"FileContent: the file '{tmp_path}/a.pdf' is empty."
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "takes exactly one of data"),
+        ({"data": b"a", "mime_type": "text/plain", "url": "https://a/b"}, "takes exactly one of"),
+        ({"data": b"a"}, "data needs a mime_type such as 'application/pdf'"),
+        ({"data": "a.pdf"}, "data takes bytes, not str. For a file use FileContent.from_path"),
+        ({"url": b"https://a/b"}, "url takes str, not bytes"),
+    ],
+)
+def test_a_file_without_a_place_or_a_type_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FileContent(**given)
+    assert said in str(caught.value)

@@ -35,7 +35,37 @@ for program in sys.argv[1:]:
 """
 
 
+def cited(request: Request) -> Any:
+    """Claude's answer from a PDF document whose sources it is to name."""
+    document, _ = request.messages[-1]["content"]
+    assert (document["type"], document["citations"]) == ("document", {"enabled": True})
+    page = {
+        "type": "page_location",
+        "cited_text": "Sales rose by 4 %.",
+        "document_index": 0,
+        "document_title": document["title"],
+        "start_page_number": 2,
+        "end_page_number": 3,
+    }
+    usage = {"input_tokens": 50, "cache_creation_input_tokens": 1600, "output_tokens": 12}
+    return {
+        "type": "message",
+        "id": "msg_1",
+        "model": "claude-sonnet-4-5",
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "According to the report, "},
+            {"type": "text", "text": "sales rose by 4 %", "citations": [page]},
+            {"type": "text", "text": "."},
+        ],
+        "stop_reason": "end_turn",
+        "usage": usage,
+    }
+
+
 def answer(request: Request) -> Any:
+    if request.path.endswith("/messages"):
+        return cited(request)
     if request.json.get("stream"):
         return sse(text("It has 3 words."), size=8)
     if request.messages[-1]["role"] == "user":
@@ -59,7 +89,10 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             folder.mkdir()
             (folder / "README.md").write_text("one two three")
             program = folder / "program.py"
-            program.write_text(block.replace("https://api.openai.com/v1", server.url))
+            block = block.replace("https://api.openai.com/v1", server.url)
+            # At another address the protocol has to be named.
+            here = f'"{server.url}", wire="anthropic_messages"'
+            program.write_text(block.replace('"https://api.anthropic.com/v1"', here))
             programs.append(str(program))
         done = subprocess.run(
             [sys.executable, "-c", RUNNER, *programs],

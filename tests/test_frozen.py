@@ -11,6 +11,7 @@ import enum
 import inspect
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_the_help_of_the_command(frozen: Any) -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={"COLUMNS": "100", "PATH": ""},
+            env={"COLUMNS": "100", "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         )
         text += done.stdout
     frozen("help.txt", text)

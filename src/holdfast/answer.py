@@ -73,6 +73,7 @@ class AnswerDetails(Data, frozen=True):
     - `service_tier`, `stop_sequence`: as the provider names them.
     - `filters`: results of moderation and content filters, in the provider's JSON.
     - `provider_cost`: the price in USD, according to the provider.
+    - `list_cost`: the price in USD by the table of list prices, if `provider_cost` is known.
     - `container`: the id of the container in which the provider runs code.
     - `context_tokens`: the input tokens of the last model run behind the answer, if there were
       several; `usage` has the tokens of all runs.
@@ -90,6 +91,7 @@ class AnswerDetails(Data, frozen=True):
     stop_sequence: str = ""
     filters: tuple[dict[str, Any], ...] = ()
     provider_cost: float | None = None
+    list_cost: float | None = None
     container: str = ""
     context_tokens: int = 0
     cleared_tokens: int = 0
@@ -174,6 +176,13 @@ class HasDetails:
     def provider_cost(self) -> float | None:
         """The price in USD according to the provider, or None."""
         return self._known_details().provider_cost
+
+    @property
+    def list_cost(self) -> float | None:
+        """The price in USD by the table of list prices, or None. `cost` is the same unless the
+        provider stated a price."""
+        details = self._known_details()
+        return cast("Any", self).cost if details.provider_cost is None else details.list_cost
 
     @property
     def container(self) -> str:

@@ -156,11 +156,36 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
         return cast("Any", _KINDS.get(self.mime_type.partition("/")[0].lower(), "document"))
 
 
+# The types that not every supported Python has in its table, or that it has under an old name.
+_OFFICE = "application/vnd.openxmlformats-officedocument."
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument."
+_TYPES_BY_SUFFIX = {
+    ".docx": f"{_OFFICE}wordprocessingml.document",
+    ".xlsx": f"{_OFFICE}spreadsheetml.sheet",
+    ".pptx": f"{_OFFICE}presentationml.presentation",
+    ".odt": f"{_OPEN_DOCUMENT}text",
+    ".ods": f"{_OPEN_DOCUMENT}spreadsheet",
+    ".odp": f"{_OPEN_DOCUMENT}presentation",
+    ".epub": "application/epub+zip",
+    ".wav": "audio/wav",
+    ".m4a": "audio/mp4",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
+    ".mkv": "video/x-matroska",
+    ".flv": "video/x-flv",
+    ".wmv": "video/x-ms-wmv",
+    ".3gp": "video/3gpp",
+    ".webp": "image/webp",
+    ".md": "text/markdown",
+}
+
+
 def _mime_type(name: str) -> str:
     from mimetypes import MimeTypes  # loaded late: few programs send files
 
+    known = _TYPES_BY_SUFFIX.get(os.path.splitext(name)[1].lower())
     # An instance of its own: the module's functions read the machine's tables.
-    return MimeTypes().guess_type(name, strict=False)[0] or ""
+    return known or MimeTypes().guess_type(name, strict=False)[0] or ""
 
 
 def _kind_of(data: bytes) -> str:
@@ -424,6 +449,7 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
 
     def __post_init__(self) -> None:
         if type(self.content) is tuple:
+            # A loop, because this runs for every result and `blocks` costs more than the check.
             for block in self.content:
                 if type(block) not in BLOCKS:
                     break

@@ -150,11 +150,11 @@ class AssistantReplied(Event, HasDetails, frozen=True, tag="assistant"):
 
     `based_on` is the last seq that its request contained. `native` is the provider's own form
     (of the wire `wire`) where it has more than the fields here. `duration` is in seconds, `cost`
-    in US dollars if it was counted. `request_hash` identifies the request in a replay. `route`
-    names the model of a composite that answered. `notes` list the parts that its request left
-    out because they belonged to another provider. `host` is the server that answered. `details`
-    are citations, refusals and other parts that only some answers have; each is an attribute of
-    the event, too.
+    in US dollars: the price that the provider states, else the one by list prices. `request_hash`
+    identifies the request in a replay. `route` names the model of a composite that answered.
+    `notes` list the parts that its request left out because they belonged to another provider.
+    `host` is the server that answered. `details` are citations, refusals and other parts that only
+    some answers have; each is an attribute of the event, too.
     """
 
     text: str = ""

@@ -17,7 +17,7 @@ from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import api_key, base_url, model_name, shell_environment, wants_colour
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.render import Renderer, call_title, whole
-from holdfast.cli.text import TextLine, clip, duration, one_line, safe, summary
+from holdfast.cli.text import TextLine, clip, duration, one_line, safe, summary, token_parts
 from holdfast.content import ErrorInfo, ImageContent, TextContent, ToolCall, ToolResult, Usage
 from holdfast.llm.completion import Delta
 from tests.leftovers import Owned
@@ -120,6 +120,16 @@ def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
     )
     assert summary(2, 0.5, Usage(), None) == "2 steps, 0.50 s"
     assert summary(1, 0.5, Usage(7, 2), None) == "1 step, 0.50 s, 7 tokens in, 2 out"
+
+
+def test_all_counts_of_tokens_that_are_not_zero_are_named() -> None:
+    usage = Usage(100, 50, 10, 20, 30, 5, 6, 7, 8, 9)
+    sent = "20 written to the cache, 5 of them for an hour, 6 audio, 8 image)"
+    received = "50 out (30 reasoning, 7 audio, 9 image)"
+    assert token_parts(usage) == [f"100 tokens in (10 cached, {sent}", received]
+    assert token_parts(usage, cached_share=True)[0] == f"100 tokens in (10% cached, {sent}"
+    assert token_parts(Usage(0, 3)) == ["0 tokens in", "3 out"]
+    assert token_parts(Usage()) == []
 
 
 # --- events ---

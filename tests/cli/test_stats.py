@@ -31,6 +31,7 @@ from holdfast import (
     tool,
 )
 from holdfast import events as ev
+from holdfast.answer import AnswerDetails, ServerToolCall
 from holdfast.content import Usage
 from holdfast.errors import ConversationNotFound
 from holdfast.observe.stats import stats, tree
@@ -262,6 +263,50 @@ def test_lines_fit_the_terminal(path: Path, columns: int) -> None:
     assert done.returncode == 0
     assert max(len(line) for line in done.stdout.splitlines()) <= max(20, columns - 1)
     assert ("█" in done.stdout) is (columns > 60)
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> Path:
+    """A store with answers with all counts, prices and calls that the provider ran."""
+    usage = Usage(1000, 50, 100, 20, 30, 5, 6, 7, 8, 9)
+    searches = (ServerToolCall("web_search"), ServerToolCall("web_search"), ServerToolCall("code"))
+    with SQLiteStore(tmp_path / "priced.db", "process") as store:
+        written = Writing(store, "c")
+        for cost, details in (
+            (0.25, AnswerDetails(server_calls=searches, provider_cost=0.25, list_cost=0.5)),
+            (0.125, None),
+        ):
+            written.add(ev.AssistantReplied, 0, model="m", usage=usage, cost=cost, details=details)
+        written.done()
+    return tmp_path / "priced.db"
+
+
+def test_all_counts_both_prices_and_the_providers_calls_are_shown(priced: Path) -> None:
+    shown = command("stats", str(priced), COLUMNS="300").stdout
+    counts = "2,000 tokens in (10% cached, 40 written to the cache, 10 of them for an hour,"
+    counts += " 12 audio, 16 image), 100 out (60 reasoning, 14 audio, 18 image)"
+    assert f"{counts}, $0.3750, of it $0.2500 as providers state (list $0.5000)" in shown
+    assert f"$0.3750 (list $0.5000), {counts}" in shown
+    assert "run by providers\n  2 x web_search, 1 x code\n" in shown
+
+
+def test_all_counts_and_both_prices_are_data(priced: Path) -> None:
+    whole = json.loads(command("stats", str(priced), "--json").stdout)["whole"]
+    assert whole["usage"] == {
+        "inputTokens": 2000,
+        "outputTokens": 100,
+        "cachedInputTokens": 200,
+        "cacheWriteTokens": 40,
+        "reasoningTokens": 60,
+        "cacheWrite1HTokens": 10,
+        "inputAudioTokens": 12,
+        "outputAudioTokens": 14,
+        "inputImageTokens": 16,
+        "outputImageTokens": 18,
+    }
+    assert (whole["cost"], whole["providerCost"], whole["listCost"]) == (0.375, 0.25, 0.5)
+    assert whole["models"][0]["providerCost"] == 0.25
+    assert whole["serverTools"] == {"web_search": 2, "code": 1}
 
 
 @pytest.mark.slow

@@ -205,3 +205,78 @@ def test_a_model_on_this_machine_has_no_list_price() -> None:
         None,
     )
     assert llm.info.context_window
+
+
+# --- the provider's own price ---
+
+
+class Listed(LLM):
+    """A model with a list price of half a dollar a call, at any address."""
+
+    def cost(self, usage: Usage) -> float | None:
+        return 0.5
+
+
+def stated(cost: Any, words: str = "hello") -> dict[str, Any]:
+    """An answer whose provider states its price, as OpenRouter does."""
+    counts = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": cost}
+    return text(words, usage=counts)
+
+
+def test_the_price_that_a_provider_states_counts_before_the_list_price() -> None:
+    store = MemoryStore()
+    with (
+        ModelServer([stated(0.25), text("no price"), stated(0)]) as server,
+        Conversation(Agent(Listed("m", base_url=server.url)), store, "a") as conversation,
+    ):
+        for words in ("one", "two", "three"):
+            conversation.send_message(words)
+            conversation.run()
+        answers = [
+            event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)
+        ]
+        assert [(one.cost, one.provider_cost, one.list_cost) for one in answers] == [
+            (0.25, 0.25, 0.5),
+            (0.5, None, 0.5),
+            (0.0, 0.0, 0.5),
+        ]
+        assert (conversation.state.cost, conversation.state.unpriced) == (0.75, 0)
+    assert totals(store, "a").whole.cost == 0.75
+    found = stats(store, store.list(["a"])[0])
+    assert (found.cost, found.provider_cost, found.list_cost) == (0.75, 0.25, 1.0)
+    assert (found + found).provider_cost == 0.5
+
+
+def test_a_stated_price_is_known_although_the_list_has_none() -> None:
+    store = MemoryStore()
+    with (
+        ModelServer([stated(0.25), text("no price")]) as server,
+        Conversation(Agent(LLM("m", base_url=server.url)), store, "a") as conversation,
+    ):
+        conversation.send_message("one")
+        assert (conversation.run().cost, conversation.state.unpriced) == (0.25, 0)
+        conversation.send_message("two")
+        assert (conversation.run().cost, conversation.state.unpriced) == (0.25, 1)
+        assert conversation.state.events[-2].list_cost is None  # type: ignore[union-attr]
+    found = stats(store, store.list(["a"])[0])
+    assert (found.cost, found.provider_cost, found.list_cost) == (0.25, 0.25, None)
+
+
+def test_a_limit_counts_the_stated_price() -> None:
+    with (
+        ModelServer([stated(0.25), stated(0.25), stated(0.25)]) as server,
+        Conversation(
+            Agent(
+                Listed("m", base_url=server.url, max_output_tokens=10),
+                tree_limits=Limits(cost=1.0),
+            )
+        ) as conversation,
+    ):
+        # By list prices the second call would be the last.
+        for words in ("one", "two", "three"):
+            conversation.send_message(words)
+            assert conversation.run().error is None
+        conversation.send_message("four")
+        error = conversation.run().error
+    assert error is not None
+    assert (error.details["type"], error.details["value"]) == ("cost", 0.75)

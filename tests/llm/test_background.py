@@ -26,7 +26,8 @@ from holdfast.errors import (
 from holdfast.llm import LLM, Delta, RecordedLLM, background
 from holdfast.tools.context import Cancellation
 from tests.llm.test_openai_responses import response, said, sse
-from tests.model_server import ModelServer, Request, Stream
+from tests.model_server import ModelServer, Request, Stall, Stream
+from tests.waiting import until
 
 QUEUED = response(status="queued", id="resp_1")
 RUNNING = response(status="in_progress", id="resp_1")
@@ -300,6 +301,75 @@ def test_an_answer_that_is_gone_after_a_restart_is_asked_for_anew(tmp_path: Any,
                 conversation.resume()
                 assert conversation.run().answer == "Here."
             assert asked(server) == ["GET /responses/resp_1", "POST /responses"]
+
+
+class Provider:
+    """Makes one answer, which is polled or streamed; complete after `completed` is set."""
+
+    def __init__(self, stream: bool) -> None:
+        self.stream = stream
+        self.polled, self.completed = threading.Event(), threading.Event()
+        self.cancelled = False
+
+    def __call__(self, request: Request) -> Any:
+        if request.path.endswith("/cancel"):
+            self.cancelled = True
+            return {**RUNNING, "status": "cancelled"}
+        if request.method == "POST" and not self.cancelled:
+            first = sse(DONE).split("\n\n")[0] + "\n\n"
+            return Stream([first.encode()], end=False) if self.stream else QUEUED
+        self.polled.set()
+        if request.method == "GET" and self.cancelled:
+            return {**RUNNING, "status": "cancelled"}
+        if not (self.completed.is_set() or self.cancelled):
+            return Stall() if self.stream else RUNNING
+        return sse(DONE) if self.stream else DONE
+
+
+@pytest.fixture(params=[False, True], ids=["polled", "streamed"])
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return Provider(request.param)
+
+
+def test_closing_leaves_the_answer_running_and_opening_again_fetches_it(
+    tmp_path: Any, provider: Provider
+) -> None:
+    with SQLiteStore(str(tmp_path / "store.db")) as store, ModelServer(provider) as server:
+        with paused_conversation(server, store, stream=provider.stream) as conversation:
+            conversation.send_message("go")
+            conversation.start_thread()
+            assert provider.polled.wait(30)
+        before = len(server.requests)
+        assert not any(one.endswith("/cancel") for one in asked(server))
+        provider.completed.set()
+        with paused_conversation(server, store, stream=provider.stream) as conversation:
+            assert conversation.run().answer == "Here."
+            answers = [one for one in conversation.get_history() if one.type == "assistant"]
+        query = "?stream=true" if provider.stream else ""
+        assert asked(server)[before:] == [f"GET /responses/resp_1{query}"]
+        assert asked(server).count("POST /responses") == 1
+    assert len(answers) == 1
+
+
+def test_an_interrupt_cancels_the_answer_and_resuming_asks_anew(
+    tmp_path: Any, provider: Provider
+) -> None:
+    with (
+        SQLiteStore(str(tmp_path / "store.db")) as store,
+        ModelServer(provider) as server,
+        paused_conversation(server, store, stream=provider.stream) as conversation,
+    ):
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert provider.polled.wait(30)
+        conversation.interrupt()
+        until(lambda: provider.cancelled)
+        assert asked(server).count("POST /responses/resp_1/cancel") == 1
+        conversation.resume()
+        conversation.wait(30)
+        assert conversation.state.answer == "Here."
+        assert asked(server)[-1] == "POST /responses"
+        assert asked(server).count("POST /responses") == 2
 
 
 def test_a_request_that_is_refused_is_an_error() -> None:

@@ -814,8 +814,19 @@ def test_filters_and_moderation_are_kept() -> None:
         ({"estimated_cost": 0.125}, 0.125, {}),
         ({"cost_in_usd_ticks": 5_000_000_000, "num_sources_used": 2}, 0.5, {"num_sources_used": 2}),
         ({}, None, {}),
+        (
+            {"cost": 0.5, "is_byok": True, "cost_details": {"upstream_inference_cost": 2}},
+            2.5,
+            {"is_byok": True, "cost_details": {"upstream_inference_cost": 2}},
+        ),
+        ({"cost": 0.5, "is_byok": True}, None, {"is_byok": True}),
+        ({"cost": -1}, None, {}),
+        ({"cost": True, "estimated_cost": "1"}, None, {}),
     ],
-    ids=["OpenRouter", "free", "Perplexity", "DeepInfra", "xAI", "none"],
+    ids=[
+        *("OpenRouter", "free", "Perplexity", "DeepInfra", "xAI", "none"),
+        *("own key", "own key at an unknown price", "negative", "no number"),
+    ],
 )
 def test_the_providers_price_is_kept(
     counts: dict[str, Any], cost: float | None, others: dict[str, Any]

@@ -180,6 +180,9 @@ def test_an_older_model_is_not_sent_the_parts_that_it_refuses() -> None:
         (FileContent(PDF, "application/pdf"), inline("application/pdf", PDF)),
         (FileContent(PNG, "image/webp"), inline("image/webp", PNG)),
         (FileContent(b"a,b", "text/csv"), inline("text/csv", b"a,b")),
+        # refused under these types
+        (FileContent(b"[1]", "application/json"), inline("text/plain", b"[1]")),
+        (FileContent(b"1 + 1", "text/x-python"), inline("text/plain", b"1 + 1")),
         (FileContent(b"v", "video/mp4"), inline("video/mp4", b"v")),
         (AudioContent(b"a", "audio/mp3"), inline("audio/mp3", b"a")),
         (

@@ -394,12 +394,23 @@ def test_fields_of_the_whole_response_are_kept() -> None:
     )
     assert found.stop_reason == "length"
     assert found.service_tier == "flex"
+    assert found.provider_cost is None
     assert found.filters == (moderation, *azure)
     assert found.provider_details == {
         "conversation": {"id": "conv_1"},
         "incomplete_details": {"reason": "max_output_tokens"},
         "prompt_cache_retention": "24h",
     }
+
+
+@pytest.mark.parametrize(
+    ("counts", "cost"),
+    [({"cost": 0.25}, 0.25), ({"cost_in_usd_ticks": 5_000_000_000}, 0.5), ({"cost": "x"}, None)],
+    ids=["OpenRouter", "xAI", "no number"],
+)
+def test_the_providers_price_is_kept(counts: dict[str, Any], cost: float | None) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, **counts}
+    assert read(response(said("a"), usage=usage)).provider_cost == cost
 
 
 @pytest.mark.parametrize("value", [3, "x", [], [3], {"a": 1}, None, True])

@@ -13,25 +13,12 @@ import pytest
 from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult, Usage
 from holdfast.errors import BadRequest, LLMError, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
-from tests.model_server import ModelServer, Stream
-from tests.paths import SHARED
+from tests.llm.traffic import RECORDED, exchanges, features, files, served
+from tests.model_server import ModelServer
 
-RECORDINGS = SHARED / "provider_traffic" / "openai_chat"
-FILES = sorted(RECORDINGS.glob("*.json"))
-FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
-WHOLE = 10_000_000
-CUTS = [(path, WHOLE) for path in FILES] + [
-    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 11)
-]
+FILES = files("openai_chat")
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
-
-
-def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [
-        (one["request"]["body"], one["response"])
-        for one in json.loads(path.read_text())["interactions"]
-    ]
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
 def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -69,11 +56,6 @@ class Definition:
         self.name: str = tool["function"]["name"]
         self.description: str = tool["function"].get("description", "")
         self.input_schema: dict[str, Any] = tool["function"]["parameters"]
-
-
-def pieces(body: str, size: int) -> list[bytes]:
-    data = body.encode()
-    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
@@ -117,35 +99,28 @@ def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "size"), CUTS, ids=[f"{path.stem}-{size}" for path, size in CUTS])
-def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = exchanges(path)
-
-    def answer(response: dict[str, Any]) -> Any:
-        body = response["body"]
-        if isinstance(body, str):
-            return Stream(pieces(body, size))
-        return (response["status"], response["headers"], body)
-
-    with ModelServer([answer(response) for _, response in recorded]) as server:
+    with ModelServer([served(response) for _, response in recorded]) as server:
         plain = LLM(recorded[0][0]["model"], base_url=server.url, max_retries=0)
         streaming = plain.replace(stream=True)
         for request, response in recorded:
-            llm = streaming if isinstance(response["body"], str) else plain
+            llm = streaming if response.is_stream else plain
             items, tools = spoken(request)
             seen: list[Delta] = []
-            if response["status"] != 200:
+            if response.status != 200:
                 with pytest.raises(
-                    ModelNotFound if response["status"] == 404 else BadRequest
+                    ModelNotFound if response.status == 404 else BadRequest
                 ) as caught:
                     llm.completion(Transcript(items), [Definition(tool) for tool in tools])
-                assert caught.value.code == response["body"]["error"]["code"]
-                assert response["body"]["error"]["message"][:200] in str(caught.value)
+                assert caught.value.code == response.body["error"]["code"]
+                assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
             answer_ = llm.completion(
                 Transcript(items), [Definition(tool) for tool in tools], on_delta=seen.append
             )
-            text, calls, usage = expected(response["body"])
+            text, calls, usage = expected(response.body)
             assert (answer_.text, answer_.usage) == (text, usage)
             assert [
                 (call.provider_id, call.name, call.raw_arguments) for call in answer_.calls
@@ -162,7 +137,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if "multi_turn_tools" in FEATURES[path]],
+    [path for path in FILES if "multi_turn_tools" in features(path)],
     ids=lambda path: path.stem,
 )
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
@@ -172,20 +147,13 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(recorded):
         before, after = request["messages"], following["messages"]
-        if (
-            response["status"] != 200
-            or after[: len(before)] != before
-            or len(after) < len(before) + 2
-        ):
+        if response.status != 200 or after[: len(before)] != before or len(after) < len(before) + 2:
             continue  # the recording went on with something else
         followed += 1
         items, tools = spoken(request)
-        body = response["body"]
-        with ModelServer(
-            [Stream(pieces(body, 7)) if isinstance(body, str) else body, {"choices": []}]
-        ) as server:
+        with ModelServer([served(response), {"choices": []}]) as server:
             llm = LLM(
-                request["model"], base_url=server.url, max_retries=0, stream=isinstance(body, str)
+                request["model"], base_url=server.url, max_retries=0, stream=response.is_stream
             )
             transcript = Transcript(items)
             answer = llm.completion(transcript, [Definition(tool) for tool in tools])

@@ -26,16 +26,12 @@ from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.completion import NO_NATIVE
 from holdfast.llm.wires import anthropic_messages
-from tests.model_server import ModelServer, Stream
-from tests.paths import SHARED
+from holdfast.testing.wires import RecordedResponse
+from tests.llm.traffic import RECORDED, exchanges, files, served
+from tests.model_server import ModelServer
 
-RECORDINGS = SHARED / "provider_traffic" / "anthropic_messages"
-FILES = sorted(RECORDINGS.glob("*.json"))
-FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
-WHOLE = 10_000_000
-CUTS = [(path, WHOLE) for path in FILES] + [
-    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 7)
-]
+RECORDINGS = RECORDED / "anthropic_messages"
+FILES = files("anthropic_messages")
 # Recordings of one exchange, or of exchanges that do not go on with the answer before; all others
 # are followed turn by turn.
 SINGLE = {
@@ -49,13 +45,6 @@ SINGLE = {
 }
 
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
-
-
-def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [
-        (one["request"]["body"], one["response"])
-        for one in json.loads(path.read_text())["interactions"]
-    ]
 
 
 def model_of(request: dict[str, Any], url: str) -> LLM:
@@ -136,11 +125,6 @@ def block(one: dict[str, Any]) -> Content:
     return TextContent(one["tool_name"])
 
 
-def pieces(body: str, size: int) -> list[bytes]:
-    data = body.encode()
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
 def content_of(body: Any) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
     """Content, stop reason and usage of a recorded answer, read in the plainest way."""
     if isinstance(body, dict):
@@ -212,32 +196,25 @@ def test_no_recording_is_left_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "size"), CUTS, ids=[f"{path.stem}-{size}" for path, size in CUTS])
-def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path, size: int) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path) -> None:
     recorded = exchanges(path)
-
-    def answer(response: dict[str, Any]) -> Any:
-        body = response["body"]
-        if isinstance(body, str):
-            return Stream(pieces(body, size))
-        return (response["status"], response["headers"], body)
-
-    with ModelServer([answer(response) for _, response in recorded]) as server:
+    with ModelServer([served(response) for _, response in recorded]) as server:
         for request, response in recorded:
             llm = model_of(request, server.url)
             seen: list[Delta] = []
-            if response["status"] != 200:
+            if response.status != 200:
                 with pytest.raises(
-                    ModelNotFound if response["status"] == 404 else BadRequest
+                    ModelNotFound if response.status == 404 else BadRequest
                 ) as caught:
                     llm.completion(Transcript(spoken(request)), system=system_of(request))
-                assert caught.value.code == response["body"]["error"]["type"]
-                assert response["body"]["error"]["message"] in str(caught.value)
+                assert caught.value.code == response.body["error"]["type"]
+                assert response.body["error"]["message"] in str(caught.value)
                 continue
             found = llm.completion(
                 Transcript(spoken(request)), system=system_of(request), on_delta=seen.append
             )
-            content, stop, usage = content_of(response["body"])
+            content, stop, usage = content_of(response.body)
             calls = [one for one in content if one["type"] == "tool_use"]
             assert found.text == text_of(content)
             assert found.reasoning == "\n\n".join(
@@ -297,7 +274,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(exchanges(path)):
         before, after = unmarked(request["messages"]), unmarked(following["messages"])
-        content = content_of(response["body"])[0]
+        content = content_of(response.body)[0]
         if (
             after[: len(before)] != before
             or len(after) < len(before) + 2
@@ -306,10 +283,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
             continue  # the recording went on with something else
         followed += 1
         theirs = after[len(before)]["content"]
-        body = response["body"]
-        with ModelServer(
-            [Stream(pieces(body, 7)) if isinstance(body, str) else body, {}]
-        ) as server:
+        with ModelServer([served(response), {}]) as server:
             llm = model_of(request, server.url)
             transcript = Transcript(spoken(request))
             answer = llm.completion(transcript, system=system_of(request))
@@ -353,7 +327,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
     assert followed
 
 
-def recording(name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def recording(name: str) -> list[tuple[dict[str, Any], RecordedResponse]]:
     return exchanges(RECORDINGS / f"{name}.json")
 
 

@@ -3,20 +3,21 @@ no answer breaks a later request."""
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.content import ToolResult
-from holdfast.errors import BadResponse, LLMError
+from holdfast.errors import BadResponse
 from holdfast.llm.completion import Completion
-from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import WIRES, wire
+from holdfast.testing import wires
+from holdfast.testing.wires import mutations
+from holdfast.testing.wires.answer_checks import check_form
+from holdfast.testing.wires.framing import Framing, StreamEvent
+from holdfast.testing.wires.reading import Reader
 from tests.samples import examples
 
 USAGE = {
@@ -226,6 +227,20 @@ STREAMED: dict[str, Any] = {
 }
 NAMES = [name + more for name in WIRES for more in ("", "+text")]
 
+
+def as_stream(events: list[Any]) -> str:
+    return "".join(f"data: {mutations.dump(event)}\n\n" for event in events)
+
+
+EXCHANGES = {
+    name: wires.RecordedExchange(
+        name=name,
+        response=wires.RecordedResponse(PLAIN[name]),
+        streamed=wires.RecordedResponse(as_stream(STREAMED[name])),
+    )
+    for name in WIRES
+}
+
 scalars = (
     st.none()
     | st.booleans()
@@ -245,136 +260,66 @@ anything = st.recursive(
 )
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    for key, item in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):  # pyright: ignore
-        yield from paths(item, (*path, key))
-
-
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    found = place = copy.deepcopy(value)
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = new
-    return found
-
-
-def check(name: str, data: bytes, streamed: bool) -> None:
-    """Reads it, and has it said in the next request."""
-    there = wire(name)
-    try:
-        if streamed:
-            parser = there.stream()
-            parser.feed(data, lambda delta: None)
-            answer = parser.finish()
-        else:
-            answer = there.parse(data)
-    except LLMError:
-        return
-    assert all(
-        isinstance(part, str)
-        for part in (
-            answer.text,
-            answer.reasoning,
-            answer.stop_reason,
-            answer.model,
-            answer.response_id,
-        )
-    )
-    usage = answer.usage
-    assert all(
-        0 <= count < 2**65
-        for count in (
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cached_input_tokens,
-            usage.reasoning_tokens,
-        )
-    )
-    assert Completion.from_json(answer.to_json()).text == answer.text
-    there.assistant(answer.text, answer.calls, answer.native, {})
-    transcript = Transcript.from_messages("x")
-    transcript.append(answer)
-    for call in answer.calls:
-        transcript.append((call, ToolResult("out")))
-    json.loads(
-        there.body(
-            there.head("m", "", (), {}, {}), transcript.fragments(there, {}, "m", "h"), False
-        )
-    )
-
-
-def as_stream(events: Any) -> bytes:
-    return b"".join(
-        b"data: " + json.dumps(event).encode() + b"\n\n"
-        for event in (events if isinstance(events, list) else [events])
-    )  # pyright: ignore
+def check(reader: Reader, text: str, is_stream: bool) -> None:
+    """Read an answer, and send it back."""
+    data = text.encode("utf-8", "surrogatepass")
+    outcome = reader.stream([data], text) if is_stream else reader.plain(data, text)
+    if isinstance(outcome, Completion):
+        check_form(reader, outcome)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(deadline=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(300))
 def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> None:
-    for events, streamed in ((PLAIN, False), (STREAMED, True)):
-        whole = events[name.removesuffix("+text")]
-        found = whole
+    own = name.removesuffix("+text")
+    exchange = data.draw(st.just(EXCHANGES[own]) | st.sampled_from(wires.shipped(own)))
+    for response in exchange.responses:
+        framing = Framing.of(response.body) if response.is_stream else None
+        value = response.body if framing is None else [event.value for event in framing.events]
         for _ in range(data.draw(st.integers(1, 2))):
-            found = changed(
-                found, data.draw(st.sampled_from(list(paths(found)))), data.draw(anything)
-            )
-        check(name, as_stream(found) if streamed else json.dumps(found).encode(), streamed)
+            path = data.draw(st.sampled_from(list(mutations.paths(value))))
+            value = mutations.changed(value, path, data.draw(anything))
+        if framing is None:
+            text = mutations.dump(value)
+        else:
+            values = value if isinstance(value, list) else [value]
+            fields = chain((event.fields for event in framing.events), repeat(()))
+            events = [
+                StreamEvent(mutations.dump(one), given)
+                for one, given in zip(values, fields, strict=False)
+            ]
+            text = framing.render(events).decode("utf-8", "surrogatepass")
+        check(Reader(wire(name)), text, response.is_stream)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_whole_is_an_answer(name: str) -> None:
-    for data, streamed in (
-        (json.dumps(PLAIN[name.removesuffix("+text")]).encode(), False),
-        (as_stream(STREAMED[name.removesuffix("+text")]), True),
-    ):
-        check(name, data, streamed)
-        parser = wire(name).stream()
-        if streamed:
-            parser.feed(data)
-        answer = parser.finish() if streamed else wire(name).parse(data)
+    for response in EXCHANGES[name.removesuffix("+text")].responses:
+        reader = Reader(wire(name))
+        answer = reader.read(response)
+        assert isinstance(answer, Completion)
+        check_form(reader, answer)
         assert answer.calls[0].name == "f"
-
-
-WRONG: list[Any] = [
-    None,
-    5,
-    -1,
-    1e300,
-    True,
-    "x",
-    "\ud800",
-    "",
-    [],
-    [1],
-    [[]],
-    {},
-    {"a": 1},
-    [None],
-]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIRES)
 def test_every_place_may_hold_anything(name: str) -> None:
-    for path in paths(PLAIN[name]):
-        for value in WRONG:
-            check(name, json.dumps(changed(PLAIN[name], path, value)).encode(), False)
-    for path in paths(STREAMED[name]):
-        for value in WRONG:
-            check(name, as_stream(changed(STREAMED[name], path, value)), True)
+    """Every place, not only the first and the last of a shape, as in `check_mutations`."""
+    reader, framing = Reader(wire(name)), Framing.of(EXCHANGES[name].responses[1].body)
+    for path in mutations.paths(PLAIN[name]):
+        for number in range(mutations.number_of_wrong(path)):
+            check(reader, mutations.wrong_text(PLAIN[name], path, number)[0], False)
+    for position, event in enumerate(framing.events):
+        for path in mutations.paths(event.value):
+            for number in range(mutations.number_of_wrong(path)):
+                text, _ = mutations.wrong_text(event.value, path, number)
+                changed = framing.render(framing.replaced(position, StreamEvent(text)))
+                check(reader, changed.decode("utf-8", "surrogatepass"), True)
+    for value in mutations.WRONG:
+        check(reader, as_stream(value if isinstance(value, list) else [value]), True)
 
 
 @pytest.mark.slow

@@ -25,29 +25,22 @@ from holdfast.content import (
 )
 from holdfast.errors import BadRequest, LLMError, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
-from tests.model_server import ModelServer, Stream
-from tests.paths import SHARED
+from holdfast.testing import wires
+from tests.llm.traffic import RECORDED, features, files, served
+from tests.model_server import ModelServer
 
-RECORDINGS = SHARED / "provider_traffic" / "gemini"
-FILES = sorted(RECORDINGS.glob("*.json"))
-FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
-WHOLE = 10_000_000
-CUTS = [(path, WHOLE) for path in FILES] + [
-    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 7)
-]
-IDS = [f"{path.stem}-{size}" for path, size in CUTS]
+FILES = files("gemini")
 OURS = {"contents", "systemInstruction"}
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
 # --- recordings, read in the plainest way ---
 
 
-def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [
-        (one["request"], one["response"]) for one in json.loads(path.read_text())["interactions"]
-    ]
+def exchanges(path: Path) -> list[tuple[dict[str, Any], wires.RecordedResponse]]:
+    """The requests of a recording, with their paths, and their responses."""
+    return [(one.request, one.response) for one in wires.load(path)]
 
 
 def camel(value: Any) -> Any:
@@ -221,37 +214,29 @@ def client(server: ModelServer, request: dict[str, Any], rest: dict[str, Any]) -
     )
 
 
-def answer(response: dict[str, Any], size: int) -> Any:
-    body = response["body"]
-    if isinstance(body, str):
-        data = body.encode()
-        return Stream([data[at : at + size] for at in range(0, len(data), size)])
-    return (response["status"], response["headers"], body)
-
-
 # --- the proofs ---
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "size"), CUTS, ids=IDS)
-def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = exchanges(path)
-    with ModelServer([answer(response, size) for _, response in recorded]) as server:
+    with ModelServer([served(response) for _, response in recorded]) as server:
         for number, (request, response) in enumerate(recorded):
             tools, rest, system = asked(request["body"])
             llm = client(server, request, rest)
             transcript = Transcript(spoken(request["body"]))
             seen: list[Delta] = []
-            if response["status"] != 200:
+            if response.status != 200:
                 with pytest.raises(
-                    ModelNotFound if response["status"] == 404 else BadRequest
+                    ModelNotFound if response.status == 404 else BadRequest
                 ) as caught:
                     llm.completion(transcript, tools, system=system)
-                assert caught.value.code == response["body"]["error"]["status"]
-                assert response["body"]["error"]["message"][:200] in str(caught.value)
+                assert caught.value.code == response.body["error"]["status"]
+                assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
             found = llm.completion(transcript, tools, system=system, on_delta=seen.append)
-            body = response["body"]
+            body = response.body
             parts = recorded_parts(body)
             last = chunks(body)[-1]
             text = "".join(part.get("text", "") for part in parts)
@@ -346,15 +331,15 @@ def echoed(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "size"), CUTS, ids=IDS)
-def test_every_recorded_answer_goes_back_as_it_came(path: Path, size: int) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_recorded_answer_goes_back_as_it_came(path: Path) -> None:
     """Every part with its signature, in its place: thoughts, calls, server tools and their results,
     the empty text at the end."""
     for request, response in exchanges(path):
-        if response["status"] != 200:
+        if response.status != 200:
             continue
         tools, rest, _ = asked(request["body"])
-        with ModelServer([answer(response, size), {"candidates": []}]) as server:
+        with ModelServer([served(response), {"candidates": []}]) as server:
             llm = client(server, request, rest)
             transcript = Transcript(spoken(request["body"]))
             before = len(transcript)
@@ -366,7 +351,7 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path, size: int) -> No
             with pytest.raises(LLMError):
                 llm.completion(transcript, tools)
             contents = server.requests[1].json["contents"]
-        parts = recorded_parts(response["body"])
+        parts = recorded_parts(response.body)
         mine = contents[before]
         assert mine["role"] == "model"
         assert echoed(mine["parts"]) == [signed(part) for part in parts]
@@ -383,7 +368,7 @@ def test_every_recorded_answer_goes_back_as_it_came(path: Path, size: int) -> No
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if "multi_turn_tools" in FEATURES[path]],
+    [path for path in FILES if "multi_turn_tools" in features(path)],
     ids=lambda path: path.stem,
 )
 def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> None:
@@ -392,12 +377,11 @@ def test_every_recorded_conversation_goes_on_in_one_transcript(path: Path) -> No
     recorded = exchanges(path)
     transcript = Transcript(spoken(recorded[0][0]["body"]))
     followed = 0
-    with ModelServer([answer(response, 7) for _, response in recorded]) as server:
-        for (request, response), (following, _) in itertools.pairwise(
-            [*recorded, ({"body": {"contents": []}}, {})]
-        ):
+    with ModelServer([served(response) for _, response in recorded]) as server:
+        end = ({"body": {"contents": []}}, wires.RecordedResponse(None))
+        for (request, response), (following, _) in itertools.pairwise([*recorded, end]):
             tools, rest, system = asked(request["body"])
-            if response["status"] != 200:
+            if response.status != 200:
                 break
             found = client(server, request, rest).completion(transcript, tools, system=system)
             same_request(server.requests[-1].json, request["body"])

@@ -16,28 +16,20 @@ from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolR
 from holdfast.errors import BadRequest, ModelNotFound
 from holdfast.llm import LLM, Completion, Delta, Transcript
 from holdfast.llm.wires.openai_responses import ResponseStream
-from tests.model_server import ModelServer, Stream
-from tests.paths import SHARED
+from tests.llm.traffic import RECORDED, exchanges, files, served
+from tests.model_server import ModelServer
 
 WIRE = "openai_responses"
-RECORDINGS = SHARED / "provider_traffic" / WIRE
-FILES = sorted(RECORDINGS.glob("*.json"))
-EXCHANGES = {
-    path: [
-        (one["request"]["body"], one["response"])
-        for one in json.loads(path.read_text())["interactions"]
-    ]
-    for path in FILES
-}
+FILES = files(WIRE)
+EXCHANGES = {path: exchanges(path) for path in FILES}
 STREAMS = [
     (path, number)
     for path in FILES
     for number, (_, response) in enumerate(EXCHANGES[path])
-    if isinstance(response["body"], str)
+    if response.is_stream
 ]
-WHOLE = 10_000_000
 
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDED}")
 
 
 def listed(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,20 +119,6 @@ def model_of(request: dict[str, Any], url: str, **more: Any) -> LLM:
     )
 
 
-def cut(body: str, size: int) -> list[bytes]:
-    data = body.encode()
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def served(response: dict[str, Any], size: int = WHOLE) -> Any:
-    body = response["body"]
-    return (
-        Stream(cut(body, size))
-        if isinstance(body, str)
-        else (response["status"], response["headers"], body)
-    )
-
-
 def told(body: str) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
 
@@ -193,24 +171,21 @@ def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, WHOLE])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
+def test_every_recorded_answer_is_read_as_it_was(path: Path) -> None:
     recorded = EXCHANGES[path]
-    if size != WHOLE and not any(isinstance(response["body"], str) for _, response in recorded):
-        size = WHOLE  # nothing to cut: the same again
-    with ModelServer([served(response, size) for _, response in recorded]) as server:
+    with ModelServer([served(response) for _, response in recorded]) as server:
         for request, response in recorded:
             seen: list[Delta] = []
             with_model = model_of(request, server.url)
-            if response["status"] != 200:
+            if response.status != 200:
                 with pytest.raises((BadRequest, ModelNotFound)) as caught:
                     with_model.completion(Transcript(spoken(request)))
-                assert caught.value.code == response["body"]["error"]["code"]
-                assert response["body"]["error"]["message"][:200] in str(caught.value)
+                assert caught.value.code == response.body["error"]["code"]
+                assert response.body["error"]["message"][:200] in str(caught.value)
                 continue
             found = with_model.completion(Transcript(spoken(request)), on_delta=seen.append)
-            text, reasoning, calls, usage, items = expected(response["body"])
+            text, reasoning, calls, usage, items = expected(response.body)
             assert (found.text, found.reasoning, found.usage) == (text, reasoning, usage)
             assert [
                 (call.provider_id, call.name, call.raw_arguments) for call in found.calls
@@ -223,7 +198,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
                 assert json.loads(bytes(found.native)) == items
             else:
                 assert {item["type"] for item in items} <= {"message", "function_call"}
-            if isinstance(response["body"], str):
+            if isinstance(response.body, str):
                 assert "".join(delta.text for delta in seen if delta.kind == "text") == text
                 assert (
                     "".join(delta.text for delta in seen if delta.kind == "reasoning") == reasoning
@@ -251,7 +226,7 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
 )
 def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int) -> None:
     """But for encrypted reasoning, which OpenAI encrypts anew in it."""
-    body = EXCHANGES[path][number][1]["body"]
+    body = EXCHANGES[path][number][1].body
     parser = ResponseStream()
     parser.feed(body.encode())
     streamed = parser.finish()
@@ -316,7 +291,7 @@ PAIRS = [
     for number, ((request, response), (following, _)) in enumerate(
         itertools.pairwise(EXCHANGES[path])
     )
-    if response["status"] == 200 and follows(listed(request), listed(following))
+    if response.status == 200 and follows(listed(request), listed(following))
 ]
 
 
@@ -329,7 +304,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
     that the recorded one has."""
     (request, response), (following, answered) = EXCHANGES[path][number : number + 2]
     before, after = listed(request), listed(following)
-    with ModelServer([served(response, 7), served(answered)]) as server:
+    with ModelServer([served(response), served(answered)]) as server:
         llm = model_of(request, server.url)
         transcript = Transcript(spoken(request))
         answer = llm.completion(transcript)
@@ -347,7 +322,7 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         try:
             again.completion(transcript)
         except BadRequest:
-            assert answered["status"] == 400
+            assert answered.status == 400
         again.close()
         llm.close()
         first, second = (sent.json["input"] for sent in server.requests)

@@ -33,7 +33,10 @@ from holdfast import (
     tool,
 )
 from holdfast.agent.condensers import WindowCondenser
+from holdfast.answer import AnswerDetails, Citation, ServerToolCall
+from holdfast.content import AudioContent, FileContent, ImageContent, TextContent, Usage
 from holdfast.errors import ConfigurationError, RateLimited
+from holdfast.llm.completion import Completion
 from holdfast.observe import JsonLog, Telemetry, names
 from holdfast.server.local import LocalServer
 from holdfast.tools.tool import RetryPolicy
@@ -158,7 +161,131 @@ def test_names_are_those_of_the_conventions() -> None:
         for name, value in vars(names).items()
         if name.isupper() and isinstance(value, str) and value.startswith("gen_ai.")
     }
-    assert ours - known == {names.TOKEN_USAGE, names.DURATION}  # metrics
+    assert ours - known == {
+        *(names.TOKEN_USAGE, names.DURATION),  # metrics
+        # of the repository that continues the conventions
+        *(names.INPUT_AUDIO_TOKENS, names.INPUT_IMAGE_TOKENS),
+        *(names.OUTPUT_AUDIO_TOKENS, names.OUTPUT_IMAGE_TOKENS),
+    }
+    assert {field for field, _, _ in names.USAGE_ATTRIBUTES} == set(Usage.__struct_fields__)
+
+
+DETAILED = Completion(
+    "It is **red**.",
+    usage=Usage(100, 50, 10, 20, 30, 5, 6, 7, 8, 9),
+    stop_reason="stop",
+    cost=0.25,
+    host="api.openai.com",
+    details=AnswerDetails(
+        citations=(Citation("https://example.org/a", "A", "red " * 5000, start=0, end=5),),
+        server_calls=(
+            ServerToolCall("web_search", "ws_1", {"query": "red"}, {"results": ["a"]}),
+            ServerToolCall("code", output="x" * 20_000, is_error=True),
+            ServerToolCall("pending"),
+        ),
+        media=(ImageContent(b"png"), FileContent(file_id="f1", mime_type="text/csv")),
+        service_tier="flex",
+        provider_cost=0.25,
+        list_cost=0.5,
+    ),
+)
+
+
+def test_every_count_of_usage_is_an_attribute() -> None:
+    seen = Seen()
+    run(agent(DETAILED), seen.telemetry())
+    for name in ("chat", "invoke_agent"):
+        attributes = seen.one(name).attributes
+        counts = {key: value for key, value in attributes.items() if ".usage." in key}
+        assert counts == {
+            "gen_ai.usage.input_tokens": 100,
+            "gen_ai.usage.output_tokens": 50,
+            "gen_ai.usage.cache_read.input_tokens": 10,
+            "gen_ai.usage.cache_creation.input_tokens": 20,
+            "gen_ai.usage.reasoning.output_tokens": 30,
+            "holdfast.usage.cache_creation_1h.input_tokens": 5,
+            "gen_ai.usage.audio.input_tokens": 6,
+            "gen_ai.usage.audio.output_tokens": 7,
+            "gen_ai.usage.image.input_tokens": 8,
+            "gen_ai.usage.image.output_tokens": 9,
+        }
+
+
+def test_a_model_calls_span_has_prices_sources_and_the_providers_own_calls() -> None:
+    seen = Seen()
+    run(agent(DETAILED), seen.telemetry())
+    attributes = seen.one("chat").attributes
+    assert attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert attributes["holdfast.server_tools"] == ("web_search", "code", "pending")
+    assert attributes["holdfast.citations"] == 1
+    assert attributes["openai.response.service_tier"] == "flex"
+    assert [attributes[f"holdfast.{name}cost"] for name in ("", "provider_", "list_")] == [
+        *(0.25, 0.25, 0.5)
+    ]
+    assert names.OUTPUT_MESSAGES not in attributes
+
+
+def test_a_refusal_is_the_finish_reason() -> None:
+    seen = Seen()
+    refused = Completion(stop_reason="refusal", details=AnswerDetails(refusal="I will not."))
+    run(agent(refused), seen.telemetry(content=True))
+    attributes = seen.one("chat").attributes
+    assert attributes["gen_ai.response.finish_reasons"] == ("refusal",)
+    (message,) = json.loads(attributes[names.OUTPUT_MESSAGES])
+    assert message == {
+        "role": "assistant",
+        "parts": [{"type": "refusal", "content": "I will not."}],
+        "finish_reason": "refusal",
+    }
+
+
+def test_content_has_the_parts_of_the_conventions() -> None:
+    seen = Seen()
+    said = [
+        FileContent(b"%PDF", "application/pdf", name="a.pdf"),
+        FileContent(url="https://example.org/b.png"),
+        AudioContent(b"wav"),
+        TextContent("What is it?"),
+    ]
+    with Conversation(agent(DETAILED), observer=seen.telemetry(content=True)) as conversation:
+        conversation.send_message(said)
+        conversation.run()
+    attributes = seen.one("chat").attributes
+    assert json.loads(attributes[names.INPUT_MESSAGES])[0]["parts"] == [
+        {"type": "blob", "modality": "document", "name": "a.pdf", "mime_type": "application/pdf"},
+        {
+            "type": "uri",
+            "modality": "image",
+            "uri": "https://example.org/b.png",
+            "mime_type": "image/png",
+        },
+        {"type": "blob", "modality": "audio", "mime_type": "audio/wav"},
+        {"type": "text", "content": "What is it?"},
+    ]
+    (message,) = json.loads(attributes[names.OUTPUT_MESSAGES])
+    parts = message["parts"]
+    assert parts[:2] == [
+        {
+            "type": "server_tool_call",
+            "id": "ws_1",
+            "name": "web_search",
+            "server_tool_call": {"type": "web_search", "arguments": {"query": "red"}},
+        },
+        {
+            "type": "server_tool_call_response",
+            "id": "ws_1",
+            "server_tool_call_response": {"type": "web_search", "response": {"results": ["a"]}},
+        },
+    ]
+    assert [part["type"] for part in parts[2:]] == [
+        *("server_tool_call", "server_tool_call_response", "server_tool_call"),
+        *("text", "blob", "file", "citation"),
+    ]
+    failed = parts[3]["server_tool_call_response"]
+    assert failed["is_error"] is True
+    assert failed["response"].endswith("(20,002 characters)")
+    assert parts[-1]["url"] == "https://example.org/a"
+    assert parts[-1]["quote"].endswith("(20,000 characters)")
 
 
 def test_content_is_told_only_where_it_was_asked_for() -> None:
@@ -630,6 +757,29 @@ def test_metrics_count_tokens_time_and_errors() -> None:
         "output",
     }
     assert list(found[names.DURATION][0].explicit_bounds)[:2] == [0.01, 0.02]
+    assert names.TOKEN_PARTS not in found  # a scripted model has totals alone
+    run(agent(DETAILED), Telemetry(TracerProvider(), provider))
+    data = reader.get_metrics_data()
+    found = {
+        metric.name: metric.data.data_points
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    assert {
+        point.attributes["holdfast.token.kind"]: point.value for point in found[names.TOKEN_PARTS]
+    } == {
+        "cache_read": 10,
+        "cache_creation": 20,
+        "cache_creation_1h": 5,
+        "reasoning": 30,
+        "audio_input": 6,
+        "audio_output": 7,
+        "image_input": 8,
+        "image_output": 9,
+    }
+    assert {
+        point.attributes["gen_ai.tool.name"]: point.value for point in found[names.SERVER_CALLS]
+    } == {"web_search": 1, "code": 1, "pending": 1}
+    assert [point.value for point in found[names.CLIENT_COST]] == [0.25]
     provider.shutdown()
 
 

@@ -24,8 +24,11 @@ from holdfast import (
     ToolCall,
 )
 from holdfast import events as ev
+from holdfast.answer import AnswerDetails
+from holdfast.content import Usage
 from holdfast.conversation.replay import requests
 from holdfast.errors import ConfigurationError
+from holdfast.llm.completion import Completion
 from holdfast.openhands import (
     read_conversation,
     to_action,
@@ -648,6 +651,32 @@ def test_a_conversation_of_ours_is_written_and_read_back(tmp_path: Path) -> None
     assert shown(found.state) == shown(state)
     with pytest.raises(ConfigurationError, match="exists"):
         write_conversation(state, tmp_path / "out" / "ours")
+
+
+def test_counts_and_the_providers_price_are_written_where_openhands_has_a_field(
+    tmp_path: Path,
+) -> None:
+    answer = Completion(
+        "Done.",
+        usage=Usage(100, 50, 10, 20, 30, 5, 6, 7, 8, 9),
+        cost=0.25,
+        details=AnswerDetails(provider_cost=0.25, list_cost=0.5),
+    )
+    with Conversation(Agent(ScriptedLLM([answer])), id="ours") as conversation:
+        conversation.send_message("Go.")
+        write_conversation(conversation.run(), tmp_path / "ours")
+    base = json.loads((tmp_path / "ours" / "base_state.json").read_text())
+    metrics = base["stats"]["usage_to_metrics"]["agent"]
+    assert (metrics["accumulated_cost"], metrics["costs"][0]["cost"]) == (0.25, 0.25)
+    for usage in (metrics["accumulated_token_usage"], metrics["token_usages"][0]):
+        counts = {name: count for name, count in usage.items() if name.endswith("_tokens")}
+        assert counts == {
+            "prompt_tokens": 100,
+            "completion_tokens": 50,
+            "cache_read_tokens": 10,
+            "cache_write_tokens": 20,
+            "reasoning_tokens": 30,
+        }
 
 
 # --- the command ---

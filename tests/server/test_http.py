@@ -130,6 +130,23 @@ def test_a_message_is_answered_and_the_events_tell_of_it(server: Serving) -> Non
 
 
 @pytest.mark.slow
+def test_a_message_may_have_files_by_bytes_address_and_id(server: Serving) -> None:
+    path = server.make("files", ["Read."])
+    content = [
+        {"type": "file", "data": "JVBERg==", "mimeType": "application/pdf", "name": "a.pdf"},
+        {"type": "file", "url": "https://example.org/b.png"},
+        {"type": "file", "fileId": "file-1", "provider": "openai"},
+        {"type": "text", "text": "Read them."},
+    ]
+    assert server.ask("POST", f"{path}/messages", {"content": content}).status == 202
+    (event,) = server.ask("GET", f"{path}/events").json["events"]
+    assert event["content"] == [content[0], content[1] | {"mimeType": "image/png"}, *content[2:]]
+    assert server.ask("GET", path).json["title"] == "Read them."
+    wrong = [{"type": "file", "data": "JVBERg=="}]
+    refused = server.ask("POST", f"{path}/messages", {"content": wrong})
+    assert "data needs a mime_type" in refused.json["error"]["message"]
+
+
 def test_events_come_in_parts_that_say_how_many_there_are(server: Serving) -> None:
     path = server.make("parts")
     server.ask("POST", f"{path}/run")
@@ -411,6 +428,10 @@ BODIES = [
     (b'{"text":3}', 422),
     (b'{"text":"x","content":[{"type":"text","text":"x"}]}', 422),
     (b'{"content":[{"type":"video","url":"x"}]}', 422),
+    (b'{"content":[{"type":"file","data":"?","mimeType":"application/pdf"}]}', 422),
+    (b'{"content":[{"type":"file","data":"","mimeType":"application/pdf"}]}', 422),
+    (b'{"content":[{"type":"file","url":"/home/me/a.pdf"}]}', 422),
+    (b'{"content":[{"type":"file","url":"https://a/b","fileId":"f"}]}', 422),
     (b'{"text":"x","deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
     (b'{"content":' + b"[" * 100_000, 400),
     (b'{"text":"x","eventId":"a b"}', 422),

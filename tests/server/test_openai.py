@@ -110,6 +110,19 @@ def test_a_question_is_answered_plain_and_streamed_alike(tmp_path: Path) -> None
         assert all(one["usage"] is None for one in found[:-1])
 
 
+def test_tokens_of_sound_are_counted(tmp_path: Path) -> None:
+    counts = {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "prompt_tokens_details": {"audio_tokens": 6},
+        "completion_tokens_details": {"audio_tokens": 7},
+    }
+    with serving(tmp_path, lambda _: text("Hi.", usage=counts)) as (server, _):
+        usage = chat(server, HI).json["usage"]
+    assert usage["prompt_tokens_details"]["audio_tokens"] == 6
+    assert usage["completion_tokens_details"]["audio_tokens"] == 7
+
+
 @pytest.mark.slow
 def test_sources_are_annotations_plain_and_streamed(tmp_path: Path) -> None:
     cited = {"type": "url_citation", "url": "https://a.example/", "title": "A"}

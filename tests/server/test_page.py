@@ -134,6 +134,9 @@ def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
     assert sum(len(file.body) for file in found.values()) < 100 * 1024
     for path, file in found.items():
         text = file.body.decode()
+        # Indentation is removed, which may not change a text.
+        code = [re.sub(r"\"[^\"]*\"|/[^/ ]+/\w*", "", line) for line in text.splitlines()]
+        assert all(line.count("`") % 2 == 0 for line in code), path
         assert not re.findall(
             r"""(?:src|href|from|import|url\()\s*[=(]?\s*["']?https?:""",
             text.replace("http://www.w3.org/2000/svg", ""),
@@ -381,6 +384,112 @@ def test_what_is_said_and_done_comes_as_it_happens(browser: Browser, server: Ser
     page.click("[role=tab]", "About")
     page.wait("#panel", "scripted")
     assert page.faults() == []
+
+
+def given(page: Page, event: str, files: dict[str, tuple[str, bytes]], words: str = "") -> None:
+    """Paste or drop files by name, each with its type and its bytes, and perhaps a text."""
+    made = [
+        f"data.items.add(new File([new Uint8Array({list(data)})], {json.dumps(name)},"
+        f" {{type: {json.dumps(kind)}}}));"
+        for name, (kind, data) in files.items()
+    ]
+    if words:
+        made.append(f"data.setData('text/plain', {json.dumps(words)});")
+    field = "clipboardData" if event == "paste" else "dataTransfer"
+    kind = "ClipboardEvent" if event == "paste" else "DragEvent"
+    page.run(
+        f"(() => {{ const data = new DataTransfer(); {' '.join(made)}"
+        " document.querySelector('#composer-text').dispatchEvent(new"
+        f" {kind}({json.dumps(event)}, {{{field}: data, bubbles: true, cancelable: true}})); }})()"
+    )
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_files_are_chosen_pasted_dropped_and_sent_with_a_message(
+    browser: Browser, server: Serving, tmp_path: Path
+) -> None:
+    talk(server, "c", ["Seen.", "And again."])
+    page = shown(browser, server, "c")
+    page.wait("#facts", "idle")
+    (tmp_path / "notes").write_text("Grüezi")
+    (tmp_path / "blob").write_bytes(b"\xff\x00")
+    (tmp_path / "empty.pdf").touch()
+    node = page.ask("Runtime.evaluate", expression="document.querySelector('#files')")["result"]
+    page.ask(
+        "DOM.setFileInputFiles",
+        files=[str(tmp_path / name) for name in ("notes", "blob", "empty.pdf")],
+        objectId=node["objectId"],
+    )
+    page.wait("#attached li", "notes")
+    page.wait("#toasts", "blob: The type of this file is unknown.")
+    page.wait("#toasts", "empty.pdf: The file is empty.")
+    given(page, "paste", {"image.png": ("image/png", PICTURE)})
+    page.wait("#attached li", "image.png")
+    given(page, "drop", {"a.pdf": ("application/pdf", b"%PDF"), "b.pdf": ("application/pdf", b"b")})
+    page.wait("#attached li", "b.pdf")
+    given(page, "paste", {"copy.png": ("image/png", PICTURE)}, "copied from an office program")
+    page.click('[aria-label="Remove b.pdf"]')
+    page.until("document.querySelectorAll('#attached li').length === 3")
+    page.run("location.hash = '#/'")  # the files wait for the user to come back
+    page.run("location.hash = '#/c/c'")
+    page.wait("#attached li", "a.pdf")
+    page.wait("#facts", "idle")
+    page.fill("#composer-text", "Look at these")
+    page.press("Enter")
+    page.wait(".answer", "Seen.")
+    page.until("document.querySelector('#attached').hidden")
+    page.wait(".message.user", "file a.pdf (application/pdf, 4 bytes)")
+    page.until("!!document.querySelector('.message.user img')")
+    sent = [event for event in journal(server, "c") if event["type"] == "message"]
+    assert sent[0]["content"] == [
+        {"type": "file", "data": "R3LDvGV6aQ==", "mimeType": "text/plain", "name": "notes"},
+        {
+            "type": "file",
+            "data": base64.b64encode(PICTURE).decode(),
+            "mimeType": "image/png",
+            "name": "image.png",
+        },
+        {"type": "file", "data": "JVBERg==", "mimeType": "application/pdf", "name": "a.pdf"},
+        {"type": "text", "text": "Look at these"},
+    ]
+    given(page, "drop", {"c.txt": ("text/plain", b"c")})  # a message of a file alone
+    page.wait("#attached li", "c.txt")
+    page.click("#composer button", "Send")
+    page.wait(".answer", "And again.")
+    assert page.faults() == []
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_files_of_a_message_that_was_not_accepted_stay_attached(
+    browser: Browser, server: Serving
+) -> None:
+    talk(server, "c", ["Seen."])
+    page = shown(browser, server, "c")
+    page.wait("#facts", "idle")
+    given(page, "drop", {"a.txt": ("text/plain", b"a")})
+    page.wait("#attached li", "a.txt")
+    page.run(
+        "(() => { const real = fetch; window.fetch = (path, given) => given?.method === 'POST' &&"
+        " path.endsWith('/messages') ? (window.fetch = real, Promise.reject(new TypeError())) :"
+        " real(path, given); })()"
+    )
+    page.fill("#composer-text", "Look")
+    page.press("Enter")
+    page.wait("#toasts", "The server does not answer.")
+    assert page.text("#attached li").startswith("a.txt")
+    page.press("Enter")
+    page.wait(".answer", "Seen.")
+    page.until("document.querySelector('#attached').hidden")
+    assert [event["type"] for event in journal(server, "c")].count("message") == 1
+    size = "new File([new ArrayBuffer(20000001)], 'big.pdf', {type: 'application/pdf'})"
+    page.run(
+        f"(() => {{ const data = new DataTransfer(); data.items.add({size});"
+        " document.querySelector('#talk').dispatchEvent(new DragEvent('drop', {dataTransfer: data,"
+        " bubbles: true, cancelable: true})); })()"
+    )
+    page.wait("#toasts", "big.pdf: A message may have files of 20 MB together.")
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from holdfast import LLM, Agent, Conversation, RouterLLM, SQLiteStore
 from holdfast import events as ev
@@ -23,11 +21,8 @@ from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import WIRES, wire
 from holdfast.testing import wires
 from holdfast.testing.wires import mutations, reading
-from holdfast.testing.wires.answer_checks import check_form
-from holdfast.testing.wires.framing import Framing, StreamEvent
 from tests.model_server import ModelServer, Request
 from tests.paths import REPO, SHARED
-from tests.samples import examples
 
 sys.path.insert(0, str(REPO / "examples"))
 
@@ -80,51 +75,34 @@ def test_a_wire_passes_with_real_traffic(name: str) -> None:
     assert report.failures == (), str(report)
 
 
-# Changes of two places at once, by values that hypothesis makes.
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.sampled_from(["", "x", "text", "tool_use", "{", "\ud800", 1e300, 2**64])
-)
-anything = st.recursive(
-    scalars,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["type", "text", "id", "index", "name", "a"]), inner, max_size=3
-        )
-    ),
-    max_leaves=6,
-)
+def test_a_wire_may_be_given_by_its_name() -> None:
+    named = [case.name for case in wires.cases("openai_chat+text", limit=1)]
+    assert named == [case.name for case in wires.cases(wire("openai_chat+text"), limit=1)]
+    report = wires.check("openai_chat", wires.shipped("openai_chat")[:1], limit=5)
+    assert (report.failures, report.passed > 5) == ((), True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-@given(data=st.data())
-@settings(deadline=None, max_examples=examples(150))
-def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> None:
-    reader = reading.Reader(wire(name))
-    exchange = data.draw(st.sampled_from(wires.shipped(name.removesuffix("+text"))))
-    for response in exchange.responses:
-        framing = Framing.of(response.body) if response.is_stream else None
-        value = response.body if framing is None else [event.value for event in framing.events]
-        for _ in range(data.draw(st.integers(1, 2))):
-            path = data.draw(st.sampled_from(list(mutations.paths(value))))
-            value = mutations.changed(value, path, data.draw(anything))
-        if framing is None:
-            outcome = reader.plain(mutations.dump(value).encode(), "a changed answer")
-        else:
-            events = [
-                StreamEvent(mutations.dump(one), event.fields)
-                for one, event in zip(
-                    value if isinstance(value, list) else [value], framing.events, strict=False
-                )
-            ]
-            outcome = reader.stream([framing.render(events)], "a changed stream")
-        if isinstance(outcome, Completion):
-            check_form(reader, outcome)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nope", "wire takes one of openai_chat, .*, not 'nope'"),
+        ("", "wire takes one of"),
+        (None, "cases: wire takes one of openai_chat, .* None has no name, bound"),
+        (object(), "or a Wire object"),
+        (OllamaWire, r"takes an object, not the class OllamaWire: OllamaWire\(\)"),
+    ],
+)
+def test_what_is_no_wire_is_refused(given: Any, said: str) -> None:
+    for run in (wires.cases, wires.check):
+        with pytest.raises(ConfigurationError, match=said):
+            run(given)
+
+
+def test_what_is_no_recording_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"takes recordings, not a path: load\('a.json'\)"):
+        wires.cases("openai_chat", "a.json")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"takes what load\(path\) returns"):
+        wires.check("openai_chat", [{"response": {}}])  # type: ignore[list-item]
 
 
 # --- wires that do not pass ---

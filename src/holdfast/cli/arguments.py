@@ -21,6 +21,8 @@ examples:
   holdfast run "Why does test_dates fail? Fix it" --model gpt-5-mini
   git diff | holdfast run - --model gpt-5-mini
       read the task from standard input
+  holdfast run "What does it cost?" --attach offer.pdf
+      the model reads the file itself
   holdfast run "Add a --quiet flag" --workdir ~/src/tool --store ~/agent.db
   holdfast chat --store ~/agent.db --id 4f0c
       continue the conversation whose id begins with 4f0c
@@ -139,6 +141,11 @@ _WORK: Options = {
     "--agents DIR": """let the agent delegate work to the agents in this folder or repository,
         one Markdown file each""",
 }
+_ATTACH: Options = {
+    "--attach FILE ...": """send this file (a picture, a PDF, sound, text, ...) with the first
+        message; or an address such as https://example.org/a.pdf, which the model's provider
+        fetches. A type may stand before either: application/pdf=https://example.org/42""",
+}
 _RECORD: Options = {
     "--store FILE": """keep the conversation in this SQLite file, which is created if it does
         not exist""",
@@ -158,7 +165,7 @@ _SERVER: Options = {
 }
 _OPTIONS: Options = {
     "the model": _MODEL,
-    "the work": _WORK,
+    "the work": {**_ATTACH, **_WORK},
     "the record": _RECORD,
     "where it runs": _SERVER,
 }
@@ -230,7 +237,7 @@ _ONE_TASK = "give an agent one task and watch it work"
 _TALK = """\
 Talk with an agent, one line per message. While the agent works, a line that
 you type reaches it after its current step. Ctrl-D ends the chat.
-Commands: /help /pause /resume /condense /status /exit
+Commands: /help /attach /detach /pause /resume /condense /status /exit
 
 If standard input is not a terminal, each line is a message. It is answered
 before the next one is read, and the exit code tells how the last one ended."""
@@ -362,6 +369,7 @@ examples:
             "--arguments JSON": (
                 'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''
             ),
+            "--attach FILE ...": "send: a file, or an address that the model's provider fetches",
             "--key KEY": "drop the command if another one was posted under this key before",
             "--wait SECONDS": Option(
                 "wait at most this long until the command is carried out",

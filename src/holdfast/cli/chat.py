@@ -6,17 +6,19 @@ import os
 import select
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
+from holdfast.cli.attachments import attachments, described, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
 from holdfast.cli.console import Console
 from holdfast.cli.dialog import edit_lines
-from holdfast.cli.exit_codes import Exit
+from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
-from holdfast.cli.text import counted, status_text
+from holdfast.cli.text import counted, status_text, token_parts
+from holdfast.content import FileContent
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError
 
@@ -25,6 +27,9 @@ A line is a message to the agent. A line that you type while the agent works rea
 current step.
   /pause            pause after the current step; Ctrl-C pauses at once
   /resume           continue, also after an error; an empty line continues after a pause
+  /attach [FILE]    send a file, or the file at an address, with your next message; several
+                    may follow each other; without FILE, list them
+  /detach           attach nothing after all
   /condense [TEXT]  shorten the model's view; TEXT says what its summary must keep
   /status           show the state of the conversation
   /exit             leave; so does Ctrl-D
@@ -34,17 +39,19 @@ When a call waits for you, y n e a q decide. Any other line is a message, which 
 def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
     console = Console(env)
+    files = attachments(options.attach)
     with Signals() as signals:
         parts = build(options, env, console.is_terminal)
         with closing(Session(parts, console, signals, full=options.full)) as session:
-            talk = _Talk(session)
+            talk = _Talk(session, files)
             work = talk.interactive if session.interactive else talk.piped
             return session.main(lambda _: work())
 
 
 class _Talk:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, files: Sequence[FileContent]) -> None:
         self._session = session
+        self._files = tuple(files)  # attached to the next message
         self._left = False
 
     # --- a user at a terminal ---
@@ -55,6 +62,8 @@ class _Talk:
         edit_lines()
         call_prompt = session.call_prompt(self._take_other_line)
         session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
+        if self._files:
+            self._tell_files()
         reported_seq = 0  # the last event when the reason for stopping was last printed
         while True:
             if (code := session.drive(self._poll)) is not None:
@@ -174,6 +183,11 @@ class _Talk:
                     session.console.notice(str(error), "error")
                     return False
                 return True
+            case "/attach":
+                self._attach(word.partition(" ")[2])
+            case "/detach":
+                self._files = ()
+                self._tell_files()
             case "/status":
                 self._tell_status()
             case "/help" | "/":
@@ -182,16 +196,36 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                known = "/help /pause /resume /condense /status /exit"
+                known = "/help /attach /detach /pause /resume /condense /status /exit"
                 text = f"Unknown command {unknown}. The commands are {known}."
                 session.console.notice(text, "error")
         return False
 
     def _say(self, line: str, echoed: bool) -> None:
-        self._session.say(line, echoed)
+        if self._session.say(line, echoed, self._files):
+            self._files = ()
         if self._session.conversation.status is WAITING:
             text = "Sent as a message. It approves nothing: the call still waits."
             self._session.console.notice(text, "dim")
+
+    def _attach(self, text: str) -> None:
+        """Attach the files that a line names to the next message, or list those attached."""
+        places = split_places(text)
+        try:
+            self._files += attachments(places, "/attach", self._files)
+        except UsageError as error:
+            if not self._session.interactive:  # else a script would send its message without it
+                raise
+            self._session.console.notice(f"{error}.", "error")
+        else:
+            self._tell_files()
+
+    def _tell_files(self) -> None:
+        text = "Nothing is attached."
+        if self._files:
+            listed = ", ".join(described(file) for file in self._files)
+            text = f"Attached to your next message: {listed}."
+        self._session.console.notice(text, "dim")
 
     def _tell_status(self) -> None:
         conversation = self._session.conversation
@@ -200,7 +234,7 @@ class _Talk:
             f"{conversation.id}: {status_text(conversation.status)}",
             f"model {self._session.model}",
             counted(state.steps, "step"),
-            f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out",
+            *(token_parts(state.usage) or ["no tokens"]),
             counted(state.last_seq, "event"),
         ]
         self._session.console.notice(", ".join(parts), "dim")

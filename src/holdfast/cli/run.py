@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from holdfast.cli.attachments import attachments
 from holdfast.cli.build import build
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
@@ -16,6 +17,7 @@ from holdfast.cli.files import read_standard_input
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import json_shown
+from holdfast.content import FileContent
 from holdfast.conversation import ConversationStatus
 
 PAUSED = "[Enter] resume, type a message to steer, Ctrl-C again to close: "
@@ -25,12 +27,13 @@ def run(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the task to its end. Raises `UsageError`, `HoldfastError`."""
     with Signals() as signals:
         task = _task(options.task, signals)
+        files = attachments(options.attach)
         structured = options.output_schema is not None
         console = Console(env, out=sys.stderr if structured else None)
         outputs: list[Any] = []
 
         def work(session: Session) -> Exit:
-            code = _work(session, task)
+            code = _work(session, task, files)
             outputs.append(session.conversation.state.output)
             return code
 
@@ -57,8 +60,8 @@ def _task(words: list[str], signals: Signals) -> str:
     return task
 
 
-def _work(session: Session, task: str) -> Exit:
-    session.say(task)
+def _work(session: Session, task: str, files: Sequence[FileContent]) -> Exit:
+    session.say(task, files=files)
     call_prompt = session.call_prompt()
     while True:
         code = session.drive()

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
+from holdfast.cli.attachments import message_of
 from holdfast.cli.call_prompt import WAITING, CallPrompt, ConfirmOption
 from holdfast.cli.console import Console
 from holdfast.cli.dialog import Dialog
@@ -21,7 +22,7 @@ from holdfast.cli.question_prompt import ask_question
 from holdfast.cli.render import Renderer, last
 from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
-from holdfast.content import Usage
+from holdfast.content import FileContent, Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.llm.client import NO_KEY
 from holdfast.runtime import LocalRuntime
@@ -157,18 +158,20 @@ class Session:
 
     # --- user input ---
 
-    def say(self, text: str, echoed: bool = False) -> None:
-        """Send a message, and resume a paused agent. `echoed`: the user typed it on the screen."""
+    def say(self, text: str, echoed: bool = False, files: Sequence[FileContent] = ()) -> bool:
+        """Send a message with the attached files, and resume a paused agent. Return False if the
+        server cannot be reached. `echoed`: the user typed the text on the screen."""
         if echoed and self._source.unreachable():
             text = "Not sent: the agent server cannot be reached. Type it again when it is back."
             self.console.notice(text, "error")
-            return
+            return False
         self._source.start()
         if echoed:
             self.dialog.display.expect_echoed()
-        self.conversation.send_message(text)
+        self.conversation.send_message(message_of(text, files))
         if self.conversation.status is ConversationStatus.PAUSED:
             self.resume()
+        return True
 
     def resume(self) -> None:
         self._interrupted = False

@@ -13,8 +13,16 @@ from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.places import open_store
-from holdfast.cli.text import GAP, TextLine, clip, counted, duration, json_shown, one_line
-from holdfast.content import Usage
+from holdfast.cli.text import (
+    GAP,
+    TextLine,
+    clip,
+    counted,
+    duration,
+    json_shown,
+    one_line,
+    token_parts,
+)
 from holdfast.observe.stats import NOTHING, CallTotals, Stats, tree
 from holdfast.observe.stats import stats as counted_up
 
@@ -55,7 +63,8 @@ def stats(options: Namespace, env: Mapping[str, str]) -> Exit:
 def _data(one: Stats) -> dict[str, Any]:
     usage, cached = msgspec.to_builtins(one.usage), round(one.cached, 4)
     more = {"usage": usage, "cost": one.cost, "unpriced": one.unpriced, "cached": cached}
-    return msgspec.to_builtins(one) | more
+    costs = {"providerCost": one.provider_cost, "listCost": one.list_cost}
+    return msgspec.to_builtins(one) | more | costs
 
 
 class StatsTable(NamedTuple):
@@ -80,6 +89,10 @@ class StatsTable(NamedTuple):
         for title, shares in (("models", whole.models), ("tools", whole.tools)):
             if shares:
                 lines += [GAP, TextLine("call", title), *self._table(shares)]
+        if whole.server_tools:
+            counts = sorted(whole.server_tools.items(), key=lambda item: (-item[1], item[0]))
+            listed = ", ".join(f"{count:,} x {one_line(name)}" for name, count in counts)
+            lines += [GAP, self._line("run by providers", "call"), self._line(f"  {listed}")]
         if whole.longest:
             lines += [GAP, TextLine("call", "longest calls")]
             for call in whole.longest[: min(self.limit, 5)]:
@@ -124,7 +137,9 @@ class StatsTable(NamedTuple):
                 bars = self.bar * max(length, 1 if share.seconds else 0)
                 text += f"  {bars:<{room}}"
             more = [counted(share.errors, "error")] if share.errors else []
-            more += [*_tokens(share.usage), *([_money(share.cost)] if share.cost else [])]
+            listed = f" (list {_money(share.list_cost)})" if share.list_cost is not None else ""
+            more += [_money(share.cost) + listed] if share.cost else []
+            more += token_parts(share.usage, cached_share=True)  # last: a narrow screen cuts it
             lines.append(self._line(f"{text}  {', '.join(more)}".rstrip()))
         if len(shares) > self.limit:
             lines.append(TextLine("dim", f"  and {len(shares) - self.limit:,} more"))
@@ -135,21 +150,15 @@ def _sums(one: Stats) -> list[str]:
     parts = [counted(one.steps, "step"), f"{duration(one.seconds)} at work"]
     if one.waited:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
-    parts += _tokens(one.usage)
+    parts += token_parts(one.usage, cached_share=True)
     unpriced = f" ({one.unpriced} calls without a known price)" if one.unpriced else ""
     parts.append("cost unknown" if one.cost is None else f"{_money(one.cost)}{unpriced}")
+    if one.provider_cost is not None:
+        listed = "unknown" if one.list_cost is None else _money(one.list_cost)
+        parts.append(f"of it {_money(one.provider_cost)} as providers state (list {listed})")
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))
     return parts
-
-
-def _tokens(usage: Usage) -> list[str]:
-    if not usage.input_tokens and not usage.output_tokens:
-        return []
-    cached = ""
-    if usage.cached_input_tokens:
-        cached = f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
-    return [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
 
 
 def _money(cost: float) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast.cli.attachments import attachments, message_of
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import read_standard_input
@@ -21,7 +22,7 @@ from holdfast.cli.places import Place, open_place, place_words
 from holdfast.cli.render import as_json, last, read_arguments
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import one_line, plain_line, status_text
-from holdfast.content import TextContent
+from holdfast.content import blocks
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.conversation.state import AT_REST, PendingConfirmation
 from holdfast.errors import ToolValidationError
@@ -63,6 +64,8 @@ def _check(options: Namespace) -> None:
         raise UsageError(f"tell {what} takes no text, {given}")
     if options.arguments is not None and what != "approve":
         raise UsageError("--arguments is for approve only")
+    if options.attach and what != "send":
+        raise UsageError("--attach is for send only")
 
 
 class _Tell(NamedTuple):
@@ -121,7 +124,8 @@ class _Tell(NamedTuple):
                 # one that is posted again under its key has the same id.
                 key = os.urandom(16).hex() if options.key is None else options.key
                 event_id = sha256(f"{self.state.id}\n{key}\n{clean(text)}".encode()).hexdigest()
-                return cmd.Send((TextContent(clean(text)),), event_id[:32])
+                message = message_of(clean(text), attachments(options.attach))
+                return cmd.Send(blocks(message), event_id[:32])
             case "approve":
                 pending = self._pending(words[0] if words else None)
                 arguments = None if options.arguments is None else self._arguments(pending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.content import Usage
@@ -101,13 +102,41 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+# Words for the counts of `Usage` within the input and the output.
+_INPUT_PARTS = (
+    ("cached_input_tokens", "cached"),
+    ("cache_write_tokens", "written to the cache"),
+    ("cache_write_1h_tokens", "of them for an hour"),
+    ("input_audio_tokens", "audio"),
+    ("input_image_tokens", "image"),
+)
+_OUTPUT_PARTS = (
+    ("reasoning_tokens", "reasoning"),
+    ("output_audio_tokens", "audio"),
+    ("output_image_tokens", "image"),
+)
+
+
+def token_parts(usage: Usage, cached_share: bool = False) -> list[str]:
+    """Return the counts of tokens that are not zero: `4,210 tokens in (3,000 cached)` and `312 out
+    (100 reasoning)`. With `cached_share` the cached part is a percentage."""
+    if not usage.input_tokens and not usage.output_tokens:
+        return []
+    found = [_counts(usage, names) for names in (_INPUT_PARTS, _OUTPUT_PARTS)]
+    if cached_share and usage.cached_input_tokens and usage.input_tokens:
+        found[0][0] = f"{usage.cached_input_tokens / usage.input_tokens:.0%} cached"
+    sent, received = [f" ({', '.join(parts)})" if parts else "" for parts in found]
+    return [f"{usage.input_tokens:,} tokens in{sent}", f"{usage.output_tokens:,} out{received}"]
+
+
+def _counts(usage: Usage, words: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{count:,} {word}" for name, word in words if (count := getattr(usage, name))]
+
+
 def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str:
     """Return the line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out,
     $0.0123`."""
-    cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
-    parts = [counted(steps, "step"), duration(seconds)]
-    if usage != Usage():
-        parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
+    parts = [counted(steps, "step"), duration(seconds), *token_parts(usage)]
     if cost is not None:
         parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")
     return ", ".join(parts)

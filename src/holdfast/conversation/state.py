@@ -159,8 +159,8 @@ class ConversationState:
 
     @property
     def cost(self) -> float | None:
-        """The cost of all model calls in US dollars, by list prices; None if none is known. See
-        `unpriced`."""
+        """The cost of all model calls in US dollars: the prices that providers state, else list
+        prices; None if none is known. See `unpriced`."""
         return known_cost(self._folded.cost, self._folded.unpriced)
 
     @property

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import msgspec
+
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.llm import prices
@@ -130,7 +132,8 @@ def _may_miss_something(error: LLMError) -> bool:
 
 
 class ProviderModel(FrozenModel):
-    """A model of a provider, asked with retries and priced by the table of list prices."""
+    """A model of a provider, asked with retries. The price of an answer is the one that the
+    provider states, else the one by the table of list prices."""
 
     model: str
     stream: bool
@@ -178,10 +181,15 @@ class ProviderModel(FrozenModel):
             deltas.restart()
             answer = answer_to(fresh)
             notes = (note,)
+        cost, details = self.cost(answer.usage), answer.details
+        if details is not None and details.provider_cost is not None:
+            details = msgspec.structs.replace(details, list_cost=cost)
+            cost = details.provider_cost
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,
-            cost=self.cost(answer.usage),
+            cost=cost,
+            details=details,
             notes=(*request.notes(), *notes),
             host=host,
         )

@@ -43,7 +43,8 @@ class Completion(Data, HasDetails, frozen=True):
     - `response_id`: the provider's id of the answer.
     - `route`: the name of the composite's member that answered.
     - `usage`: in tokens.
-    - `cost`: in USD; None if the price is unknown.
+    - `cost`: in USD: the price that the provider states, else the one by list prices; None if
+      both are unknown. `provider_cost` and `list_cost` are the two.
     - `duration`: in seconds, retries included.
     - `request_hash`: identifies the request's content.
     - `notes`: the parts of earlier answers that could not be sent to this provider.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import BadResponse, LLMConnectionError, LLMTimeout, StreamInterrupted
+from holdfast.errors import LLMConnectionError, LLMTimeout, StreamInterrupted
 from holdfast.llm.address import Address
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
 from holdfast.llm.wires import UPLOAD_HEADERS
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
+from holdfast.llm.wires.streams import feed_piece
 
 # After a complete answer, the server has this many seconds to count tokens and end the stream.
 AFTER_FINISH_SECONDS = 10.0
@@ -85,11 +86,7 @@ def read_stream(wire: Wire, response: HttpExchange, on_delta: OnDelta) -> Comple
     shortened = False
     try:
         for chunk in response:
-            try:
-                parser.feed(chunk, on_delta)
-            except BadResponse:
-                if not parser.closed:
-                    raise
+            if not feed_piece(parser, chunk, on_delta):
                 break
             if parser.done:
                 response.finish_within(0.1)  # at the end of the body the connection is reusable

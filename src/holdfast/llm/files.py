@@ -3,7 +3,7 @@ have a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -69,6 +69,20 @@ def left_out(block: Content, reason: str = NOT_TAKEN) -> str:
     return f"[{label}{f', {byte_count(size)}' if has_size else ''}: {reason}]"
 
 
+MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
+
+
+def with_texts(message: MessageT, text_for: Callable[[Content], str]) -> MessageT:
+    """Return a message or a result with texts in place of some blocks. `text_for` returns the text
+    for a block, or "" to keep the block."""
+    texts = [text_for(block) for block in message.content]
+    if not any(texts):
+        return message
+    pairs = zip(message.content, texts, strict=True)
+    content = [TextContent(text) if text else block for block, text in pairs]
+    return msgspec.structs.replace(message, content=tuple(content))
+
+
 # --- files of one provider ---
 
 
@@ -116,15 +130,6 @@ def can_receive(model: Any, block: Content) -> bool:
     return "routes" in parameters or not is_foreign(block, known)
 
 
-MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
-
-
 def hide_foreign(message: MessageT, known: frozenset[str]) -> MessageT:
     """Return a message or a result in the form for a model of the `known` providers."""
-    if not any(is_foreign(block, known) for block in message.content):
-        return message
-    content = [
-        TextContent(foreign(block)) if is_foreign(block, known) else block
-        for block in message.content
-    ]
-    return msgspec.structs.replace(message, content=tuple(content))
+    return with_texts(message, lambda block: foreign(block) if is_foreign(block, known) else "")

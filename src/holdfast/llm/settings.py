@@ -11,8 +11,8 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.llm.address import LITELLM_PROXY
 from holdfast.llm.http import HTTPPool, header_text
-from holdfast.llm.wires import WIRES, wire
-from holdfast.llm.wires.protocol import MEMBERS, Wire
+from holdfast.llm.wires import WIRES, check_members, wire
+from holdfast.llm.wires.protocol import Wire
 from holdfast.tools.strict import is_strict
 
 
@@ -154,12 +154,7 @@ def own_wire(arguments: Mapping[str, Any]) -> Wire | None:
 def _check_wire(given: Any) -> None:
     if isinstance(given, str):
         return
-    missing = [name for name in MEMBERS if not hasattr(given, name)]
-    if missing:
-        raise ConfigurationError(
-            f"LLM: wire takes one of {', '.join(WIRES)}, or a Wire object. {given!r} has no"
-            f" {', '.join(missing)} (see holdfast.llm.wires.protocol.Wire)."
-        )
+    check_members("LLM", given)
     name = given.name
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise ConfigurationError(

@@ -324,10 +324,7 @@ class _Encoding:
         return self.hash.digest()
 
 
-MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
-
-
-def _receivable(message: MessageT, to: Recipient) -> MessageT:
+def _receivable(message: files.MessageT, to: Recipient) -> files.MessageT:
     """Return a message or a result with texts in place of the files that this model cannot
     receive."""
     if files.is_bound(message.content):

@@ -5,21 +5,16 @@ from __future__ import annotations
 
 from binascii import Error, a2b_base64
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
-
-import msgspec
+from typing import Any, cast
 
 from holdfast.content import (
     Content,
     EmbeddedResource,
     FileContent,
     ImageContent,
-    Message,
     TextContent,
-    ToolResult,
 )
-from holdfast.events import MessageAdded as MessageEvent
-from holdfast.llm.files import byte_count, one_line
+from holdfast.llm.files import MessageT, byte_count, one_line, with_texts
 
 IMAGES_PARAMETER = "images"  # the parameter that is False for a model without vision
 
@@ -181,15 +176,11 @@ def _map_routes(
     return {**parameters, "routes": changed}
 
 
-MessageT = TypeVar("MessageT", bound="ToolResult | Message | MessageEvent")
-
-
 def hide_pictures(message: MessageT) -> MessageT:
     """Return a message or a result in the form for a model without vision."""
-    if not has_picture(message.content):
-        return message
-    content = [
-        block if image is None else TextContent(placeholder(image))
-        for block, image in ((block, picture(block)) for block in message.content)
-    ]
-    return msgspec.structs.replace(message, content=tuple(content))
+    return with_texts(message, _text_of_picture)
+
+
+def _text_of_picture(block: Content) -> str:
+    image = None if type(block) is TextContent else picture(block)
+    return "" if image is None else placeholder(image)

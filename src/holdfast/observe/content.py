@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import FileContent, ImageContent, TextContent
+from holdfast.content import AudioContent, FileContent, ImageContent, TextContent
 from holdfast.llm.completion import Completion
 
 _MAX_TEXT_CHARS = 10_000  # characters of one text
@@ -22,6 +22,12 @@ def cut(text: str) -> str:
     if len(text) <= _MAX_TEXT_CHARS:
         return text
     return f"{text[:_MAX_TEXT_CHARS]}... ({len(text):,} characters)"
+
+
+def _cut_json(value: Any) -> Any:
+    """Return a JSON value as it is, or as cut text if it is too long."""
+    text = _encoder.encode(value).decode()
+    return value if len(text) <= _MAX_TEXT_CHARS else cut(text)
 
 
 def prompt_json(head: ev.AgentConfigured) -> str:
@@ -46,9 +52,15 @@ def _part(block: Any) -> dict[str, Any]:
     if isinstance(block, TextContent):
         return _text(block.text)
     if isinstance(block, FileContent):
-        return {"type": "blob" if block.data else "uri", "modality": block.kind}
-    kind = "image" if isinstance(block, ImageContent) else type(block).__name__
-    return {"type": "blob", "modality": kind}  # without the data
+        places = {"uri": block.url, "file_id": block.file_id, "name": block.name}
+        places["mime_type"] = block.mime_type
+        kind = "blob" if block.data else "uri" if block.url else "file"
+        known = {name: cut(value) for name, value in places.items() if value}
+        return {"type": kind, "modality": block.kind, **known}
+    if isinstance(block, ImageContent | AudioContent):
+        kind = "image" if isinstance(block, ImageContent) else "audio"
+        return {"type": "blob", "modality": kind, "mime_type": block.mime_type}  # without the data
+    return {"type": "blob", "modality": type(block).__name__}
 
 
 def _text(text: str, kind: str = "text") -> dict[str, Any]:
@@ -56,14 +68,34 @@ def _text(text: str, kind: str = "text") -> dict[str, Any]:
 
 
 def answer_json(answer: Completion | ev.AssistantReplied) -> str:
-    """Return an answer as JSON: its texts and its tool calls."""
+    """Return an answer as JSON: its texts, its tool calls, those that the provider ran, its media,
+    its refusal and its sources."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:
         parts.append(_text(answer.reasoning, "reasoning"))
+    for call in answer.server_calls:
+        id = {"id": call.id} if call.id else {}
+        arguments = {"type": call.name, "arguments": _cut_json(call.arguments)}
+        parts.append({"type": "server_tool_call", **id, "name": call.name})
+        parts[-1]["server_tool_call"] = arguments
+        if call.output is not None:
+            output = {"type": call.name, "response": _cut_json(call.output)}
+            output |= {"is_error": True} if call.is_error else {}
+            parts.append({"type": "server_tool_call_response", **id})
+            parts[-1]["server_tool_call_response"] = output
     if answer.text:
         parts.append(_text(answer.text))
+    if answer.refusal:
+        parts.append(_text(answer.refusal, "refusal"))
+    parts += [_part(block) for block in answer.media]
     for call in answer.calls:
         named = {"type": "tool_call", "id": call.id or call.provider_id, "name": call.name}
         parts.append({**named, "arguments": cut(call.raw_arguments)})
-    message = {"role": "assistant", "parts": parts, "finish_reason": answer.stop_reason}
+    for source in answer.citations:
+        fields: dict[str, Any] = msgspec.to_builtins(source)
+        fields |= {name: cut(text) for name, text in fields.items() if isinstance(text, str)}
+        parts.append({"type": "citation", **fields})
+    # The conventions write "tool_call".
+    reason = answer.stop_reason.replace("tool_calls", "tool_call")
+    message = {"role": "assistant", "parts": parts, "finish_reason": reason}
     return _encoder.encode([message]).decode()

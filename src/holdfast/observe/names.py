@@ -2,8 +2,10 @@
 and Holdfast's own for anything else.
 
 The conventions are in development. These names are from version 1.41.0
-(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai). Moving to a
-newer version changes only this module, its `SCHEMA`, and the documentation page.
+(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai). The counts of
+audio and image tokens are from the repository that continues them
+(https://github.com/open-telemetry/semantic-conventions-genai). Moving to a newer version changes
+only this module, its `SCHEMA`, and the documentation page.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 CACHE_CREATION_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
 REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+INPUT_AUDIO_TOKENS = "gen_ai.usage.audio.input_tokens"
+INPUT_IMAGE_TOKENS = "gen_ai.usage.image.input_tokens"
+OUTPUT_AUDIO_TOKENS = "gen_ai.usage.audio.output_tokens"
+OUTPUT_IMAGE_TOKENS = "gen_ai.usage.image.output_tokens"
+SERVICE_TIER = "openai.response.service_tier"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 SERVER_ADDRESS = "server.address"
@@ -62,7 +69,12 @@ HISTOGRAMS = (
 
 # --- Holdfast's own ---
 
-COST = "holdfast.cost"  # US dollars
+COST = "holdfast.cost"  # US dollars, as the provider states it, or else by list prices
+PROVIDER_COST = "holdfast.provider_cost"  # what the provider states
+LIST_COST = "holdfast.list_cost"  # what list prices say, beside a provider's statement
+CACHE_CREATION_1H_TOKENS = "holdfast.usage.cache_creation_1h.input_tokens"
+SERVER_TOOLS = "holdfast.server_tools"  # names of the calls that the provider ran
+CITATIONS = "holdfast.citations"  # number of sources that the answer names
 STATUS = "holdfast.status"
 STEPS = "holdfast.steps"
 RESUMED = "holdfast.resumed"  # the run was begun by a lost process
@@ -77,12 +89,30 @@ ROUTE = "holdfast.route"  # the composite's model that answered
 ABOUT = "holdfast.about"
 HIDDEN = "holdfast.condense.hidden"  # number of events hidden from the model
 CLIENT_COST = "holdfast.client.cost"
+TOKEN_KIND = "holdfast.token.kind"
+TOKEN_PARTS = "holdfast.client.token.parts"
+SERVER_CALLS = "holdfast.client.server_tool.calls"
 # events of spans
 RETRY = "holdfast.retry"
 DELAY = "holdfast.retry.delay"  # seconds
 NOTE = "holdfast.note"
 ASKED = "holdfast.question"
 ANSWERED = "holdfast.answer"
+
+# Field of `Usage` -> its attribute, and its kind among the parts of the input or the output. The
+# two totals have no kind.
+USAGE_ATTRIBUTES = (
+    ("input_tokens", INPUT_TOKENS, ""),
+    ("output_tokens", OUTPUT_TOKENS, ""),
+    ("cached_input_tokens", CACHE_READ_TOKENS, "cache_read"),
+    ("cache_write_tokens", CACHE_CREATION_TOKENS, "cache_creation"),
+    ("cache_write_1h_tokens", CACHE_CREATION_1H_TOKENS, "cache_creation_1h"),
+    ("reasoning_tokens", REASONING_TOKENS, "reasoning"),
+    ("input_audio_tokens", INPUT_AUDIO_TOKENS, "audio_input"),
+    ("input_image_tokens", INPUT_IMAGE_TOKENS, "image_input"),
+    ("output_audio_tokens", OUTPUT_AUDIO_TOKENS, "audio_output"),
+    ("output_image_tokens", OUTPUT_IMAGE_TOKENS, "image_output"),
+)
 
 # End of a host -> the conventions' name of the provider. Any other provider is named by its host.
 PROVIDERS_BY_HOST = (

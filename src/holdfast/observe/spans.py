@@ -87,8 +87,16 @@ class SpanMaker(Generic[S]):
         """Make a span current on this thread, until the returned function is called."""
         return no_undo
 
-    def measure(self, seconds: float, usage: Usage, cost: float | None, labels: Attributes) -> None:
-        """Record the metrics of an operation."""
+    def measure(
+        self,
+        seconds: float,
+        usage: Usage,
+        cost: float | None,
+        labels: Attributes,
+        server_tools: Sequence[str] = (),
+    ) -> None:
+        """Record the metrics of an operation. `server_tools` are the names of the calls that the
+        provider ran."""
 
 
 class _OpenSpan(NamedTuple, Generic[S]):
@@ -390,11 +398,14 @@ class Spans(Generic[S]):
             attributes[names.RESPONSE_ID] = outcome.response_id
         if outcome.route:
             attributes[names.ROUTE] = outcome.route
+        if outcome.details is not None:
+            attributes |= _details_attributes(outcome, provider)
         if self._maker.content:
             attributes[names.OUTPUT_MESSAGES] = answer_json(outcome)
         self._maker.end(chat.span, attributes)
         labels |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
-        self._maker.measure(seconds, outcome.usage, outcome.cost, labels)
+        server_tools = [call.name for call in outcome.server_calls]
+        self._maker.measure(seconds, outcome.usage, outcome.cost, labels, server_tools)
 
     def _note_retry(self, span: S, error: Exception, number: int, seconds: float) -> None:
         fields = {names.ERROR_TYPE: type(error).__name__, names.ATTEMPT: number + 1}
@@ -456,17 +467,28 @@ class Spans(Generic[S]):
         self._end("closed", cut_off=True)
 
 
+def _details_attributes(answer: Completion | ev.AssistantReplied, provider: str) -> Attributes:
+    """Return the attributes of an answer's details."""
+    attributes: Attributes = {}
+    if answer.server_calls:
+        attributes[names.SERVER_TOOLS] = tuple([call.name for call in answer.server_calls])
+    if answer.citations:
+        attributes[names.CITATIONS] = len(answer.citations)
+    if answer.service_tier and provider in ("openai", "azure.ai.openai"):
+        attributes[names.SERVICE_TIER] = answer.service_tier
+    if answer.provider_cost is not None:
+        attributes[names.PROVIDER_COST] = answer.provider_cost
+        if answer.list_cost is not None:
+            attributes[names.LIST_COST] = answer.list_cost
+    return attributes
+
+
 def _usage_attributes(usage: Usage, cost: float | None) -> Attributes:
     attributes: Attributes = {}
     if usage.input_tokens or usage.output_tokens:
-        attributes[names.INPUT_TOKENS] = usage.input_tokens
-        attributes[names.OUTPUT_TOKENS] = usage.output_tokens
-        for name, count in (
-            (names.CACHE_READ_TOKENS, usage.cached_input_tokens),
-            (names.CACHE_CREATION_TOKENS, usage.cache_write_tokens),
-            (names.REASONING_TOKENS, usage.reasoning_tokens),
-        ):
-            if count:
+        for field, name, kind in names.USAGE_ATTRIBUTES:
+            count = getattr(usage, field)
+            if count or not kind:
                 attributes[name] = count
     if cost:
         attributes[names.COST] = cost

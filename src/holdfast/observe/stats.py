@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Usage, cost_sum, known_cost
+from holdfast.content import Usage, cost_sum
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
@@ -35,7 +35,12 @@ def _added(one: object, other: object, *fields: str) -> dict[str, Any]:
 
 class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     """The calls, failures, seconds, tokens and US dollars of one model or tool. `unpriced` calls
-    have no known price."""
+    have no known price.
+
+    `provider_cost` is the part of `cost` that providers stated for answers, None if none did.
+    `list_cost` is the price of the same answers by the table of list prices, None if it is unknown
+    for any of them.
+    """
 
     name: str
     calls: int = 0
@@ -45,11 +50,19 @@ class CallTotals(msgspec.Struct, frozen=True, rename="camel"):
     usage: Usage = Usage()
     cost: float | None = 0.0
     unpriced: int = 0
+    provider_cost: float | None = None
+    list_cost: float | None = None
 
     def __add__(self, other: CallTotals) -> CallTotals:
         added = _added(self, other, "calls", "errors", "seconds", "usage", "unpriced")
-        cost = cost_sum(self.cost, other.cost, added["unpriced"])
-        return CallTotals(self.name, longest=max(self.longest, other.longest), cost=cost, **added)
+        added["cost"] = cost_sum(self.cost, other.cost, added["unpriced"])
+        added["longest"] = max(self.longest, other.longest)
+        stated = [one for one in (self, other) if one.provider_cost is not None]
+        if stated:
+            added["provider_cost"] = sum(one.provider_cost or 0.0 for one in stated)
+            listed = [one.list_cost for one in stated if one.list_cost is not None]
+            added["list_cost"] = sum(listed) if len(listed) == len(stated) else None
+        return CallTotals(self.name, **added)
 
 
 class LongCall(msgspec.Struct, frozen=True, order=True, rename="camel"):
@@ -69,8 +82,8 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
     (`id` is "").
 
     `seconds` is the time spent running, and `waited` the time spent waiting for a confirmation.
-    `errors` counts failed runs by class name. `models`, `tools` and `longest` are sorted in
-    descending order.
+    `errors` counts failed runs by class name, `server_tools` the calls that providers ran by name.
+    `models`, `tools` and `longest` are sorted in descending order.
     """
 
     id: str = ""
@@ -84,24 +97,41 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
     waited: float = 0.0
     condensations: int = 0
     errors: dict[str, int] = {}
+    server_tools: dict[str, int] = {}
     models: tuple[CallTotals, ...] = ()
     tools: tuple[CallTotals, ...] = ()
     longest: tuple[LongCall, ...] = ()
 
     @property
+    def _sum(self) -> CallTotals:
+        return sum(self.models, CallTotals(""))
+
+    @property
     def usage(self) -> Usage:
         """The tokens of all models."""
-        return sum((model.usage for model in self.models), Usage())
+        return self._sum.usage
 
     @property
     def cost(self) -> float | None:
-        """The cost in US dollars of calls with known prices; None if no price is known."""
-        return known_cost(sum(model.cost or 0.0 for model in self.models), self.unpriced)
+        """The cost in US dollars of calls with known prices, as providers state them or else by
+        list prices; None if no price is known."""
+        return self._sum.cost
+
+    @property
+    def provider_cost(self) -> float | None:
+        """The part of `cost` that providers stated; None if none did."""
+        return self._sum.provider_cost
+
+    @property
+    def list_cost(self) -> float | None:
+        """The price of the answers in `provider_cost` by list prices; None if it is unknown for
+        any of them."""
+        return self._sum.list_cost
 
     @property
     def unpriced(self) -> int:
         """The number of model calls whose price is unknown."""
-        return sum(model.unpriced for model in self.models)
+        return self._sum.unpriced
 
     @property
     def cached(self) -> float:
@@ -113,6 +143,7 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         longest = sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST_CALLS]
         return Stats(
             errors=dict(Counter(self.errors) + Counter(other.errors)),
+            server_tools=dict(Counter(self.server_tools) + Counter(other.server_tools)),
             models=_sums((*self.models, *other.models)),
             tools=_sums((*self.tools, *other.tools)),
             longest=tuple(longest),
@@ -166,6 +197,7 @@ class _JournalCount:
         self._models: dict[str, CallTotals] = {}
         self._tools: dict[str, CallTotals] = {}
         self._errors = Counter[str]()
+        self._server_tools = Counter[str]()
         # Calls without a result: id -> name and start time.
         self._open: dict[str, tuple[str, datetime | None]] = {}
         self._longest: list[LongCall] = []
@@ -183,6 +215,7 @@ class _JournalCount:
                 self._add_long_call(event, event.duration, "chat", event.model or "unknown")
                 for call in event.calls:
                     self._open[call.id] = (call.name, None)
+                self._server_tools.update([call.name for call in event.server_calls])
             case ev.ToolCallStarted():
                 name, began = self._open.get(event.call_id, ("unknown", None))
                 self._open[event.call_id] = (name, began or event.timestamp)
@@ -220,6 +253,9 @@ class _JournalCount:
     def _add_model(self, event: _ModelEvent, calls: int, seconds: float) -> None:
         name, unpriced = event.model or "unknown", int(event.cost is None)
         totals = CallTotals(name, calls, 0, seconds, seconds, event.usage, event.cost, unpriced)
+        if isinstance(event, ev.AssistantReplied) and event.provider_cost is not None:
+            both = {"provider_cost": event.provider_cost, "list_cost": event.list_cost}
+            totals = msgspec.structs.replace(totals, **both)
         _add(self._models, totals)
 
     def _add_long_call(
@@ -240,6 +276,7 @@ class _JournalCount:
             summary.status,
             summary.spawned_by,
             errors=dict(self._errors),
+            server_tools=dict(self._server_tools),
             models=_sums(self._models.values()),
             tools=_sums(self._tools.values()),
             longest=tuple(sorted(self._longest, reverse=True)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import __version__
@@ -79,7 +79,13 @@ class Telemetry(SpanMaker[_TracedSpan]):
             for name, unit, about, buckets in names.HISTOGRAMS
         ]
         self._costs = meter.create_counter(
-            names.CLIENT_COST, "USD", "Cost of model calls by list prices."
+            names.CLIENT_COST, "USD", "Cost of model calls: as providers state it, or list prices."
+        )
+        self._parts = meter.create_counter(
+            names.TOKEN_PARTS, "{token}", "Tokens of one kind, counted in the input or output too."
+        )
+        self._server_calls = meter.create_counter(
+            names.SERVER_CALLS, "{call}", "Tool calls that the model's provider ran itself."
         )
 
     def headers(self) -> Mapping[str, str]:
@@ -147,11 +153,23 @@ class Telemetry(SpanMaker[_TracedSpan]):
 
         return undo
 
-    def measure(self, seconds: float, usage: Usage, cost: float | None, labels: Attributes) -> None:
+    def measure(
+        self,
+        seconds: float,
+        usage: Usage,
+        cost: float | None,
+        labels: Attributes,
+        server_tools: Sequence[str] = (),
+    ) -> None:
         self._durations.record(seconds, labels)
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             if count:
                 self._tokens.record(count, {**labels, names.TOKEN_TYPE: kind})
+        for field, _, kind in names.USAGE_ATTRIBUTES:
+            if kind and (count := getattr(usage, field)) > 0:
+                self._parts.add(count, {**labels, names.TOKEN_KIND: kind})
+        for name in server_tools:
+            self._server_calls.add(1, {**labels, names.TOOL_NAME: name})
         if cost:
             self._costs.add(cost, labels)
 

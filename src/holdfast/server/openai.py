@@ -607,11 +607,11 @@ class TurnProgress:
             "total_tokens": usage.input_tokens + usage.output_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": usage.cached_input_tokens,
-                "audio_tokens": 0,
+                "audio_tokens": usage.input_audio_tokens,
             },
             "completion_tokens_details": {
                 "reasoning_tokens": usage.reasoning_tokens,
-                "audio_tokens": 0,
+                "audio_tokens": usage.output_audio_tokens,
                 "accepted_prediction_tokens": 0,
                 "rejected_prediction_tokens": 0,
             },

@@ -33,7 +33,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from holdfast.errors import ConfigurationError
-from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
+from holdfast.llm.wires.protocol import MEMBERS, TEXT_SUFFIX, Wire
 
 _NAMES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
 WIRES = {name: f"holdfast.llm.wires.{name}" for name in _NAMES}
@@ -67,6 +67,16 @@ def _with_text_calls(inner: Wire, reads_calls: bool = True) -> Wire:
     from holdfast.llm.wires.text_calls import TextCalls
 
     return TextCalls(inner, reads_calls)
+
+
+def check_members(where: str, given: object) -> None:
+    """Raise `ConfigurationError` unless an object has all members of a wire."""
+    missing = [name for name in MEMBERS if not hasattr(given, name)]
+    if missing:
+        raise ConfigurationError(
+            f"{where}: wire takes one of {', '.join(WIRES)}, or a Wire object. {given!r} has no"
+            f" {', '.join(missing)} (see holdfast.llm.wires.protocol.Wire)."
+        )
 
 
 def is_wire(name: str) -> bool:

@@ -13,9 +13,6 @@ from holdfast.llm.wires import openai_common as common
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list, count
 from holdfast.llm.wires.lenient_json import clean_texts, decode
 
-# xAI counts its prices in these: "1 USD = 10 billion ticks".
-_TICKS_PER_USD = 10_000_000_000
-
 # Keys whose values a completion has elsewhere, or that say nothing about the answer.
 _TOP_KEYS = {
     *("id", "object", "created", "model", "choices", "usage", "service_tier", "obfuscation"),
@@ -108,7 +105,7 @@ def add(
     builder.detail("service_tier", tier if isinstance(tier, str) else "")
     stopped_at = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM, SGLang
     builder.detail("stop_sequence", stopped_at if isinstance(stopped_at, str) else "")
-    builder.detail("provider_cost", _cost(counts))
+    builder.detail("provider_cost", common.stated_cost(counts))
     others = _others(answer, _TOP_KEYS) | _others(choice, _CHOICE_KEYS)
     others |= _others(message, _MESSAGE_KEYS)
     if groq := as_dict(others.pop("x_groq", None)):
@@ -124,17 +121,6 @@ def _others(fields: dict[str, Any], known: set[str]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _cost(counts: dict[str, Any]) -> float | None:
-    """Return the price of OpenRouter (`cost`), Perplexity (`cost.total_cost`), DeepInfra or
-    xAI."""
-    cost = counts.get("cost")
-    for value in (cost, as_dict(cost).get("total_cost"), counts.get("estimated_cost")):
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return float(value)
-    ticks = count(counts, "cost_in_usd_ticks")
-    return ticks / _TICKS_PER_USD if ticks else None
 
 
 def _filters(answer: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]]:

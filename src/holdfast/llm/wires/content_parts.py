@@ -91,7 +91,7 @@ _TEXT_TYPES = {
     *("application/json", "application/xml", "application/yaml", "application/x-yaml"),
     *("application/toml", "application/javascript", "application/x-javascript", "application/sql"),
     *("application/ecmascript", "application/graphql", "application/jsonl", "application/x-ndjson"),
-    *("application/x-sh", "application/typescript"),
+    *("application/x-sh", "application/x-csh", "application/typescript", "application/x-tex"),
 }
 
 

@@ -45,6 +45,8 @@ _MEDIA_TYPES = ("image/", "audio/", "video/", "application/pdf")
 # The files that Gemini 3 reads within a result, by MIME type.
 _RESULT_TYPES = ("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain")
 _FILES_URL = "https://generativelanguage.googleapis.com/v1beta/"
+# The API refuses text/x-python, application/json and other kinds of text.
+_TEXT_KIND = re.compile(r"text/(?!x-)")
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
@@ -109,7 +111,10 @@ def _media_part(block: Content, of_tool: bool = False) -> Part | None:
         return {"fileData": {"fileUri": uri, **kind}}
     if not _is_readable(block, media, of_tool):
         return None
-    return {"inlineData": {"mimeType": media.mime_type, "data": media.data}}
+    kind = media.mime_type
+    if content_parts.is_text_type(kind) and not _TEXT_KIND.match(kind):
+        kind = "text/plain"
+    return {"inlineData": {"mimeType": kind, "data": media.data}}
 
 
 def _is_readable(block: Content, media: Media, of_tool: bool) -> bool:

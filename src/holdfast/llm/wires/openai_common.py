@@ -4,6 +4,7 @@ keys."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +20,9 @@ from holdfast.llm.wires.protocol import Names, Parameters, Tools
 # The longest item id, call id of Responses, and cache key, in characters: "string too long.
 # Expected a string with maximum length 64".
 MAX_ID_CHARS = 64
+
+# xAI counts its prices in these: "1 USD = 10 billion ticks".
+_TICKS_PER_USD = 10_000_000_000
 
 _PARALLEL = {"parallel_tool_calls": "parallel_tool_calls"}
 
@@ -147,6 +151,25 @@ _CACHED = (
     *("prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),
     "cache_read_input_tokens",
 )
+
+
+def stated_cost(counts: dict[str, Any]) -> float | None:
+    """Return the price in USD that OpenRouter (`cost`), Perplexity (`cost.total_cost`), DeepInfra
+    (`estimated_cost`) or xAI (`cost_in_usd_ticks`) states, or None."""
+    cost = counts.get("cost")
+    places = (cost, as_dict(cost).get("total_cost"), counts.get("estimated_cost"))
+    stated = next((value for value in map(_price, places) if value is not None), None)
+    if stated is not None and counts.get("is_byok") is True:
+        # `cost` is OpenRouter's fee; the upstream provider charges the user's own key.
+        upstream = _price(as_dict(counts.get("cost_details")).get("upstream_inference_cost"))
+        return None if upstream is None else stated + upstream
+    ticks = count(counts, "cost_in_usd_ticks")
+    return ticks / _TICKS_PER_USD if stated is None and ticks else stated
+
+
+def _price(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < inf else None
 
 
 def _first_count(usage: dict[str, Any], names: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.answer import Citation, ServerToolCall, TokenLogprob
 from holdfast.content import FileContent, ImageContent
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list
+from holdfast.llm.wires.openai_common import stated_cost
 
 Item = dict[str, Any]
 
@@ -229,6 +230,7 @@ def _bytes(encoded: str) -> bytes:
 def read_response(answer: Any, builder: CompletionBuilder) -> None:
     """Read the fields of a response that say more than its items."""
     builder.detail("service_tier", text_of(answer.service_tier))
+    builder.detail("provider_cost", stated_cost(as_dict(answer.usage)))
     for found in (answer.moderation, *as_list(answer.content_filters)):  # the latter are Azure's
         builder.detail("filters", as_dict(found))
     values = [(name, getattr(answer, name)) for name in KEPT_FIELDS]

@@ -23,6 +23,18 @@ class AnswerFilter(Protocol):
     def answer(self, answer: Completion, on_delta: OnDelta | None) -> Completion: ...
 
 
+def feed_piece(parser: StreamParser, chunk: bytes, on_delta: OnDelta | None) -> bool:
+    """Feed some bytes to a parser. Returns False if they cannot be read, but the answer was
+    complete before them."""
+    try:
+        parser.feed(chunk, on_delta)
+    except BadResponse:
+        if not parser.closed:
+            raise
+        return False
+    return True
+
+
 class StreamParser:
     """A parser of one streamed answer, which may be cut into chunks anywhere.
 

@@ -29,6 +29,7 @@ POLICY = (
 
 # A comment on lines of its own.
 _COMMENT = re.compile(rb"^[\t ]*(?://[^\n]*|/\*\*(?s:.*?)\*/[\t ]*)$", re.MULTILINE)
+_INDENTATION = re.compile(rb"^\t+", re.MULTILINE)
 
 
 class File(NamedTuple):
@@ -41,13 +42,14 @@ class File(NamedTuple):
 
 def files() -> Mapping[str, File]:
     """Return the page's files by their paths on the server. Scripts are sent without their
-    comments, and their line numbers stay the same."""
+    comments and indentation, and their line numbers stay the same."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
             body = path.read_bytes()
             if path.suffix == ".js":
                 body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
+                body = _INDENTATION.sub(b"", body)
             place = "/" if path.name == "index.html" else f"/page/{path.name}"
             found[place] = File(
                 body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"'

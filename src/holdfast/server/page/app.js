@@ -1,5 +1,6 @@
 // The page: the shown conversation, the list beside it, the key, and keyboard shortcuts.
 import { ask, keep, key, once, place, stream, whenRefused } from "./api.js";
+import { attach, attached, detach, show } from "./attach.js";
 import { Deciding, openDialog } from "./deciding.js";
 import { $, announce, button, el, fill, talkLink, talkPlace, toast } from "./dom.js";
 import { blocks } from "./entries.js";
@@ -46,6 +47,7 @@ class Talk {
 		fill($("#facts"), "loading…");
 		fill($("#controls"));
 		text.value = this.draft;
+		show(this.id);
 		grow();
 		try {
 			this.info = await ask("GET", place(this.id));
@@ -224,8 +226,9 @@ class Talk {
 		if (!this.readOnly) this.tell("interrupt", undefined, "Interrupted.");
 	}
 
-	async send(said, name) {
-		await ask("POST", place(this.id, "messages"), { text: said, eventId: name }, { once: name });
+	async send(said, files, name) {
+		const content = [...files, ...(said.trim() ? [{ type: "text", text: said }] : [])];
+		await ask("POST", place(this.id, "messages"), { content, eventId: name }, { once: name });
 		// A conversation that is not started must be run explicitly. A paused one stays paused.
 		if (!this.info?.started && !["paused", "waiting_for_confirmation"].includes(this.fold.status)) await ask("POST", place(this.id, "run"));
 	}
@@ -395,15 +398,18 @@ $("#composer").addEventListener("submit", async (event) => {
 	event.preventDefault();
 	const talk = current;
 	const said = text.value;
-	if (!talk || !said.trim() || talk.sending) return;
-	if (sending?.said !== said || sending.id !== talk.id) sending = { said, id: talk.id, name: once() };
+	const files = talk ? attached(talk.id) : [];
+	if (!talk || !(said.trim() || files.length) || talk.sending) return;
+	if (sending?.said !== said || sending.id !== talk.id || sending.files !== files) sending = { said, files, id: talk.id, name: once() };
 	talk.sending = true;
 	text.value = "";
 	grow();
 	talk.log.toBottom();
 	try {
-		await talk.send(said, sending.name);
+		await talk.send(said, files, sending.name);
 		sending = null;
+		for (const one of files) detach(talk.id, one);
+		if (current !== talk) show(current?.id);
 		sessionStorage.removeItem(`holdfast.draft.${talk.id}`);
 		talk.changed();
 	} catch (error) {
@@ -413,6 +419,25 @@ $("#composer").addEventListener("submit", async (event) => {
 	}
 	talk.sending = false;
 });
+
+async function take(event, files) {
+	const { id } = current ?? {};
+	if (!files.length || !id || current.readOnly) return;
+	event.preventDefault();
+	await attach(id, files);
+	if (current?.id === id) show(id);
+}
+text.addEventListener("paste", (event) => {
+	// An office program puts a picture of the text beside the text.
+	if (!event.clipboardData.types.includes("text/plain")) take(event, event.clipboardData.files);
+});
+$("#talk").addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+$("#talk").addEventListener("drop", (event) => take(event, event.dataTransfer.files));
+$("#attach").onclick = () => $("#files").click();
+$("#files").onchange = (event) => {
+	take(event, [...event.target.files]).then(() => text.focus());
+	event.target.value = "";
+};
 
 const singles = () => localStorage.getItem("holdfast.singles") !== "off";
 const KEYS = {

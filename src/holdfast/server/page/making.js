@@ -4,11 +4,7 @@ import { openDialog } from "./deciding.js";
 import { $, button, el } from "./dom.js";
 import { plain, typed } from "./text.js";
 
-const AGENT = `{
-	"model": {"name": "gpt-5-mini", "api_key": "\${secret_1}"},
-	"tools": {"builtin": ["terminal", "read_file"]},
-	"confirm": "always"
-}`;
+const AGENT = JSON.stringify({ model: { name: "gpt-5-mini", api_key: "${secret_1}" }, tools: { builtin: ["terminal", "read_file"] }, confirm: "always" }, null, 2);
 
 /** Ask for the key until the server accepts one. */
 export function askKey(why, done) {

@@ -51,7 +51,7 @@ export function clock(iso) {
 }
 
 export function bytes(base64) {
-	return `${count(Math.floor((String(base64).length * 3) / 4))} bytes`;
+	return `${count(Math.floor((String(base64).replace(/=+$/, "").length * 3) / 4))} bytes`;
 }
 
 export const statusName = (status) => (status === "waiting_for_confirmation" ? "waiting for you" : status);

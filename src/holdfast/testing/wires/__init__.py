@@ -1,7 +1,7 @@
 """A conformance kit for wires: the protocols of model providers.
 
-A wire (`holdfast.llm.wires.protocol.Wire`) is held to recordings of its provider's answers, and to
-thousands of changed ones. With pytest:
+The kit checks a wire (`holdfast.llm.wires.protocol.Wire`) against recordings of its provider's
+answers, and against thousands of mutations of them. With pytest:
 
     EXCHANGES = wires.load("recordings/")
 
@@ -11,30 +11,35 @@ thousands of changed ones. With pytest:
 
 Or without: `assert not wires.check(MyWire(), EXCHANGES).failures`.
 
-- `reading`: each answer and error is read as the recording's `expected` says. The answer can be
-  journaled.
-- `streamed`: an answer that was recorded in both forms is the same `Completion` in both.
-- `cuts`: a stream gives the same answer however its bytes are cut, with any line ends.
-- `truncation`: a stream that breaks off is an error or the whole answer, never a shorter one.
-- `mutations`: an answer with missing, wrong, broken or deeply nested values, or with its events
-  missing or in another order, is a legal answer or an `LLMError`. Nothing hangs.
+- `reading`: the wire reads each answer and error as the recording's `expected` says. The journal
+  can store the answer.
+- `streamed`: the plain and the streamed form of an answer give the same `Completion`.
+- `cuts`: a stream gives the same answer and the same deltas at any size of its pieces, with any
+  line ends.
+- `truncation`: a stream that breaks off gives an error or the whole answer, never a shorter one.
+- `mutations`: an answer with missing, wrong, broken or deeply nested values, or with events that
+  are missing or in another order, gives a legal answer or an `LLMError`. Nothing hangs.
 - `additions`: unknown fields and events, comments and other spellings of the JSON change nothing.
-- `return`: the next request has what the provider needs of its answer: ids, signatures, native
-  parts.
-- `requests`: requests are JSON, always the same bytes, and begin with the bytes of the shorter
-  history, so the provider's prompt cache finds it.
-- `calls`: ids of calls are legal, unique, and the same in a call and its result.
-- `content`: every kind of content is sent, or refused with `ConfigurationError`.
-- `head`: every parameter is taken, or refused with `ConfigurationError`.
-- `errors`: each status gives the right class of error, with its `status` and `retry_after`.
+- `return`: the next request contains the ids, signatures and native parts that the provider needs.
+- `requests`: requests are JSON. The same history always gives the same bytes. A longer history
+  begins with the bytes of a shorter one, so that the provider's prompt cache finds it.
+- `calls`: ids of calls are legal and unique. A call and its result have the same id.
+- `content`: the wire sends every kind of content, or raises `ConfigurationError`.
+- `head`: the wire accepts every parameter, or raises `ConfigurationError`.
+- `errors`: each status gives an error of the right class, with its `status` and `retry_after`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
+from holdfast.errors import ConfigurationError
+from holdfast.llm.wires import check_members
+from holdfast.llm.wires import wire as wire_named
 from holdfast.llm.wires.protocol import Wire
 from holdfast.testing.wires.checks import CHECKS, WIRE_CHECKS
 from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse, load, shipped
@@ -53,11 +58,11 @@ __all__ = [
     "shipped",
 ]
 
-LIMIT = 1000  # changed answers of one exchange that one check reads
+LIMIT = 1000  # mutations of one exchange that one check reads
 
 
 class WireCase:
-    """One check of a wire, with one exchange or with none. Its text is its name."""
+    """One check of a wire, with one exchange or with none. `str(case)` is its name."""
 
     def __init__(self, name: str, reader: Reader, work: Callable[[], None]) -> None:
         self.name = name
@@ -75,7 +80,7 @@ class WireCase:
 
 
 class CheckFailure(msgspec.Struct, frozen=True):
-    """A check that failed. `case` is its name."""
+    """A failed check. `case` is the name of the check."""
 
     case: str
     reason: str
@@ -96,17 +101,42 @@ class WireReport(msgspec.Struct, frozen=True):
 
 
 def cases(
-    wire: Wire, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT
+    wire: Wire | str, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT
 ) -> list[WireCase]:
-    """Return all checks of a wire.
+    """Return all checks of a wire. Raises `ConfigurationError` if `wire` is not a wire, or
+    `exchanges` are not recordings.
 
     Args:
-        wire: The wire: an object or a module.
-        exchanges: Recordings of its provider. Without any, only requests and errors are checked.
-        limit: The largest number of changed answers that one check of one exchange reads. They
-            are spread evenly over all changes.
+        wire: An object or a module with the members of `Wire`, or the name of one of Holdfast's
+            wires, such as "openai_chat".
+        exchanges: Recordings of the provider, as `load` returns them. Without any, the kit checks
+            requests and errors only.
+        limit: The largest number of mutations that one check of one exchange reads. The kit takes
+            them evenly from all mutations.
     """
-    return list(_cases(wire, exchanges, limit))
+    return list(_cases(_wire_of(wire), _recorded(exchanges), limit))
+
+
+def _wire_of(given: Any) -> Wire:
+    if isinstance(given, str):
+        return wire_named(given)
+    if isinstance(given, type):
+        name = given.__name__
+        raise ConfigurationError(f"cases: wire takes an object, not the class {name}: {name}().")
+    check_members("cases", given)
+    return given
+
+
+def _recorded(given: Any) -> list[RecordedExchange]:
+    if isinstance(given, str | os.PathLike):
+        raise ConfigurationError(f"cases: exchanges takes recordings, not a path: load({given!r}).")
+    found = list(given)
+    for one in found:
+        if not isinstance(one, RecordedExchange):
+            raise ConfigurationError(
+                f"cases: exchanges takes what load(path) returns, not a list with {one!r}."
+            )
+    return found
 
 
 def _cases(wire: Wire, exchanges: Iterable[RecordedExchange], limit: int) -> Iterator[WireCase]:
@@ -126,8 +156,10 @@ def _cases(wire: Wire, exchanges: Iterable[RecordedExchange], limit: int) -> Ite
                 )
 
 
-def check(wire: Wire, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT) -> WireReport:
-    """Run all checks of `cases` and return their result."""
+def check(
+    wire: Wire | str, exchanges: Iterable[RecordedExchange] = (), limit: int = LIMIT
+) -> WireReport:
+    """Run all checks of `cases`, which has the same arguments, and return the result."""
     failures: list[CheckFailure] = []
     found = cases(wire, exchanges, limit)
     for case in found:

@@ -1,4 +1,4 @@
-"""The checks of how a wire reads answers. Each raises `CheckFailed`."""
+"""Checks of answers: parsing, streaming, mutations and additions. Each raises `CheckFailed`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from holdfast.testing.wires.reading import Outcome, Reader, cut, decode, said, t
 
 T = TypeVar("T")
 
-_SIZES = (1, 2, 3, 7, 11, 64)  # bytes of the pieces that a stream is cut into
-_TAIL = 160  # the last bytes of a stream, at each of which it is truncated
+_SIZES = (1, 2, 3, 7, 11, 64)  # sizes of the pieces of a stream in bytes
+_TAIL = 160  # bytes at the end of a stream; the stream is truncated at each of them
 
 
 def check_reading(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """Every recorded form of the answer is read as expected."""
+    """Check that the wire reads every recorded form of the answer as expected."""
     for response in exchange.responses:
         form = "streamed" if response.is_stream else "plain"
         outcome = reader.read(response, f"the recorded answer, {form}")
@@ -70,7 +70,8 @@ def _as_data(value: Any) -> Any:
 
 
 def check_form(reader: Reader, answer: Completion) -> None:
-    """Check that an answer is a legal `Completion`, which can be journaled and sent back."""
+    """Check that an answer is a legal `Completion` that the journal can store and the wire can
+    send back."""
     for name in ("text", "reasoning", "stop_reason", "model", "response_id"):
         if not isinstance(getattr(answer, name), str):
             reader.fail(f"{name} is {getattr(answer, name)!r}, not a str")
@@ -98,7 +99,7 @@ def check_form(reader: Reader, answer: Completion) -> None:
 
 
 def check_streamed(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """An answer that was recorded in both forms is the same `Completion` in both."""
+    """Check that the plain and the streamed form of an answer give the same `Completion`."""
     plain, streamed = (
         reader.read(response, "the recorded answer") for response in exchange.responses
     )
@@ -106,7 +107,8 @@ def check_streamed(reader: Reader, exchange: RecordedExchange, limit: int = 0) -
 
 
 def check_cuts(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """A stream gives the same answer however its bytes are cut, with every kind of line end."""
+    """Check that a stream gives the same answer and the same deltas at any size of its pieces and
+    with every kind of line end."""
     for response in _streams(exchange):
         deltas: list[Delta] = []
         whole = reader.stream([response.data], "the whole stream", deltas.append)
@@ -118,8 +120,12 @@ def check_cuts(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> No
             texts[", lines ending in CR"] = framing.render(end="\r")
         for name, data in texts.items():
             for size in (*_SIZES, len(data)):
-                found = reader.stream(cut(data, size), f"the stream in pieces of {size}{name}")
+                deltas = []
+                doing = f"the stream in pieces of {size}{name}"
+                found = reader.stream(cut(data, size), doing, deltas.append)
                 _same(reader, whole, found, "the answer differs from that of the whole stream")
+                if isinstance(found, Completion):
+                    _check_deltas(reader, found, deltas)
 
 
 def _check_deltas(reader: Reader, answer: Completion, deltas: Sequence[Delta]) -> None:
@@ -137,7 +143,7 @@ def _check_deltas(reader: Reader, answer: Completion, deltas: Sequence[Delta]) -
 
 
 def check_truncation(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
-    """A stream that breaks off is an error or the whole answer, never a shorter one."""
+    """Check that a truncated stream gives an error or the whole answer, never a shorter one."""
     for response in _streams(exchange):
         data = response.data
         whole = reader.stream([data], "the whole stream")
@@ -152,7 +158,7 @@ def check_truncation(reader: Reader, exchange: RecordedExchange, limit: int) -> 
 
 
 def check_mutations(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
-    """An answer with something wrong in it is a legal answer or an `LLMError`."""
+    """Check that every mutation of an answer gives a legal answer or an `LLMError`."""
     for response in exchange.responses:
         if response.status != 200:
             _check_error_bodies(reader, response, limit)
@@ -174,7 +180,8 @@ _Change = Callable[[], tuple[bytes, str]]
 
 
 def _changes(response: RecordedResponse) -> Iterator[_Change]:
-    """Yield changes of an answer: at each kind of value one at the first and one at the last."""
+    """Yield the mutations of an answer. Of a stream, only the first and the last value of each
+    shape are mutated."""
     if not response.is_stream:
         for path in mutations.paths(response.body):
             for number in range(mutations.number_of_wrong(path)):
@@ -220,7 +227,7 @@ def _deep(response: RecordedResponse) -> Iterator[_Change]:
 
 
 def _check_error_bodies(reader: Reader, response: RecordedResponse, limit: int) -> None:
-    """A recorded error with something wrong in it is an `LLMError`."""
+    """Check that every mutation of a recorded error gives an `LLMError`."""
     if isinstance(response.body, str):
         return
     for change in _sample(list(_changes(response)), limit):
@@ -230,7 +237,7 @@ def _check_error_bodies(reader: Reader, response: RecordedResponse, limit: int) 
 
 
 def _reordered(framing: Framing, limit: int) -> Iterator[_Change]:
-    """Yield streams with events missing, repeated and in another order."""
+    """Yield streams with events that are missing, repeated or in another order."""
     chance = random.Random(0)
     for position in _sample(range(len(framing.events)), limit):
         event = framing.events[position]
@@ -253,7 +260,8 @@ def _reordered(framing: Framing, limit: int) -> Iterator[_Change]:
 
 
 def check_additions(reader: Reader, exchange: RecordedExchange, limit: int) -> None:
-    """Unknown fields, unknown events, comments and another spelling of the JSON change nothing."""
+    """Check that unknown fields, unknown events, comments and other spellings of the JSON change
+    nothing."""
     for response in exchange.responses:
         if response.status != 200:
             continue
@@ -323,8 +331,8 @@ def _without_space(line: bytes) -> bytes:
 
 # --- comparison ---
 
-_COUNTS = ("usage", "details", "response_id", "model")  # may come after the content
-_DETAILS = ("native", "provider_details")  # unknown fields are kept there
+_COUNTS = ("usage", "details", "response_id", "model")  # may follow the content of a stream
+_DETAILS = ("native", "provider_details")  # contain unknown fields
 
 
 def _same(
@@ -347,14 +355,14 @@ def _same(
 
 
 def _known(details: Any, ignored: Iterable[str]) -> Any:
-    """Return details without the empty and the ignored ones."""
+    """Return details without the empty and the ignored fields."""
     fields = cast("dict[str, Any]", details or {})
     empty: tuple[Any, ...] = ([], {}, "", None)
     return {key: one for key, one in fields.items() if one not in empty and key not in ignored}
 
 
 def _sample(items: Sequence[T], limit: int) -> list[T]:
-    """Return at most `limit` of the items, evenly spread."""
+    """Return at most `limit` items, taken evenly from all."""
     if len(items) <= limit:
         return list(items)
     return [items[number * len(items) // limit] for number in range(limit)]

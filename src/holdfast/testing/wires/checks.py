@@ -12,7 +12,8 @@ from holdfast.testing.wires.reading import Reader
 
 
 class ExchangeCheck(NamedTuple):
-    """One check of a wire with one exchange. `limit` is the number of changed answers to read."""
+    """One check of a wire with one exchange. The third argument of `run` is the largest number of
+    mutations to read."""
 
     name: str
     run: Callable[[Reader, RecordedExchange, int], None]

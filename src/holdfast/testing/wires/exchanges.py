@@ -1,4 +1,4 @@
-"""Recorded exchanges with a provider, as plain data."""
+"""Recorded exchanges with a provider."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import ConfigurationError
 
 
 class RecordedResponse(msgspec.Struct, frozen=True):
-    """A recorded response. `body` is JSON, or a str: the exact text of a stream."""
+    """A recorded response. `body` is a JSON value, or a str with the exact text of a stream."""
 
     body: Any
     status: int = 200
@@ -22,7 +22,7 @@ class RecordedResponse(msgspec.Struct, frozen=True):
 
     @property
     def is_stream(self) -> bool:
-        """True if the response is an answer in pieces."""
+        """True if the response is a stream."""
         return isinstance(self.body, str) and self.status == 200
 
     @property
@@ -36,16 +36,16 @@ class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded request and its response.
 
     - `request`: the recorded request, with `path` and `body`.
-    - `streamed`: the same answer in the form of a stream, if both forms were recorded.
-    - `expected`: the attributes of the `Completion` and their values as JSON, such as
-      `{"text": "Hi.", "usage": {"input_tokens": 5}}`. Of an object, only the keys given here are
-      compared. `{"error": {"type": "RateLimited", "retry_after": 3}}` stands for an error, with
-      the name of its class and its attributes. None means that every legal answer is right.
-    - `carried`: values that the next request must contain: a text, or an object of which a part
-      of the request has all the keys.
-    - `swaps`: pairs of positions of the stream's events that may come in the other order, too.
-    - `following`: the body of the next request of the same recording. The provider accepted it,
-      so long texts that it took from the answer must be in the wire's own next request.
+    - `streamed`: the same answer as a stream, if both forms were recorded.
+    - `expected`: attributes of the `Completion` with their values as JSON, such as
+      `{"text": "Hi.", "usage": {"input_tokens": 5}}`. Of an object, the kit compares the keys that
+      are given. `{"error": {"type": "RateLimited", "retry_after": 3}}` expects an error of that
+      class with these attributes. None accepts every legal answer.
+    - `carried`: values that the next request must contain: a text, or an object whose keys and
+      values a part of the request has.
+    - `swaps`: pairs of positions of events whose order does not matter.
+    - `following`: the body of the next request of the same recording. The provider accepted it, so
+      the wire's next request must contain the long texts that it took from the answer.
     """
 
     name: str
@@ -81,11 +81,12 @@ class _Recording(msgspec.Struct):
 
 
 def load(path: str | os.PathLike[str]) -> list[RecordedExchange]:
-    """Return the exchanges of a JSON file, or of all `*.json` files of a folder, in their order.
+    """Return the exchanges of a JSON file, or of all `*.json` files of a folder by name.
 
-    A file holds `{"interactions": [{"request": {"path", "body"}, "response": {"status", "headers",
-    "body"}}]}`. An interaction may have the other fields of `RecordedExchange`, too. Raises
-    `ConfigurationError` for a folder without a recording, and for a file in another form.
+    A file contains `{"interactions": [{"request": {"path", "body"}, "response": {"status",
+    "headers", "body"}}]}`. An interaction may also have the other fields of `RecordedExchange`.
+    Raises `ConfigurationError` for a folder without recordings and for a file in another form,
+    `OSError` for one that cannot be read.
     """
     place = Path(path)
     found = sorted(place.glob("*.json")) if place.is_dir() else [place]
@@ -95,7 +96,7 @@ def load(path: str | os.PathLike[str]) -> list[RecordedExchange]:
 
 
 def shipped(wire_name: str) -> list[RecordedExchange]:
-    """Return the exchanges that come with Holdfast for one of its own wires. Raises
+    """Return the recordings that Holdfast ships for one of its own wires. Raises
     `ConfigurationError` for any other name."""
     file = files("holdfast.testing.wires").joinpath(f"recordings/{wire_name}.json")
     if not file.is_file():

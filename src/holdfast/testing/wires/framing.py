@@ -1,4 +1,4 @@
-"""The events of a recorded stream: server-sent events, or one JSON value on each line."""
+"""Splitting of a recorded stream into events: server-sent events, or one JSON value per line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One event of a stream. `value` is its JSON, or None if its data is something else."""
+    """One event of a stream. `value` is the JSON value of `data`, or None if `data` is not
+    JSON."""
 
     data: str
     fields: tuple[str, ...] = ()  # the other lines of a server-sent event, such as `event: ping`
@@ -17,7 +18,7 @@ class StreamEvent(msgspec.Struct, frozen=True):
 
 
 class Framing(msgspec.Struct, frozen=True):
-    """The events of one stream, and the form of its text."""
+    """The events of one stream. `is_sse` tells server-sent events from JSON lines."""
 
     events: tuple[StreamEvent, ...]
     is_sse: bool
@@ -42,7 +43,7 @@ class Framing(msgspec.Struct, frozen=True):
         return cls(tuple(events), True)
 
     def render(self, events: Sequence[StreamEvent] | None = None, end: str = "\n") -> bytes:
-        """Return the text of `events` (None: all), whose lines end in `end`."""
+        """Return the text of `events` (None: all events), with `end` as the line end."""
         lines: list[str] = []
         for event in self.events if events is None else events:
             if self.is_sse:

@@ -1,4 +1,4 @@
-"""Changes of JSON values: wrong values, missing fields, and additions that change nothing."""
+"""Mutations of JSON values: wrong values, missing fields, and additions without a meaning."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNKNOWN_EVENT = {"type": UNKNOWN, UNKNOWN: UNKNOWN_VALUE}
 DEEP = "[" * 50_000 + "]" * 50_000
 _REMOVED = object()
 
-# Values that a field of any kind may not expect.
+# Values of every kind. Each is wrong for most fields.
 WRONG: tuple[Any, ...] = (
     *(None, 5, -1, 1e300, 2**64, True, "x", "", "\ud800", "{"),
     *([], [1], [[]], [None], {}, {"a": 1}, {"type": "x", "index": 7}),
 )
-# JSON texts that no encoder writes.
+# Texts in place of a value that are not JSON, or that no encoder writes.
 BROKEN = ("NaN", "-Infinity", "1e999", '"\\ud800"', '"\\udc00\\ud800"', '"a\x00b"', "", DEEP)
 
 
@@ -54,8 +54,8 @@ def changed(value: Any, path: Path, new: Any) -> Any:
 
 
 def shape(value: Any, path: Path) -> tuple[Any, ...]:
-    """Return a path without the positions in lists, but with the `type` of the objects on it.
-    Values with one shape are read by the same code."""
+    """Return a path with the `type` of each object on it and without positions in lists. The same
+    code of a wire reads all values of one shape."""
     found: list[Any] = []
     here: Any = value
     for key in path:
@@ -66,12 +66,12 @@ def shape(value: Any, path: Path) -> tuple[Any, ...]:
 
 
 def number_of_wrong(path: Path) -> int:
-    """Return the number of changes that `wrong_text` knows for a value at `path`."""
+    """Return the number of mutations that `wrong_text` makes of a value at `path`."""
     return len(WRONG) + len(BROKEN) + bool(path)
 
 
 def wrong_text(value: Any, path: Path, number: int) -> tuple[str, str]:
-    """Return the JSON text of `value` with something wrong at `path`, and a description of it."""
+    """Return the JSON text of `value` with mutation `number` at `path`, and its description."""
     where = "/".join(map(str, path)) or "the value"
     if number < len(WRONG):
         return dump(changed(value, path, WRONG[number])), f"{where} is {WRONG[number]!r}"
@@ -83,15 +83,15 @@ def wrong_text(value: Any, path: Path, number: int) -> tuple[str, str]:
 
 
 def dump(value: Any) -> str:
-    """Return JSON text, in which half surrogate pairs are escaped."""
+    """Return JSON text in which lone surrogates are escaped."""
     return json.dumps(value, separators=(",", ":"))
 
 
-# --- additions that change nothing ---
+# --- additions without a meaning ---
 
 
 def added_fields(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the value with an unknown field in each of its objects, one at a time."""
+    """Yield copies of the value, each with an unknown field in another one of its objects."""
     for path in paths(value):
         found = at(value, path)
         if isinstance(found, dict):
@@ -140,8 +140,8 @@ def leaves(value: Any, keep: Callable[[str], bool]) -> set[str]:
 
 
 def contains(value: Any, wanted: Any) -> bool:
-    """Return True if a JSON value holds `wanted`: a text within a text, or an object with its
-    keys."""
+    """Return True if a JSON value or a value in it matches `wanted`: a text that contains it, or
+    an object with its keys and values."""
     return any(_covers(at(value, path), wanted) for path in paths(value))
 
 
@@ -157,7 +157,7 @@ def _covers(value: Any, wanted: Any) -> bool:
 
 
 def covers(value: Any, wanted: Any) -> bool:
-    """Return True if a JSON value is `wanted`. Its objects may have further keys."""
+    """Return True if a JSON value equals `wanted`, apart from additional keys of its objects."""
     if isinstance(wanted, dict):
         return _covers(value, wanted)
     if isinstance(wanted, list):

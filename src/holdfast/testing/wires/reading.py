@@ -1,4 +1,4 @@
-"""Reading of recorded answers through a wire, as `LLM` reads them."""
+"""`Reader`: reads recorded answers through a wire in the same way as `LLM`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, cast
 
 from holdfast.content import Message, TextContent, ToolCall, ToolResult
-from holdfast.errors import BadResponse, LLMError
+from holdfast.errors import LLMError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires.protocol import Wire
+from holdfast.llm.wires.streams import feed_piece
 from holdfast.testing.wires.exchanges import RecordedResponse
 
 HANG_SECONDS = 20.0  # one answer of a recording is read in milliseconds
@@ -23,11 +24,15 @@ Outcome = Completion | LLMError
 
 
 class CheckFailed(AssertionError):
-    """A wire that does not do what its protocol promises."""
+    """A wire violates its protocol."""
 
 
 class Reader:
-    """The reader of answers through one wire. `doing` describes the present reading."""
+    """A reader of answers through one wire.
+
+    `doing` describes the current reading, `count` the number of readings so far. A reading that
+    raises anything but an `LLMError` raises `CheckFailed`.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -35,12 +40,12 @@ class Reader:
         self.count = 0
 
     def begin(self, doing: str) -> None:
-        """Note the beginning of a reading."""
+        """Start a reading: set `doing` and increment `count`."""
         self.doing = doing
         self.count += 1
 
     def read(self, response: RecordedResponse, doing: str = "the recorded answer") -> Outcome:
-        """Return the recorded answer, or the error that it reports."""
+        """Read a recorded response. Return the answer, or the error that the wire raises."""
         if response.status != 200:
             self.begin(doing)
             headers = {name.lower(): value for name, value in response.headers.items()}
@@ -50,7 +55,7 @@ class Reader:
         return self.plain(response.data, doing)
 
     def plain(self, data: bytes, doing: str) -> Outcome:
-        """Return the answer in a whole response."""
+        """Read the body of a plain response."""
         self.begin(doing)
         return self._guarded(lambda: self.wire.parse(data))
 
@@ -60,17 +65,13 @@ class Reader:
         doing: str,
         on_delta: Callable[[Delta], object] = lambda _: None,
     ) -> Outcome:
-        """Return the answer in a stream that ends after `chunks`."""
+        """Read a stream that consists of `chunks`."""
         self.begin(doing)
 
         def read() -> Completion:
             parser = self.wire.stream()
             for chunk in chunks:
-                try:
-                    parser.feed(chunk, on_delta)
-                except BadResponse:
-                    if not parser.closed:
-                        raise
+                if not feed_piece(parser, chunk, on_delta):
                     break
             return parser.finish()
 
@@ -97,11 +98,11 @@ class Reader:
         return error
 
     def fail(self, problem: str, cause: BaseException | None = None) -> NoReturn:
-        """Raise `CheckFailed` with the present reading."""
+        """Raise `CheckFailed` with the current reading and the problem."""
         raise CheckFailed(f"{self.doing}: {problem}") from cause
 
     def request(self, items: Sequence[Any], model: str = "", stream: bool = False) -> bytes:
-        """Return the request that `LLM` would send with these items of a transcript."""
+        """Return the request for these items of a transcript, as `LLM` makes it."""
         wire = self.wire
         head = wire.head(model or "m", "Be brief.", (), _PARAMETERS, {})
         return wire.body(head, self.fragments(items, model), stream)
@@ -112,12 +113,12 @@ class Reader:
 
 
 def said(text: str, role: Literal["system", "user"] = "user") -> Message:
-    """Return a message of one text."""
+    """Return a message with one text."""
     return Message((TextContent(text),), role=role)
 
 
 def turn(answer: Completion) -> list[Any]:
-    """Return the items that follow an answer: the results of its calls, and a user message."""
+    """Return items that may follow an answer: the results of its calls and a user message."""
     results = [(call, ToolResult((TextContent(f"done {call.name}"),))) for call in answer.calls]
     return [*results, said("Tell me more.")]
 
@@ -128,13 +129,13 @@ def cut(data: bytes, size: int) -> list[bytes]:
 
 
 def as_call(name: str, arguments: dict[str, Any], id: str) -> ToolCall:
-    """Return a call as a model would have made it."""
+    """Return a tool call with the provider's id `id`."""
     return ToolCall("", name, arguments, id)
 
 
 def watched(reader: Reader, work: Callable[[], object]) -> None:
-    """Run `work` and raise what it raises. Raises `CheckFailed` if one reading does not end; its
-    thread is left behind."""
+    """Run `work` on another thread, and raise its exception here. Raises `CheckFailed` if one
+    reading takes longer than `HANG_SECONDS`; the thread is then abandoned."""
     raised: list[BaseException] = []
 
     def run() -> None:

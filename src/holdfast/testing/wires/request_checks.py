@@ -1,4 +1,4 @@
-"""The checks of a wire's requests, and of errors by their status."""
+"""Checks of requests, and of errors by status. Each raises `CheckFailed`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from holdfast.testing.wires.framing import Framing
 from holdfast.testing.wires.mutations import contains, leaves
 from holdfast.testing.wires.reading import Reader, as_call, decode, said, turn
 
-_LONG = 64  # characters; ids that need not go back are shorter
+_LONG = 64  # characters; shorter ids need not be in the next request
 
 
 def check_return(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """The next request carries back what the provider needs of its answer."""
+    """Check that the next request contains the parts of the answer that the provider needs."""
     for response in exchange.responses:
         answer = reader.read(response)
         if isinstance(answer, LLMError):
@@ -50,8 +50,8 @@ def check_return(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> 
 
 
 def _taken_back(exchange: RecordedExchange, response: RecordedResponse) -> Iterator[str]:
-    """Yield the long texts without spaces that the recorded next request took from the answer:
-    signatures and encrypted data."""
+    """Yield the signatures and encrypted data of the answer that the recorded next request
+    contains: long texts without spaces."""
     if exchange.following is None:
         return
 
@@ -67,7 +67,8 @@ def _taken_back(exchange: RecordedExchange, response: RecordedResponse) -> Itera
 
 
 def check_requests(reader: Reader, exchange: RecordedExchange, limit: int = 0) -> None:
-    """Requests are JSON, always the same bytes, and a longer history begins like a shorter one."""
+    """Check that requests are JSON, that a history always gives the same bytes, and that a longer
+    history begins with the bytes of a shorter one."""
     answers = [reader.read(response) for response in exchange.responses]
     items: list[Any] = [said("Hello, wörld \U0001f600.")]
     lengths = [1]
@@ -104,7 +105,8 @@ def check_requests(reader: Reader, exchange: RecordedExchange, limit: int = 0) -
 
 
 def check_calls(reader: Reader) -> None:
-    """Ids of calls are legal, unique in a request, and the same in a call and its result."""
+    """Check that ids of calls are legal and unique in a request, and that a call and its result
+    have the same id."""
     wire = reader.wire
     hostile = ("", "call_1", "call_1", "x" * 500, "a b", "é", "toolu_1", "functions.f:0", '"\\\n')
     for id in hostile:
@@ -131,7 +133,8 @@ def check_calls(reader: Reader) -> None:
 
 
 def _check_pairs(reader: Reader) -> None:
-    """Results name the ids of their calls, also those of two answers with one id."""
+    """Check that two calls with the same provider id, in two answers, get different ids, and that
+    their results have these ids."""
     wire = reader.wire
     first, second = (as_call("f", {"n": n}, "call_1") for n in (1, 2))
     reader.begin("two answers whose calls have one id")
@@ -164,7 +167,7 @@ _BLOCKS = (
 
 
 def check_content(reader: Reader) -> None:
-    """Every kind of content becomes JSON in a message and in a result, or a
+    """Check that every kind of content gives JSON in a message and in a result, or a
     `ConfigurationError`."""
     call = as_call("f", {"a": "é"}, "call_1")
     invalid = msgspec.structs.replace(call, arguments={}, raw="{", invalid="It is not JSON.")
@@ -204,8 +207,8 @@ _PARAMETERS: dict[str, Any] = {
 
 
 def check_head(reader: Reader) -> None:
-    """Parameters are taken or refused with `ConfigurationError`; the path and the headers are
-    text."""
+    """Check that the wire accepts each parameter or raises `ConfigurationError`, and that the path
+    and the headers are text."""
     wire = reader.wire
     fragments = reader.fragments([said("Hello.")])
     for name, value in _PARAMETERS.items():
@@ -254,8 +257,8 @@ _ERROR_BODIES = (
 
 
 def check_errors(reader: Reader) -> None:
-    """Every status gives the error of its class, with the status and the wait that was asked
-    for, whatever the body is."""
+    """Check that each status gives an error of its class with `status` and `retry_after`,
+    whatever the body is."""
     for status, kind in _STATUSES.items():
         for body in _ERROR_BODIES:
             error = reader.read(
