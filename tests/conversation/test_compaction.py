@@ -23,13 +23,11 @@ from holdfast import (
     MemoryStore,
     ScriptedLLM,
     SQLiteStore,
-    Tool,
     load_agent,
 )
 from holdfast import events as ev
 from holdfast.agent.condensers import (
     CompactionCondenser,
-    LLMCondenser,
     Pipeline,
     ToolOutputCondenser,
     WindowCondenser,
@@ -39,6 +37,7 @@ from holdfast.agent.view import View
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, RecordedLLM
+from holdfast.openhands import write_conversation
 from tests.llm.test_openai_responses import called, response, said
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
@@ -179,6 +178,8 @@ def test_copies_of_a_conversation_go_on_from_the_compaction(tmp_path: Path) -> N
             conversation.run()
             assert compactions(conversation)
             state = conversation.state
+            notes = write_conversation(state, tmp_path / "openhands")
+            assert [note for note in notes if "can be read by gpt-5 alone" in note]
             fork = conversation.fork(id="f")
         lines = [ev.line(event) for event in store.read("c")]
         assert [ev.decode(line) for line in lines] == store.read("c")
@@ -522,5 +523,3 @@ def test_an_old_condensation_is_written_as_before() -> None:
         seq=4, id="x", timestamp=ev.EPOCH, hidden=(), compaction=ev.Compaction()
     )
     assert ev.decode(ev.record(empty)) == empty
-    assert LLMCondenser() == LLMCondenser()
-    assert Tool("note", "Looks.", note).name == "note"
