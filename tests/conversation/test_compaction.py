@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -37,6 +38,7 @@ from holdfast.agent.view import View
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, RecordedLLM
+from holdfast.observe import JsonLog
 from holdfast.openhands import write_conversation
 from tests.llm.test_openai_responses import called, response, said
 from tests.model_server import ModelServer, Request, text
@@ -126,6 +128,19 @@ def test_a_long_run_stays_below_its_bound_and_is_compacted_seldom() -> None:
         assert replay(events, conversation.agent).same
         calls = [event.call_id for event in events if isinstance(event, ev.ToolCallStarted)]
         assert len(calls) == len(set(calls)) == 40
+
+
+def test_a_log_names_the_compaction_without_its_content() -> None:
+    out = io.StringIO()
+    with (
+        ModelServer(provider(3)) as server,
+        Conversation(agent(model(server)), observer=JsonLog(out)) as conversation,
+    ):
+        conversation.send_message("Take notes.")
+        conversation.run()
+        conversation.condense()
+    (line,) = [one for one in out.getvalue().splitlines() if '"compaction":' in one]
+    assert json.loads(line)["compaction"].keys() == {"basedOn", "wire", "host"}
 
 
 def test_instructions_follow_the_system_prompt_and_settings_are_left_out() -> None:
