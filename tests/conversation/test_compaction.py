@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -23,13 +24,11 @@ from holdfast import (
     MemoryStore,
     ScriptedLLM,
     SQLiteStore,
-    Tool,
     load_agent,
 )
 from holdfast import events as ev
 from holdfast.agent.condensers import (
     CompactionCondenser,
-    LLMCondenser,
     Pipeline,
     ToolOutputCondenser,
     WindowCondenser,
@@ -39,6 +38,8 @@ from holdfast.agent.view import View
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, RecordedLLM
+from holdfast.observe import JsonLog
+from holdfast.openhands import write_conversation
 from tests.llm.test_openai_responses import called, response, said
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
@@ -129,6 +130,19 @@ def test_a_long_run_stays_below_its_bound_and_is_compacted_seldom() -> None:
         assert len(calls) == len(set(calls)) == 40
 
 
+def test_a_log_names_the_compaction_without_its_content() -> None:
+    out = io.StringIO()
+    with (
+        ModelServer(provider(3)) as server,
+        Conversation(agent(model(server)), observer=JsonLog(out)) as conversation,
+    ):
+        conversation.send_message("Take notes.")
+        conversation.run()
+        conversation.condense()
+    (line,) = [one for one in out.getvalue().splitlines() if '"compaction":' in one]
+    assert json.loads(line)["compaction"].keys() == {"basedOn", "wire", "host"}
+
+
 def test_instructions_follow_the_system_prompt_and_settings_are_left_out() -> None:
     with (
         ModelServer(provider(3)) as server,
@@ -179,6 +193,8 @@ def test_copies_of_a_conversation_go_on_from_the_compaction(tmp_path: Path) -> N
             conversation.run()
             assert compactions(conversation)
             state = conversation.state
+            notes = write_conversation(state, tmp_path / "openhands")
+            assert [note for note in notes if "can be read by gpt-5 alone" in note]
             fork = conversation.fork(id="f")
         lines = [ev.line(event) for event in store.read("c")]
         assert [ev.decode(line) for line in lines] == store.read("c")
@@ -522,5 +538,3 @@ def test_an_old_condensation_is_written_as_before() -> None:
         seq=4, id="x", timestamp=ev.EPOCH, hidden=(), compaction=ev.Compaction()
     )
     assert ev.decode(ev.record(empty)) == empty
-    assert LLMCondenser() == LLMCondenser()
-    assert Tool("note", "Looks.", note).name == "note"

@@ -387,3 +387,11 @@ def test_any_content_is_sent_as_json_and_replays_to_the_same_bytes(
         json.loads(body)
     stored = Message.from_json(Message(tuple(said)).to_json())
     assert bodies(stored, ToolResult.from_json(result.to_json())) == first
+
+
+@pytest.mark.parametrize("wire_name", ["openai_chat", "openai_responses"])
+def test_a_picture_keeps_the_type_that_was_written(wire_name: str) -> None:
+    """Requests of stored conversations have it."""
+    blob = {"uri": "a", "mimeType": "image/jpg", "blob": "UE5H"}
+    for block in (ImageContent(b"PNG", "image/jpg"), EmbeddedResource(blob)):
+        assert b'"data:image/jpg;base64,UE5H"' in wire(wire_name).user([block])

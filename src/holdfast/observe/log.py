@@ -140,6 +140,9 @@ class JsonLog(SpanMaker[_Span]):
             if isinstance(event, ev.AssistantReplied):
                 # The native form repeats the other fields.
                 event = msgspec.structs.replace(event, native=msgspec.Raw())
+            elif isinstance(event, ev.HistoryCondensed) and event.compaction is not None:
+                made = msgspec.structs.replace(event.compaction, native=msgspec.Raw())
+                event = msgspec.structs.replace(event, compaction=made)
             elif isinstance(event, ev.AgentConfigured):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
