@@ -42,14 +42,14 @@ NOT_ASYNC: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("function", ASYNC, ids=repr)
+@pytest.mark.parametrize("function", ASYNC)
 def test_an_async_function_is_recognized_in_any_form(function: Any) -> None:
     assert is_async(function)
     with pytest.raises(ConfigurationError, match="listener takes a function that is not async"):
         refuse_async("listener", function)
 
 
-@pytest.mark.parametrize("function", NOT_ASYNC, ids=repr)
+@pytest.mark.parametrize("function", NOT_ASYNC)
 def test_any_other_function_is_not_async(function: Any) -> None:
     assert not is_async(function)
     refuse_async("listener", function)
