@@ -512,7 +512,9 @@ class Transcript:
           all items if another server gave that answer.
         """
         encoding = self._encodings.get(self._key(to))
-        if encoding is None or (self._only_text and not encoding.left_out):
+        if encoding is None or (
+            self._only_text and not encoding.left_out and not encoding.compacted_by
+        ):
             return ()
         answers = (item for item in reversed(self._items) if isinstance(item, Answer))
         last = next(answers, None)

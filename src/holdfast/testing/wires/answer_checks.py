@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from holdfast.answer import AnswerDetails
 from holdfast.content import (
     Usage,
 )
@@ -332,6 +333,7 @@ def _without_space(line: bytes) -> bytes:
 # --- comparison ---
 
 _COUNTS = ("usage", "details", "response_id", "model")  # may follow the content of a stream
+_DETAIL_FIELDS = AnswerDetails.__struct_fields__
 _DETAILS = ("native", "provider_details")  # contain unknown fields
 
 
@@ -345,20 +347,17 @@ def _same(
     for name in Completion.__struct_fields__:
         if name in ignored:
             continue
-        mine, theirs = (
-            mutations.without_unknown(_as_data(getattr(each, name))) for each in (one, other)
-        )
+        values = [getattr(each, name) for each in (one, other)]
         if name == "details":
-            mine, theirs = (_known(each, ignored) for each in (mine, theirs))
+            values = [_without(each or AnswerDetails(), ignored) for each in values]
+        mine, theirs = (mutations.without_unknown(_as_data(each)) for each in values)
         if mine != theirs:
             reader.fail(f"{problem}: {name} is {theirs!r}, not {mine!r}")
 
 
-def _known(details: Any, ignored: Iterable[str]) -> Any:
-    """Return details without the empty and the ignored fields."""
-    fields = cast("dict[str, Any]", details or {})
-    empty: tuple[Any, ...] = ([], {}, "", None)
-    return {key: one for key, one in fields.items() if one not in empty and key not in ignored}
+def _without(details: AnswerDetails, ignored: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of details that are not ignored."""
+    return {name: getattr(details, name) for name in _DETAIL_FIELDS if name not in ignored}
 
 
 def _sample(items: Sequence[T], limit: int) -> list[T]:
