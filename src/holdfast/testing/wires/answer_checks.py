@@ -350,6 +350,7 @@ def _known(details: Any, ignored: Iterable[str]) -> Any:
     """Return details without the empty and the ignored ones."""
     fields = cast("dict[str, Any]", details or {})
     empty: tuple[Any, ...] = ([], {}, "", None)
+    ignored = {*ignored, *[key for key in fields if key.endswith("_tokens") and not fields[key]]}
     return {key: one for key, one in fields.items() if one not in empty and key not in ignored}
 
 
