@@ -354,3 +354,26 @@ def test_a_picture_of_an_older_litellm_is_read() -> None:
         assert found.media == (ImageContent(b"\x89PNG fake", "image/png"),)
         assert found.provider_details == {}
         assert messages[1] == {"role": "assistant", "content": "Here:"}
+
+
+def test_signed_thinking_that_is_refused_is_left_out() -> None:
+    refused = (
+        400,
+        {},
+        {"error": {"message": "messages.1.content.0: Invalid `signature` in `thinking` block"}},
+    )
+    with ModelServer([thinking_call(), refused, text("Done."), text("ok")]) as server:
+        llm = model(server, "litellm_proxy/claude-sonnet-4-5")
+        agent = Agent(llm, [Tool("look", "Looks.", lambda: "a cat")])
+        with Conversation(agent) as conversation:
+            conversation.send_message("hi")
+            assert conversation.run().answer == "Done."
+            conversation.send_message("more")
+            conversation.run().raise_for_status()
+            assert replay(conversation.get_history()).same
+        answers = [
+            next(one for one in request.messages if one["role"] == "assistant")
+            for request in server.requests[1:]
+        ]
+        assert ["thinking_blocks" in one for one in answers] == [True, False, False]
+        assert all(one["tool_calls"] for one in answers)

@@ -16,7 +16,7 @@ from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.model import ToolLike
 from holdfast.llm.request import ModelRequest, Prompt, RequestTarget, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.transcript import Messages, as_transcript
+from holdfast.llm.transcript import THINKING_REFUSED, Messages, as_transcript
 
 if TYPE_CHECKING:
     from holdfast.events import AgentConfigured
@@ -107,11 +107,6 @@ _CONTAINER_GONE = (
 )
 _SOUND_GONE = "The sound of an earlier answer was refused; its transcript was sent."
 
-_THINKING_REFUSED = (
-    "The thinking of earlier answers was refused, since the conversation before them has changed;"
-    " it was left out."
-)
-
 
 def _refuses_thinking(error: LLMError) -> bool:
     """Return True if signed thinking in a request was refused. Newer Claude models bind it to all
@@ -172,7 +167,7 @@ class ProviderModel(FrozenModel):
             if _refuses_thinking(error) and call.transcript.leave_out_thinking(
                 request.frame.recipient
             ):
-                fresh, note = make_request(target, call, self.stream), _THINKING_REFUSED
+                fresh, note = make_request(target, call, self.stream), THINKING_REFUSED
             else:
                 fresh = make_request(target, call, self.stream, resume=False)
                 note = _CONTAINER_GONE % request.container if request.container else _SOUND_GONE

@@ -107,6 +107,11 @@ class Recipient:
 
 # The reason in the text for a picture or a sound that was the whole answer of a model.
 _NOT_RETURNED = "generated here, and not sent back"
+# The note of an answer to a request without the thinking of earlier answers, which was refused.
+THINKING_REFUSED = (
+    "The thinking of earlier answers was refused, since the conversation before them has changed;"
+    " it was left out."
+)
 # Stop reasons of an answer that ended within whatever it was writing.
 _CUT_OFF = ("length", "content_filter")
 
@@ -153,6 +158,8 @@ class _Encoding:
         if self.batch:  # an incomplete batch, in messages written by hand
             self._end_batch(to, names)
         if isinstance(item, Answer):
+            if THINKING_REFUSED in item.notes:
+                self.leave_out_thinking(to)
             native, verbatim = item.native, False
             if native:
                 if to.may_receive_native(item):

@@ -282,11 +282,16 @@ def unpaired(fragment: bytes) -> tuple[set[str], set[str]]:
     results: set[str] = set()
     if b'_tool_use"' in fragment or b'_tool_result"' in fragment:
         for block in _block_shapes.decode(fragment[len(ASSISTANT) - 1 : -1]):
-            if _is_server_call(block.type):
-                calls.add(str(block.id))
-            elif isinstance(block.type, str) and block.type.endswith("_tool_result"):
-                results.add(str(block.tool_use_id))
+            (calls if _is_server_call(block.type) else results).update(_ids_of(block))
     return calls - results, results - calls
+
+
+def _ids_of(block: _BlockShape) -> set[str]:
+    """Return the id of a call of the provider's own tools, or of the call of a result."""
+    if _is_server_call(block.type):
+        return {str(block.id)}
+    is_result = isinstance(block.type, str) and block.type.endswith("_tool_result")
+    return {str(block.tool_use_id)} if is_result else set()
 
 
 def without_thinking(fragment: bytes) -> bytes:
@@ -312,9 +317,9 @@ def without_parts(fragment: bytes, ids: set[str]) -> bytes:
     for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True):
         if block.type == "tool_use":
             # A call by code that is left out becomes one of the model itself.
-            lost = as_dict(block.caller).get("tool_id") in ids
+            lost = str(as_dict(block.caller).get("tool_id")) in ids
             kept.append((block, _patched(raw, {"caller": None}) if lost else raw))
-        elif not ids & {block.id, block.tool_use_id}:
+        elif not ids & _ids_of(block):
             kept.append((block, raw))
     _trim_end(kept)
     return ASSISTANT + b",".join([raw for _, raw in kept]) + b"]}" if kept else b""

@@ -59,6 +59,7 @@ _CACHING_HOSTS = ("api.openai.com", ".mistral.ai")
 # The parts of an answer that go back. All but the first two are those of reasoning models.
 _RETURNED_PARTS = {"text", "refusal", "thinking", "reasoning", "reference"}
 _ASSISTANT = b'{"role":"assistant"'
+_SIGNED = (b'"thinking_blocks":', b'"reasoning_details":')
 _EMPTY = _ASSISTANT + b',"content":""'
 _TOOL = b'{"role":"tool"'
 _USER = b'{"role":"user"'
@@ -210,6 +211,16 @@ def expires_at(native: Raw) -> float:
         return 0.0
     end: Any = as_dict(as_dict(_decoder.decode(native)).get("audio")).get("expires_at")
     return float(end) if isinstance(end, int | float) else 0.0
+
+
+def without_thinking(fragment: bytes) -> bytes:
+    """Return an answer without signed thinking, or any other message as it is."""
+    if not fragment.startswith(_ASSISTANT) or not any(key in fragment for key in _SIGNED):
+        return fragment
+    message: dict[str, Any] = _decoder.decode(fragment)
+    for key in ("thinking_blocks", "reasoning_details"):
+        message.pop(key, None)
+    return _json(message)
 
 
 def _add_reasoning(
@@ -477,6 +488,7 @@ class ConfiguredChat:
     body = staticmethod(body)
     error = staticmethod(error)
     expires_at = staticmethod(expires_at)
+    without_thinking = staticmethod(without_thinking)
 
     def __init__(self, send_reasoning: str, rules: ChatRules) -> None:
         self._send_reasoning = send_reasoning
