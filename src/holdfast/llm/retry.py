@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random as _random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ def retrying(
     deadline: float | None = None,
     cancelled: Cancellation | None = None,
     before_retry: Callable[[LLMError], object] | None = None,
-    random: Callable[[], float] = _random.random,
+    random: Callable[[], float] | None = None,
     sleep: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
@@ -80,13 +79,15 @@ def retrying(
             before_retry(failure)
 
 
-def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
+def delay(error: LLMError, number: int, random: Callable[[], float] | None = None) -> float | None:
     """Return the seconds to wait before retry `number` (from 0), or None to give up.
 
     Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/) spreads
     the retries of many clients best. After a Retry-After the jitter is only added, because an
     earlier retry would be refused again.
     """
+    if random is None:
+        from random import random  # few programs retry, and it takes 1 ms to import
     jitter = random() * min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2**number)
     if error.retry_after is None:
         return jitter

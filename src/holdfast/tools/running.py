@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -226,7 +225,9 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
         return requested
     delay = policy.delay * (2 ** min(attempt - 1, 30) if policy.backoff == "exponential" else 1)
     # Jitter: a hundred conversations that failed together must not retry together.
-    delay = min(delay, _MAX_RETRY_SECONDS) * random.uniform(0.5, 1.0)
+    from random import uniform  # few programs retry, and it takes 1 ms to import
+
+    delay = min(delay, _MAX_RETRY_SECONDS) * uniform(0.5, 1.0)
     return requested + min(delay, 1.0) if requested else delay
 
 
