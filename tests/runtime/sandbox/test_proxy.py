@@ -21,8 +21,8 @@ from tests.waiting import until
 
 
 class Host:
-    """A server on a loopback address. It keeps what each connection sent, and answers the first
-    bytes of each."""
+    """A server on a loopback address. It keeps what each connection sent, answers when that ends
+    with `end`, and closes its side if that asks for it."""
 
     def __init__(self, address: str = "127.0.0.1", answer: bytes = b"") -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -30,7 +30,7 @@ class Host:
         self.port: int = self._socket.getsockname()[1]
         self.answer = answer or b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
         self.received: list[bytes] = []
-        self.linger = False
+        self.end = b""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -46,11 +46,14 @@ class Host:
         number = len(self.received) - 1
         with connection, suppress(OSError):
             connection.settimeout(10)
+            answered = False
             while data := connection.recv(65536):
-                answered = bool(self.received[number])
                 self.received[number] += data
-                if not answered:
+                if not answered and self.received[number].endswith(self.end):
+                    answered = True
                     connection.sendall(self.answer)
+                    if b"\r\nConnection: close\r\n" in self.received[number]:
+                        connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -188,9 +191,10 @@ def test_a_host_that_speaks_first_is_heard(box: Box, boxes: list[Box]) -> None:
 
 def test_a_body_arrives_whole_with_a_length_and_in_chunks(box: Box, host: Host) -> None:
     start = f"POST http://allowed.test:{host.port}/ HTTP/1.1\r\n"
-    body = b"x" * 300_000
-    box.ask(start.encode() + b"Content-Length: 300000\r\n\r\n" + body)
-    assert host.received[0].endswith(b"Content-Length: 300000\r\n\r\n" + body)
+    body = b"x" * 300_000 + b"0\r\n\r\n"
+    host.end = b"0\r\n\r\n"
+    box.ask(start.encode() + b"Content-Length: 300005\r\n\r\n" + body)
+    assert host.received[0].endswith(b"Content-Length: 300005\r\n\r\n" + body)
     chunks = b"5;ext=1\r\nhello\r\n6\r\n world\r\n0\r\nX-Trailer: 1\r\n\r\n"
     box.ask(start.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     assert host.received[1].endswith(
@@ -203,9 +207,7 @@ def test_a_long_answer_arrives_whole_though_the_client_reads_slowly(box: Box, ho
     with box.connect() as connection:
         request = f"GET http://allowed.test:{host.port}/ HTTP/1.1\r\n\r\n"
         connection.sendall(request.encode())
-        connection.shutdown(socket.SHUT_WR)
         time.sleep(0.2)
-        # The host waits for the end of the request's connection, and closes then.
         assert len(read_all(connection)) == len(host.answer)
 
 
