@@ -146,6 +146,15 @@ class AllowList:
                 for network in (IPv4Network("127.0.0.1"), IPv6Network("::1")):
                     self._entries.append(_Entry(entry.text, network, False, entry.ports))
 
+    @property
+    def names_this_machine(self) -> bool:
+        """True if an entry names a loopback address."""
+        return any(
+            entry.names(address)
+            for entry in self._entries
+            for address in (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+        )
+
     def refusal(self, host: str | Address, port: int) -> str:
         """Return "" if the list names the host and the port; else a sentence that says what would
         allow it. For a name, the resolved address must be checked as well."""
