@@ -656,6 +656,19 @@ def test_close_of_a_listener_leaves_the_others(
     assert status(box.get(f"http://127.0.0.1:{host.port}/")) == 200
 
 
+def test_close_does_not_wait_for_a_client_that_reads_nothing(tmp_path: Path, host: Host) -> None:
+    host.answer = b"y" * 30_000_000
+    box = Box(tmp_path, [f"127.0.0.1:{host.port}"])
+    tunnel, _ = box.tunnel(f"127.0.0.1:{host.port}")
+    tunnel.sendall(b"x")
+    until(lambda: bool(host.received and host.received[0]))
+    time.sleep(0.1)
+    started = time.monotonic()
+    box.proxy.close()
+    assert time.monotonic() - started < 3
+    tunnel.close()
+
+
 def test_a_lookup_that_hangs_does_not_delay_close(tmp_path: Path) -> None:
     gate = threading.Event()
 

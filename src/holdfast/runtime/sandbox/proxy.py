@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Address, ip_address
 from typing import Any
@@ -186,20 +187,18 @@ class Proxy:
     def listen(self, sock: socket.socket) -> ProxyListener:
         """Accept connections on a stream socket that listens; the proxy owns it from now on. Raises
         `RuntimeError` after `close`."""
-        listener = ProxyListener(self._stop)
-        self._call(self._listen(sock, listener))
-        return listener
-
-    def serve(self, sock: socket.socket, listener: ProxyListener) -> None:
-        """Serve one connected stream socket, which the proxy owns from now on, as a connection of
-        `listener`."""
-        self._call(self._adopt(sock, listener))
-
-    def listener(self) -> ProxyListener:
-        """Return a listener without a socket, for connections that are handed to `serve`."""
+        self._process.check("The proxy")
         listener = ProxyListener(self._stop)
         with self._lock:
-            self._listeners.add(listener)
+            if self._closed:
+                raise RuntimeError("The proxy is closed.")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="holdfast-proxy", daemon=True
+                )
+                self._thread.start()
+            asyncio.run_coroutine_threadsafe(self._listen(sock, listener), self._loop).result()
         return listener
 
     def close(self) -> None:
@@ -208,30 +207,18 @@ class Proxy:
             return
         with self._lock:
             self._closed = True
-            loop, thread, self._thread = self._loop, self._thread, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        self._process.check("The proxy")
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise RuntimeError("The proxy is closed.")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="holdfast-proxy", daemon=True
-                )
-                self._thread.start()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        future.result()
+            loop, self._loop = self._loop, None
+            if loop is not None and self._thread is not None:
+                for listener in list(self._listeners):
+                    asyncio.run_coroutine_threadsafe(self._end(listener), loop).result()
+                loop.call_soon_threadsafe(loop.stop)
+                self._thread.join()
 
     def _stop(self, listener: ProxyListener) -> None:
         if self._process.here:
-            with suppress(RuntimeError):  # closed as a whole
-                self._call(self._end(listener))
+            with self._lock:
+                if self._loop is not None:
+                    asyncio.run_coroutine_threadsafe(self._end(listener), self._loop).result()
 
     # --- on the proxy's thread ---
 
@@ -239,8 +226,6 @@ class Proxy:
         try:
             loop.run_forever()
         finally:
-            for listener in list(self._listeners):
-                loop.run_until_complete(self._end(listener))
             loop.close()
 
     async def _listen(self, sock: socket.socket, listener: ProxyListener) -> None:
@@ -251,19 +236,20 @@ class Proxy:
                 while True:
                     try:
                         connection, _ = await loop.sock_accept(sock)
+                        reader, writer = await asyncio.open_connection(
+                            sock=connection, limit=MAX_HEAD_BYTES
+                        )
                     except OSError:  # such as too many open files
                         await asyncio.sleep(0.1)
-                    else:
-                        await self._adopt(connection, listener)
+                        continue
+                    task = asyncio.ensure_future(self._serve(listener, reader, writer))
+                    listener.connections.add(task)
+                    task.add_done_callback(listener.connections.discard)
+                    # A task that is cancelled before it starts closes nothing.
+                    task.add_done_callback(partial(_abort, writer))
 
         self._listeners.add(listener)
         listener.accepting = asyncio.ensure_future(accept())
-
-    async def _adopt(self, sock: socket.socket, listener: ProxyListener) -> None:
-        reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_HEAD_BYTES)
-        task = asyncio.ensure_future(self._serve(listener, reader, writer))
-        listener.connections.add(task)
-        task.add_done_callback(listener.connections.discard)
 
     async def _end(self, listener: ProxyListener) -> None:
         self._listeners.discard(listener)
@@ -510,12 +496,19 @@ async def _answer(
                 pass
 
 
+def _abort(writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+    writer.transport.abort()
+
+
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection; its peer has a limited time to take what was written."""
+    """Close a connection. Its peer has a limited time to take what was written, and none if the
+    task was cancelled."""
+    task = asyncio.current_task()
     try:
-        writer.close()
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            await writer.wait_closed()
+        if task is not None and not task.cancelling():
+            writer.close()
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await writer.wait_closed()
     except OSError:  # TimeoutError too
         pass
     finally:
