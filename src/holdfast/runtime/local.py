@@ -15,6 +15,7 @@ from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.processes import OwnerProcess
 from holdfast.runtime import clone
+from holdfast.runtime.command_host import PlainHost
 from holdfast.runtime.environment import child_environment
 from holdfast.runtime.files import Files
 from holdfast.runtime.microagents import Microagent, load_microagents
@@ -99,7 +100,13 @@ class LocalRuntime:
         if allow_outside is not True:
             allowed = [Path(os.path.realpath(with_home(one))) for one in allow_outside or ()]
         self.terminal = Terminal(
-            self.workdir, self._folder, self._env, shell, output_limit, command_timeout
+            self.workdir,
+            self._folder,
+            self._env,
+            shell,
+            output_limit,
+            command_timeout,
+            lambda number, pump: PlainHost(str(self.workdir), self._env),
         )
         outputs = self.terminal.outputs
         self.paths = Paths(self.workdir, allowed, [outputs], self._env["HOME"])

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError
 
+# The parts of /etc that programs need and that hold no secrets.
+_ETC = """\
+alternatives bash.bashrc ca-certificates ca-certificates.conf crypto-policies debian_version fonts
+gai.conf gitconfig host.conf inputrc java ld.so.cache ld.so.conf ld.so.conf.d localtime lsb-release
+magic mime.types nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc
+services ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone xdg"""
+ETC = tuple(_ETC.split())
+
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
 
