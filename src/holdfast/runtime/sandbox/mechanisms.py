@@ -7,6 +7,7 @@ from typing import Protocol
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.sandbox.bubblewrap import Bubblewrap
+from holdfast.runtime.sandbox.landlock import Landlock
 from holdfast.runtime.sandbox.settings import BoxSettings, SandboxUnavailable
 from holdfast.tools.launch import Launcher
 
@@ -47,7 +48,7 @@ class Mechanism(Protocol):
         ...
 
 
-MECHANISMS: tuple[Mechanism, ...] = (Bubblewrap(),)
+MECHANISMS: tuple[Mechanism, ...] = (Bubblewrap(), Landlock())
 """The mechanisms in the order in which `auto` tries them."""
 
 

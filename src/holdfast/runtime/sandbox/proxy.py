@@ -12,7 +12,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Address, ip_address
 from typing import Any
@@ -96,14 +95,14 @@ class _Connection:
 class ProxyListener:
     """One sandbox's entrance to a proxy, and the log of its connections. Thread-safe."""
 
-    def __init__(self, stop: Callable[[ProxyListener], None]) -> None:
+    def __init__(self, sock: socket.socket, stop: Callable[[ProxyListener], None]) -> None:
+        self.sock = sock
         self._stop = stop
         self._lock = threading.Lock()
         self._log: list[_Connection] = []
         self._left_out = 0
-        # Touched on the proxy's thread only.
         self.connections: set[asyncio.Task[None]] = set()
-        self.accepting: asyncio.Task[None] | None = None
+        """Tasks of the open connections, on the proxy's thread."""
 
     def note(self, connection: _Connection) -> None:
         """Add a connection to the log."""
@@ -188,7 +187,7 @@ class Proxy:
         """Accept connections on a stream socket that listens; the proxy owns it from now on. Raises
         `RuntimeError` after `close`."""
         self._process.check("The proxy")
-        listener = ProxyListener(self._stop)
+        listener = ProxyListener(sock, self._stop)
         with self._lock:
             if self._closed:
                 raise RuntimeError("The proxy is closed.")
@@ -198,7 +197,7 @@ class Proxy:
                     target=self._run, args=(self._loop,), name="holdfast-proxy", daemon=True
                 )
                 self._thread.start()
-            asyncio.run_coroutine_threadsafe(self._listen(sock, listener), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._listen(listener), self._loop).result()
         return listener
 
     def close(self) -> None:
@@ -228,38 +227,48 @@ class Proxy:
         finally:
             loop.close()
 
-    async def _listen(self, sock: socket.socket, listener: ProxyListener) -> None:
-        async def accept() -> None:
-            loop = asyncio.get_running_loop()
-            sock.setblocking(False)
-            with sock:
-                while True:
-                    try:
-                        connection, _ = await loop.sock_accept(sock)
-                        reader, writer = await asyncio.open_connection(
-                            sock=connection, limit=MAX_HEAD_BYTES
-                        )
-                    except OSError:  # such as too many open files
-                        await asyncio.sleep(0.1)
-                        continue
-                    task = asyncio.ensure_future(self._serve(listener, reader, writer))
-                    listener.connections.add(task)
-                    task.add_done_callback(listener.connections.discard)
-                    # A task that is cancelled before it starts closes nothing.
-                    task.add_done_callback(partial(_abort, writer))
+    async def _listen(self, listener: ProxyListener) -> None:
+        loop = asyncio.get_running_loop()
+
+        def accept() -> None:
+            try:
+                sock, _ = listener.sock.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # such as too many open files, which would be reported again at once
+                loop.remove_reader(listener.sock)
+                loop.call_later(0.1, watch)
+                return
+            task = asyncio.ensure_future(self._serve(listener, sock))
+            listener.connections.add(task)
+            task.add_done_callback(listener.connections.discard)
+
+        def watch() -> None:
+            if listener in self._listeners:
+                loop.add_reader(listener.sock, accept)
 
         self._listeners.add(listener)
-        listener.accepting = asyncio.ensure_future(accept())
+        listener.sock.setblocking(False)
+        watch()
 
     async def _end(self, listener: ProxyListener) -> None:
+        if listener not in self._listeners:
+            return
         self._listeners.discard(listener)
-        tasks = [*listener.connections, *filter(None, (listener.accepting,))]
+        asyncio.get_running_loop().remove_reader(listener.sock)
+        listener.sock.close()
+        await asyncio.sleep(0)  # a task that is cancelled before it starts closes nothing
+        tasks = list(listener.connections)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
-    async def _serve(
+    async def _serve(self, listener: ProxyListener, sock: socket.socket) -> None:
+        async with _streams_of(sock, MAX_HEAD_BYTES) as (reader, writer):
+            await self._answer(listener, reader, writer)
+
+    async def _answer(
         self, listener: ProxyListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         connection = _Connection()
@@ -271,7 +280,7 @@ class Proxy:
             connection.target = host_and_port(request.host, request.port)
             sock = await self._connect(request, connection)
             listener.note(connection)
-            async with _streams_to(sock) as (host_reader, host_writer):
+            async with _streams_of(sock) as (host_reader, host_writer):
                 streams = _Streams(reader, writer, host_reader, host_writer, connection)
                 if request.is_tunnel:
                     await self._tunnel(streams, request)
@@ -279,11 +288,9 @@ class Proxy:
                     await _forward(streams, request)
         except _Refused as refusal:
             listener.note(_Connection(connection.target, refused=str(refusal)))
-            await _answer(reader, writer, refusal)
+            await _refuse(reader, writer, refusal)
         except (OSError, BadRequest, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # one side went away, or sent a malformed body
-        finally:
-            await _close(writer)
 
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
         """Return a socket that is connected to a permitted address of the requested host."""
@@ -400,14 +407,24 @@ def _new_socket(address: Address) -> socket.socket:
 
 
 @asynccontextmanager
-async def _streams_to(
-    sock: socket.socket,
+async def _streams_of(
+    sock: socket.socket, limit: int = _CHUNK_BYTES
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(sock=sock)
+    """Yield a connected socket's streams, and close it. Its peer has a limited time to take what
+    was written; none after an error or a cancellation."""
+    try:
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
+    except BaseException:
+        sock.close()
+        raise
     try:
         yield reader, writer
+        with suppress(OSError):  # TimeoutError too
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                writer.close()
+                await writer.wait_closed()
     finally:
-        await _close(writer)
+        writer.transport.abort()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> ProxyRequest:
@@ -482,7 +499,7 @@ async def _both(
             raise result
 
 
-async def _answer(
+async def _refuse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, refusal: _Refused
 ) -> None:
     """Answer with an error, and read what the sandbox still sends, so that it can read the answer
@@ -494,22 +511,3 @@ async def _answer(
             writer.write_eof()
             while await reader.read(_CHUNK_BYTES):
                 pass
-
-
-def _abort(writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
-    writer.transport.abort()
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection. Its peer has a limited time to take what was written, and none if the
-    task was cancelled."""
-    task = asyncio.current_task()
-    try:
-        if task is not None and not task.cancelling():
-            writer.close()
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await writer.wait_closed()
-    except OSError:  # TimeoutError too
-        pass
-    finally:
-        writer.transport.abort()
