@@ -181,10 +181,13 @@ class BubblewrapLauncher:
         options = [*_ISOLATION, *user, *_system_mounts(), "--ro-bind", str(etc), "/etc"]
         options += ["--proc", "/proc", *(_covered_proc() if root else ()), "--dev", "/dev"]
         options += [*scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"]
-        options += ["--perms", "0700", *scratch[2:], box.home]
-        for mount in box.mounts:
-            options += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
-        options += ["--bind", str(box.workdir), box.workdir_inside]
+        options += ["--perms", "0700", *scratch[2:], _HOME]
+        binds = [(mount.source, mount.target, mount.writable) for mount in box.mounts]
+        binds.append((str(box.workdir), box.workdir_inside, True))
+        # The outer ones first: a mount may be within the work folder, or around it.
+        binds.sort(key=lambda bind: bind[1].count("/"))
+        for source, target, writable in (*binds, *box.repository):
+            options += ["--bind" if writable else "--ro-bind", source, target]
         for path in (box.private, *box.read_only):
             options += ["--ro-bind", str(path), str(path)]
         for path in box.writable:

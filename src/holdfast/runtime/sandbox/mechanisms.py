@@ -39,7 +39,7 @@ class Mechanism(Protocol):
         ...
 
     def home(self, private: Path) -> str:
-        """Return the home folder in a box, for `BoxSettings.home`."""
+        """Return the home folder in a box with this private folder."""
         ...
 
     def launcher(self, box: BoxSettings) -> BoxLauncher:
