@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -104,7 +104,7 @@ class Box:
             head += byte
         return connection, head.decode()
 
-    def log(self) -> list[dict[str, object]]:
+    def log(self) -> Sequence[Mapping[str, object]]:
         return self.listener.take_connections()[0]
 
 

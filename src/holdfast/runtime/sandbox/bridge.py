@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any
 
 from holdfast.processes import OwnerProcess
+from holdfast.runtime.command_host import Connections
 from holdfast.runtime.sandbox.proxy import Proxy
 from holdfast.runtime.sandbox.settings import SandboxUnavailable
 
@@ -71,9 +71,8 @@ class BoxNetwork:
         joined = [] if os.geteuid() == 0 else [f"--user={user}", "--preserve-credentials"]
         return ["nsenter", *joined, f"--net={net}", "--"]
 
-    def take_connections(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the connections since the last call, and the number of those left out. See
-        `ProxyListener.take_connections`."""
+    def take_connections(self) -> Connections:
+        """Return the connections since the last call."""
         return self._listener.take_connections()
 
     def close(self) -> None:

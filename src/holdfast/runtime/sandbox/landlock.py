@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from holdfast.runtime.command_host import Connections
 from holdfast.runtime.sandbox import seccomp
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings
 from holdfast.tools.launch import Launch
@@ -51,10 +52,16 @@ class Landlock:
 
     def refuses(self, box: BoxSettings) -> str:
         """Return the reason why this box cannot be made; "" if it can."""
-        if box.proxy_socket is not None:
+        if box.proxy is not None:
             return (
                 "Landlock limits connections by port, not by host. Use mechanism='bubblewrap', or"
                 " network='none'."
+            )
+        if any(not writable for _, _, writable in box.repository):
+            return (
+                "Landlock cannot keep the configuration of a git repository from being changed"
+                f" within a writable folder, {box.workdir}. Use mechanism='bubblewrap', or an empty"
+                " folder into which commands clone."
             )
         moved = [mount for mount in box.mounts if mount.target != mount.source]
         if box.workdir_inside != str(box.workdir) or moved:
@@ -84,11 +91,10 @@ def _problem() -> str:
     if sys.platform != "linux" or not seccomp.supported():
         return "it needs Linux on x86-64 or aarch64."
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        os.chmod(folder, 0o711)
         workdir, private = Path(folder, "work"), Path(folder, "private")
         workdir.mkdir()
         private.mkdir()
-        box = BoxSettings(workdir, str(workdir), private, str(private / "home"))
+        box = BoxSettings(workdir, str(workdir), private)
         launch = LandlockLauncher(box).command(["true"], cwd=None, env={"PATH": "/usr/bin:/bin"})
         done = subprocess.run(
             launch.argv, pass_fds=launch.pass_fds, env={}, capture_output=True, check=False
@@ -115,7 +121,8 @@ def _user_problem(box: BoxSettings) -> str:
             f" away (chown -R {_USER_ID}:{_USER_ID} {workdir}), or run as another user."
         )
     user, group = _box_user(workdir)
-    for folder in (*workdir.parents, *box.private.parents):
+    own = box.private.parent  # which the launcher opens
+    for folder in {*workdir.parents, *own.parents} - {own}:
         found = os.stat(folder)
         allowed = found.st_mode >> (
             6 if found.st_uid == user else 3 if found.st_gid == group else 0
@@ -133,22 +140,20 @@ def _system_folders() -> list[str]:
 class LandlockLauncher:
     """Starts each command confined, with a reaper that ends what it leaves.
 
-    As root, it makes the private folder readable for the user of the box, and gives that user an
-    empty work folder.
+    As root, it gives the files of the private folder, and an empty work folder, to the user of the
+    box. The folder around the private one is the runtime's own.
     """
 
     def __init__(self, box: BoxSettings) -> None:
         self._box = box
-        self._home = box.home
         self._temporary = str(box.private / "tmp")
         self._user: tuple[int, int] | None = None
+        os.makedirs(self._temporary, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             self._user = _box_user(box.workdir)
             os.chown(box.workdir, *self._user)
-            os.chmod(box.private, 0o711)
-        for path in (self._home, self._temporary):
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            self._give(path)
+            os.chmod(box.private.parent, 0o711)
+            self.share(box.private)
         limits = box.limits
         self._limits = {
             "CORE": 0,
@@ -164,23 +169,19 @@ class LandlockLauncher:
         self._rules += [(f"/dev/{name}", _READ | _WRITE | _TRUNCATE) for name in _DEVICES]
         for mount in box.mounts:
             self._rules.append((mount.source, _READ_WRITE if mount.writable else _READ_ONLY))
-        self._rules += [(str(path), _READ_ONLY) for path in (box.private, *box.read_only)]
-        for path in (str(box.workdir), self._home, self._temporary, *map(str, box.writable)):
-            self._rules.append((path, _READ_WRITE))
+        # The FIFOs in the private folder are written to.
+        self._rules.append((str(box.private), _READ_ONLY | _WRITE))
+        self._rules += [(str(path), _READ_ONLY) for path in box.read_only]
+        for path in (box.workdir, self._temporary, *box.writable):
+            self._rules.append((str(path), _READ_WRITE))
         self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces()]
 
-    def _give(self, path: str | Path) -> None:
-        if self._user is not None:
-            os.chown(path, *self._user)
-
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
-        """Return the launch of a new box. Its home folder and temporary files are in the private
-        folder, as there is no file system of its own."""
-        for path in self._box.writable:
-            self._give(path)
+        """Return the launch of a new box. Its temporary files are in the private folder, because it
+        has no file system of its own."""
         plan = {
             "argv": list(argv),
-            "env": {**env, "HOME": self._home, "TMPDIR": self._temporary},
+            "env": {**env, "TMPDIR": self._temporary},
             "cwd": cwd or "/",
             "owner": os.getpid(),
             "user": self._user,
@@ -194,6 +195,22 @@ class LandlockLauncher:
             marshal.dump(plan, file)
         os.lseek(fd, 0, os.SEEK_SET)
         return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd,))
+
+    def share(self, folder: Path) -> None:
+        """Give the files in a private folder, and those that may be read or written, to the user
+        of the box, if that is another one."""
+        if self._user is not None:
+            folders = (folder, *self._box.read_only)
+            files = [file for one in folders for file in one.iterdir()]
+            for path in (*folders, *files, *self._box.writable):
+                os.chown(path, *self._user, follow_symlinks=False)
+
+    def take_connections(self) -> Connections:
+        """Return none: the boxes have no network."""
+        return Connections()
+
+    def close(self) -> None:
+        """Do nothing: there is no network."""
 
     def limit(self, first_pid: int) -> None:
         """Do nothing: the limits of processes bind every user but root."""

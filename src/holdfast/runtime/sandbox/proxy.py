@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 from holdfast.processes import OwnerProcess
+from holdfast.runtime.command_host import Connections
 from holdfast.runtime.sandbox.client_hello import (
     MAX_HELLO_BYTES,
     Incomplete,
@@ -112,17 +113,12 @@ class ProxyListener:
             else:
                 self._left_out += 1
 
-    def take_connections(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the connections since the last call, and the number of those that no longer
-        fitted into the log.
-
-        Each has `target` (`host:port`) and `allowed`; then `address` and the bytes `sent` and
-        `received` so far, or the `reason` for which it was refused.
-        """
+    def take_connections(self) -> Connections:
+        """Return the connections since the last call."""
         with self._lock:
             log, self._log = self._log, []
             left_out, self._left_out = self._left_out, 0
-        return [connection.facts() for connection in log], left_out
+        return Connections([connection.facts() for connection in log], left_out)
 
     def close(self) -> None:
         """Stop listening, and end this sandbox's connections. Idempotent."""
@@ -171,7 +167,7 @@ class Proxy:
     """
 
     def __init__(self, allowed: AllowList, resolver: Resolver = resolve) -> None:
-        self._allowed = allowed
+        self.allowed = allowed
         self._resolver = resolver
         self._process = OwnerProcess()
         self._lock = threading.Lock()
@@ -295,12 +291,12 @@ class Proxy:
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
         """Return a socket that is connected to a permitted address of the requested host."""
         host, port = request.host, request.port
-        if refusal := self._allowed.refusal(host, port):
+        if refusal := self.allowed.refusal(host, port):
             raise _Refused(HTTPStatus.FORBIDDEN, refusal)
         addresses = await self._lookup(host) if isinstance(host, str) else [host]
         permitted: list[Address] = []
         for address in addresses:
-            if again := self._allowed.address_refusal(str(host), address, port):
+            if again := self.allowed.address_refusal(str(host), address, port):
                 refusal = again
             else:
                 permitted.append(address)
@@ -315,7 +311,7 @@ class Proxy:
                     await loop.sock_connect(sock, (str(address), port))
                 # A service may trust this machine's own address, even a public one.
                 own = sock.getsockname()[0] == sock.getpeername()[0]
-                if refusal := self._allowed.address_refusal(str(host), address, port, own):
+                if refusal := self.allowed.address_refusal(str(host), address, port, own):
                     raise _Refused(HTTPStatus.FORBIDDEN, refusal)
                 connection.address = str(address)
                 return sock
@@ -380,7 +376,7 @@ class Proxy:
         while starts_handshake(data):
             try:
                 name = server_name(data)
-                if not name or self._allowed.refusal(parse_host(name), request.port):
+                if not name or self.allowed.refusal(parse_host(name), request.port):
                     what = f"for {name[:253]!r}" if name else "without a server name"
                     target = host_and_port(request.host, request.port)
                     problem = f"a TLS handshake {what} in a tunnel to {target}"
