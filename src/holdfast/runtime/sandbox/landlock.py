@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings
 from holdfast.tools.launch import Launch
@@ -207,9 +207,9 @@ class LandlockLauncher:
             for path in (*folders, *files):
                 os.chown(path, *self._user, follow_symlinks=False)
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return none: the boxes have no network."""
-        return Connections()
+        return NetworkLog()
 
     def close(self) -> None:
         """Do nothing: there is no network."""

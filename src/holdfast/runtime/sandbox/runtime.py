@@ -160,7 +160,7 @@ class SandboxedRuntime(FolderRuntime):
         try:
             return super().clone_repo(repo, branch=branch, target=target, timeout=timeout)
         except RuntimeFault as error:
-            log = self._one_off.take_connections().log
+            log = self._one_off.take_connections().connections
             refused = dict.fromkeys(str(one["reason"]) for one in log if not one["allowed"])
             if not refused:
                 raise
