@@ -111,8 +111,9 @@ ATTACKS = (
     Attack(
         "become root with a setuid program",
         "import shutil, stat\n"
-        "shutil.copy('/usr/bin/id', 'id'); os.chmod('id', 0o4755)\n"
-        "if subprocess.check_output(['./id', '-u']).strip() == b'0': succeeded()",
+        "path = f'./id-{os.getpid()}'\n"
+        "shutil.copy('/usr/bin/id', path); os.chmod(path, 0o4755)\n"
+        "if subprocess.check_output([path, '-u']).strip() == b'0': succeeded()",
         root=True,
     ),
     Attack("make a user namespace", "if libc.unshare(0x10000000) == 0: succeeded()"),
