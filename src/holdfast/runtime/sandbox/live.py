@@ -30,11 +30,14 @@ _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 # The program of the bash that waits in the box. Its standard input is a socket: each line is the
-# number of a command to start, whose file says how. A command gets a process group (`set -m`), and
-# is waited for. No command has the socket: only this bash and the lines below write to it.
+# number of a command to start, whose file says how. `set -m` gives it a process group of its own.
+# Without `set +m`, `wait` would end when the command is stopped; `wait -f` can loop without end. No
+# command has the socket: only this bash and the lines below write to it.
 _WAITER = """\
-exec 2>/dev/null; set -m; unset OLDPWD SHLVL; printf 'ready 0\\n' >&0
-while IFS= read -r n; do ( . "$1/$n.start" ) & wait -f "$!"; printf 'ended %s\\n' "$?" >&0; done"""
+exec 2>/dev/null; unset OLDPWD SHLVL; printf 'ready 0\\n' >&0
+while IFS= read -r n; do
+    set -m; ( . "$1/$n.start" ) & set +m; wait "$!"; printf 'ended %s\\n' "$?" >&0
+done"""
 # The file of one command. The line `started` comes from the process that becomes the command.
 _START = """\
 cd -- {cwd} || cd -- {workdir} || exit 126

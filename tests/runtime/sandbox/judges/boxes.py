@@ -51,7 +51,7 @@ class Box:
             f'exec "${{argv[@]}}" < {path}.in > {path}.out 2> {path}.err\n'
         )
         command = (
-            f"(cd {self.workdir}; set -m; bash {path}.sh & echo $! > {path}.group; wait -f $!;"
+            f"(cd {self.workdir}; setsid bash {path}.sh & echo $! > {path}.group; wait $!;"
             f" echo $? > {path}.new; mv {path}.new {path}.code) > /dev/null 2>&1 < /dev/null &"
         )
         started = self.runtime.run_command(command)
