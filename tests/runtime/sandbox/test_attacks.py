@@ -96,7 +96,10 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
                 _, sender = udp.recvfrom(100)
                 udp.sendto(b"answer", sender)
 
-        threading.Thread(target=answer, daemon=True).start()
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        stack.callback(answering.join)
+        stack.callback(udp.sendto, b"the end", udp.getsockname())
         process = subprocess.Popen(
             [PYTHON, "-c", "import time; time.sleep(300)", canary], env={"CANARY": canary}
         )
