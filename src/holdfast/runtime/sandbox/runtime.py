@@ -22,8 +22,8 @@ class SandboxedRuntime(FolderRuntime):
     """A working directory on this machine whose commands run in boxes: they see the work folder,
     the system's programs read-only, and no network.
 
-    Each conversation has a box of its own while its shell lives; searches, clones and hook commands
-    get new ones. The file tools change the same work folder from outside, and follow no link out of
+    Each conversation has a box of its own while its shell lives; clones, hook commands and the git
+    of a search get new ones. The file tools change the same work folder from outside, and follow no link out of
     it. Everything else is as with `LocalRuntime`: thread-safe, a context manager, closed at the
     latest when the interpreter exits.
 
