@@ -23,9 +23,9 @@ class SandboxedRuntime(FolderRuntime):
     the system's programs read-only, and no network.
 
     Each conversation has a box of its own while its shell lives; clones, hook commands and the git
-    of a search get new ones. The file tools change the same work folder from outside, and follow no link out of
-    it. Everything else is as with `LocalRuntime`: thread-safe, a context manager, closed at the
-    latest when the interpreter exits.
+    of a search get new ones. The file tools change the same work folder from outside, and follow no
+    link out of it. Everything else is as with `LocalRuntime`: thread-safe, a context manager,
+    closed at the latest when the interpreter exits.
 
     Raises `ConfigurationError` (a `ValueError`) that names the invalid argument, and
     `SandboxUnavailable`, a kind of it, if no box can be made here. Commands never run without one.
