@@ -25,10 +25,10 @@ class SandboxedRuntime(FolderRuntime):
     """A working directory on this machine whose commands run in boxes: they see the work folder,
     the system's programs read-only, and no network.
 
-    Each conversation has a box of its own while its shell lives; searches, clones and hook commands
-    get new ones. The file tools change the same work folder from outside, and follow no link out of
-    it. Everything else is as with `LocalRuntime`: thread-safe, a context manager, closed at the
-    latest when the interpreter exits.
+    Each conversation has a box of its own while its shell lives; clones, hook commands and the git
+    of a search get new ones. The file tools change the same work folder from outside, and follow no
+    link out of it. Everything else is as with `LocalRuntime`: thread-safe, a context manager,
+    closed at the latest when the interpreter exits.
 
     Raises `ConfigurationError` (a `ValueError`) that names the invalid argument, and
     `SandboxUnavailable`, a kind of it, if no box can be made here. Commands never run without one.

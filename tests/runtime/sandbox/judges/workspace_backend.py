@@ -19,7 +19,7 @@ from .boxes import Box
 
 
 class Backend:
-    """A backend that only runs commands: the suite derives the file operations from them. Boxes are
+    """A backend that runs commands: the suite derives the file operations from them. Boxes are
     kept in `boxes`, by the id of their reference."""
 
     def __init__(self, boxes: dict[str, Box], ref: WorkspaceRef | None = None) -> None:
@@ -40,6 +40,12 @@ class Backend:
 
     async def working_dir(self) -> str:
         return (await asyncio.to_thread(self._box)).workdir
+
+    async def realpath(self, path: str) -> str:
+        done = await self.run(["realpath", "-m", "--", path])
+        if done.exit_code:
+            raise OSError(done.stderr)
+        return done.stdout.removesuffix("\n")
 
     async def run(
         self,
