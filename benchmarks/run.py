@@ -37,6 +37,7 @@ SUBJECTS = [
     "tools",
     "remote",
     "page",
+    "sandbox",
 ]
 
 

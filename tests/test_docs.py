@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
@@ -82,6 +83,9 @@ def answer(request: Request) -> Any:
 def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them(
     page: Path, tmp_path: Path
 ) -> None:
+    boxed = any("SandboxedRuntime(" in block for block, _ in BLOCKS[page])
+    if boxed and all(mechanism.missing() for mechanism in MECHANISMS):
+        pytest.skip("no sandbox can be made here")
     programs: list[str] = []
     with ModelServer(answer) as server:
         for number, (block, _) in enumerate(BLOCKS[page]):

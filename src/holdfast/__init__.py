@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
     from holdfast.remote import RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
+    from holdfast.runtime.sandbox import (
+        Mount,
+        SandboxedRuntime,
+        SandboxLimits,
+        SandboxUnavailable,
+    )
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import (
         RetryPolicy,
@@ -53,6 +59,7 @@ _ROOMS = {
     "llm": ("FallbackLLM", "LLM", "RecordedLLM", "RouterLLM", "ScriptedLLM"),
     "remote": ("RemoteConversation", "RemoteWorkspace"),
     "runtime": ("LocalRuntime",),
+    "runtime.sandbox": ("Mount", "SandboxLimits", "SandboxUnavailable", "SandboxedRuntime"),
     "store": ("MemoryStore", "SQLiteStore"),
     "tools": (
         "RetryPolicy",
@@ -87,6 +94,7 @@ __all__ = [
     "MCPClient",
     "MemoryStore",
     "Message",
+    "Mount",
     "RecordedLLM",
     "RemoteConversation",
     "RemoteWorkspace",
@@ -94,6 +102,9 @@ __all__ = [
     "RouterLLM",
     "RunFailed",
     "SQLiteStore",
+    "SandboxLimits",
+    "SandboxUnavailable",
+    "SandboxedRuntime",
     "ScriptedLLM",
     "StuckDetector",
     "TextContent",

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
+from holdfast.runtime.command_host import CommandHost, NetworkLog
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.shell import Run, Shell
@@ -22,6 +23,8 @@ from holdfast.tools.secrets import Secrets
 _MAX_ALL_OUTPUTS_BYTES = 10 * MAX_OUTPUT_BYTES
 # Seconds of silence after which the answer to an input counts as complete.
 _QUIET_SECONDS = 0.4
+
+_MAX_NETWORK_NOTES = 5  # different reasons for which connections were refused
 
 _END_NOTES = {
     "timeout": "timed out after {seconds:.3g} s: the command and all that it started were ended",
@@ -43,6 +46,7 @@ class Terminal:
         shell: str,
         output_limit: int,
         command_timeout: float,
+        make_host: Callable[[int, Pump], CommandHost],
     ) -> None:
         self._workdir = workdir
         self._folder = folder
@@ -50,6 +54,7 @@ class Terminal:
         self._program = shell
         self._limit = output_limit
         self.command_timeout = command_timeout
+        self._make_host = make_host
         self._pump = Pump()
         self._process = OwnerProcess()
         self._lock = threading.Lock()
@@ -175,7 +180,13 @@ class Terminal:
             if shell is None:
                 number = self._shell_count = self._shell_count + 1
                 shell = self._shells[conversation_id] = Shell(
-                    self._pump, self._program, self._workdir, self._env, self._folder, number
+                    self._pump,
+                    self._make_host(number, self._pump),
+                    self._program,
+                    self._workdir,
+                    self._env,
+                    self._folder,
+                    number,
                 )
             return shell
 
@@ -231,7 +242,7 @@ class Terminal:
         meta["running"] = not done
         if cut:
             meta["truncated"] = True
-        notes: list[str] = []
+        notes = _network_notes(shell.take_connections(), meta)
         if not done:
             notes.append(
                 f"still running after {run.elapsed():.3g} s. terminal_input waits for more output,"
@@ -301,6 +312,19 @@ class Terminal:
             shell.close()
         self._pump.close()
         shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def _network_notes(log: NetworkLog, meta: dict[str, Any]) -> list[str]:
+    """Return notes about the refused connections; put all connections into `meta`."""
+    if not log.connections:
+        return []
+    meta["connections"] = list(log.connections)
+    if log.left_out:
+        meta["connectionsLeftOut"] = log.left_out
+    refused = [str(one["reason"]) for one in log.connections if not one["allowed"]]
+    notes = [f"network: {reason}" for reason in dict.fromkeys(refused)]
+    more = len(notes) - _MAX_NETWORK_NOTES
+    return notes[:_MAX_NETWORK_NOTES] + ([f"network: {more} more refusals"] if more > 0 else [])
 
 
 def _state_notes(run: Run) -> list[str]:

@@ -1,0 +1,56 @@
+"""Suites that others wrote for sandboxes: inspect-ai's `self_check` and pydantic-ai's
+`WorkspaceBackendSuite`, each in a process of its own with the suite's packages."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+
+REPO = Path(__file__).parents[3]
+JUDGES = Path(__file__).parent / "judges"
+
+
+def results(package: str, module: str) -> dict[str, set[str]]:
+    """Return the names of a suite's cases by their result."""
+    folder = REPO / ".venv" / package
+    if not folder.is_dir():
+        pytest.skip(f"{package} is not installed: pip install --target {folder} {package}")
+    if all(mechanism.missing() for mechanism in MECHANISMS):
+        pytest.skip("no sandbox can be made here")
+    options = ["-rA", "-q", "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--rootdir={REPO}", str(JUDGES / module)],
+        env={**os.environ, "PYTHONPATH": f"{folder}:{REPO / 'src'}:{REPO}"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    found: dict[str, set[str]] = {}
+    for result, name in re.findall(r"^([A-Z]+) \S*::(test_\w+)", done.stdout, re.MULTILINE):
+        found.setdefault(result, set()).add(name)
+    assert found, done.stdout + done.stderr
+    if "FAILED" in found or "ERROR" in found:
+        print(done.stdout)
+    return found
+
+
+@pytest.mark.proof
+def test_inspects_self_check_holds_but_for_other_users() -> None:
+    found = results("inspect-ai", "inspect_self_check.py")
+    # A box has one user, and no rights to add another.
+    assert found.pop("FAILED") == {"test_exec_as_user"}
+    assert found.keys() == {"PASSED"}
+    assert len(found["PASSED"]) >= 43
+
+
+@pytest.mark.proof
+def test_the_workspace_backend_suite_of_pydantic_ai_holds() -> None:
+    found = results("pydantic-ai", "workspace_backend.py")
+    assert found.keys() == {"PASSED"}
+    assert len(found["PASSED"]) >= 40
