@@ -3,6 +3,7 @@ and prints what it says."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests import stand_in_engine
 from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
@@ -52,6 +54,7 @@ def answer(request: Request) -> Any:
 def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them(
     page: Path, tmp_path: Path
 ) -> None:
+    engines = stand_in_engine.install(tmp_path / "engines")  # containers are processes here
     programs: list[str] = []
     with ModelServer(answer) as server:
         for number, (block, _) in enumerate(BLOCKS[page]):
@@ -67,6 +70,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             text=True,
             timeout=120,
             check=False,
+            env={**os.environ, "PATH": f"{engines}:{os.environ['PATH']}"},
         )
     errors = done.stderr.split(END)
     printed = done.stdout.split(END)

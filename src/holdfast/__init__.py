@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import RunFailed, ToolError
     from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
-    from holdfast.remote import RemoteConversation, RemoteWorkspace
+    from holdfast.remote import ContainerRuntime, RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import (
@@ -51,7 +51,7 @@ _ROOMS = {
     "conversation": ("Conversation", "ConversationState", "ConversationStatus"),
     "errors": ("RunFailed", "ToolError"),
     "llm": ("FallbackLLM", "LLM", "RecordedLLM", "RouterLLM", "ScriptedLLM"),
-    "remote": ("RemoteConversation", "RemoteWorkspace"),
+    "remote": ("ContainerRuntime", "RemoteConversation", "RemoteWorkspace"),
     "runtime": ("LocalRuntime",),
     "store": ("MemoryStore", "SQLiteStore"),
     "tools": (
@@ -74,6 +74,7 @@ __all__ = [
     "LLM",
     "A2AClient",
     "Agent",
+    "ContainerRuntime",
     "Conversation",
     "ConversationState",
     "ConversationStatus",

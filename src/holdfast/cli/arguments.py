@@ -174,12 +174,16 @@ _FILES: Options = {
         "the SQLite file of all journals (holdfast-server.db)", default="holdfast-server.db"
     ),
     "--root DIR": "the folder that holds the workspaces (FILE.workspaces)",
+    "--workspace ID=DIR ...": """let clients work in this existing folder, as the workspace ID of
+        the tenant of --tenant""",
     "--tls-cert FILE": "serve https: the certificate with its chain, in PEM",
     "--tls-key FILE": "the certificate's private key; not needed if it is in the same file",
     "--insecure": "let other machines connect without TLS",
 }
 _ACCESS: Options = {
     "--key-file FILE": "a file that contains a client key (or HOLDFAST_SERVER_KEY)",
+    "--supervised": """take a client key from the first line of standard input, and end when
+        standard input ends: for a program that runs the server""",
     "--tenant T": "keys: the tenant of the keys; serve: the tenant of the given key (default)",
     "--label TEXT": Option("keys add: a note on the purpose of the key", default=""),
     "--cors-origin O ...": "let web pages of this origin use the server",

@@ -76,6 +76,7 @@ class Host:
         records: Holds the server's own data about conversations.
         policy: Decides which modules clients may have imported.
         root: Workspaces are created below this folder.
+        folders: Existing folders that are workspaces too, by tenant and id.
         variables: The values of `${NAME}` in agents. Other tenants than the default one may use
             them only for models of known providers.
         max_running: The number of conversations that run at once.
@@ -98,6 +99,7 @@ class Host:
         *,
         policy: Policy,
         root: Path,
+        folders: Mapping[tuple[str, str], Path] | None = None,
         variables: Mapping[str, str] | None = None,
         max_running: int = 64,
         idle: float = 600.0,
@@ -135,7 +137,7 @@ class Host:
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self.workspaces = Workspaces(Path(root), bounds, idle, clock)
+        self.workspaces = Workspaces(Path(root), bounds, idle, clock, folders or {})
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
