@@ -1,0 +1,121 @@
+"""The settings of a sandbox: mounts, limits, and the complete description of one box."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from holdfast.errors import ConfigurationError
+
+_MEGABYTE = 1024**2
+_GIGABYTE = 1024**3
+
+
+class SandboxUnavailable(ConfigurationError):
+    """No sandbox can be made on this machine. The message names what is missing and how to get
+    it."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder of the host that is visible in a box.
+
+    Raises `ConfigurationError` if `source` does not exist or a path is not absolute.
+
+    Args:
+        source: The absolute path on the host.
+        target: The absolute path in the box; "" for the same path.
+        writable: True if commands and file tools may change it.
+    """
+
+    source: str
+    target: str = ""
+    writable: bool = False
+
+    def __post_init__(self) -> None:
+        for name, path in (("source", self.source), ("target", self.target or self.source)):
+            # Callers are not all typed.
+            text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
+                raise ConfigurationError(
+                    f"A mount's {name} takes an absolute path without '..', not {path!r}."
+                )
+            object.__setattr__(self, name, os.path.normpath(text))
+        if not os.path.exists(self.source):
+            raise ConfigurationError(
+                f"The mount's source {self.source!r} does not exist. Create it, or leave the mount"
+                " out."
+            )
+        if self.target == "/" or os.path.realpath(self.source) == "/":
+            raise ConfigurationError(
+                "A mount cannot be the root folder /: the whole machine would be visible in the"
+                " box. Mount the folders that commands need."
+            )
+
+
+@dataclass(frozen=True)
+class SandboxLimits:
+    """The resources of a box. Raises `ConfigurationError` for a number below 1."""
+
+    processes: int = 512
+    """Processes and threads of one box at the same time."""
+    memory_bytes: int = 4 * _GIGABYTE
+    """Private memory of one process. Its address space may be four times as large, because many
+    programs reserve more than they use."""
+    file_bytes: int = 2 * _GIGABYTE
+    """The size of one file."""
+    open_files: int = 1024
+    """Open files of one process."""
+    scratch_bytes: int = 512 * _MEGABYTE
+    """The size of each private temporary file system: `/tmp` with the home folder, and
+    `/dev/shm`."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value: object = getattr(self, one.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigurationError(
+                    f"SandboxLimits({one.name}=...) takes a whole number from 1, not {value!r}."
+                )
+
+
+@dataclass(frozen=True)
+class BoxSettings:
+    """The complete description of one box, from which a mechanism makes its launcher."""
+
+    workdir: Path
+    """The work folder on the host, without symlinks."""
+    workdir_inside: str
+    """The path of the work folder in the box."""
+    private: Path
+    """A private folder of the host, at the same path in the box and read-only there. The runtime
+    puts the scripts of commands into it."""
+    home: str
+    """The home folder in the box. A mechanism with file systems of its own makes it there;
+    another makes it below `private`."""
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    mounts: tuple[Mount, ...] = ()
+    """The caller's mounts, after those of the system."""
+    read_only: tuple[Path, ...] = ()
+    """Further host folders that are visible at the same path: long outputs."""
+    writable: tuple[Path, ...] = ()
+    """Further host files that are writable at the same path: the state of a shell."""
+    proxy_socket: Path | None = None
+    """The unix socket of the proxy to the network; None for no network."""
+
+
+def check_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Return the mounts as a tuple. Raises `ConfigurationError` if one is not a `Mount` or two
+    have the same target."""
+    found = tuple(mounts)
+    targets: set[str] = set()
+    for mount in found:
+        # Callers are not all typed.
+        if not isinstance(mount, Mount):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"mounts takes Mount objects, not {mount!r}.")
+        if mount.target in targets:
+            raise ConfigurationError(f"Two mounts have the target {mount.target!r}.")
+        targets.add(mount.target)
+    return found
