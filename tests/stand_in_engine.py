@@ -119,9 +119,11 @@ def view(mounts: list[str]) -> list[str]:
         elif entry.name not in ("dev", "proc"):
             words += ["--dev-bind", str(entry), str(entry)]
     for mount in mounts:
-        fields = dict(part.split("=", 1) for part in next(csv.reader([mount])))
+        parts = next(csv.reader([mount]))
+        fields = dict(part.split("=", 1) for part in parts if part != "ro")
         assert fields.pop("type") == "bind"
-        words += ["--bind", fields.pop("source"), fields.pop("destination")]
+        words += ["--ro-bind" if "ro" in parts else "--bind"]
+        words += [fields.pop("source"), fields.pop("destination")]
         assert not fields
     return [*words, "--"]
 

@@ -20,7 +20,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 from holdfast import Agent, ContainerRuntime, Conversation, RemoteConversation, ScriptedLLM
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.remote.container import ENGINES, ContainerCommand, mount_option
-from holdfast.runtime import Runtime
+from holdfast.runtime import Mount, Runtime
 from tests import stand_in_engine
 
 _ENGINES = ["docker", "podman", "apptainer"]
@@ -67,7 +67,10 @@ def gone(text: str, seconds: float = 15.0) -> bool:
 _BEGIN = "run --rm --interactive --init --name holdfast-1 --publish 127.0.0.1::8765 --cap-drop ALL"
 _LIMITS = "--security-opt no-new-privileges --pids-limit 2048"
 _SERVE = "serve --supervised --listen 0.0.0.0:8765 --insecure --store /tmp/holdfast.db"
-_MOUNT = "--mount type=bind,source=/home/ann/tool,destination=/workspace"
+_MOUNT = (
+    "--mount type=bind,source=/usr,destination=/opt/usr,ro"
+    " --mount type=bind,source=/var/tmp,destination=/workspace"
+)
 _INSIDE = "--workspace main=/workspace"
 _APPTAINER = "exec --containall --writable-tmpfs --workdir /tmp/scratch"
 _APPTAINER_SERVE = "serve --supervised --listen 127.0.0.1:0 --store /tmp/holdfast.db"
@@ -77,7 +80,8 @@ _NEW = ContainerCommand(
 _OLD = ContainerCommand(
     "holdfast-1",
     "acme/agent:2",
-    workdir=Path("/home/ann/tool"),
+    workdir=Path("/var/tmp"),
+    mounts=(Mount("/usr", "/opt/usr"),),
     scratch=Path("/tmp/scratch"),
     options=("--memory", "4g"),
     server_options=("--allow-tools", "acme.*"),
@@ -117,9 +121,11 @@ def test_the_command_line_of_each_engine(
     assert ENGINES[engine].run(container) == expected.split(" ")
 
 
-def test_a_folder_with_any_name_is_one_field_of_a_mount() -> None:
-    mount = mount_option(Path('/home/a,b/"c"'), "/workspace")
-    assert mount == 'type=bind,"source=/home/a,b/""c""",destination=/workspace'
+def test_a_folder_with_any_name_is_one_field_of_a_mount(tmp_path: Path) -> None:
+    folder = tmp_path / 'a,b"c'
+    folder.mkdir()
+    mount = mount_option(Mount(str(folder), "/workspace", writable=True))
+    assert mount == f'type=bind,"source={tmp_path}/a,b""c",destination=/workspace'
 
 
 # --- a container that runs ---
@@ -176,12 +182,17 @@ def test_the_workdir_is_a_folder_of_this_machine(
     workdir = tmp_path / "my tool, 2"
     workdir.mkdir()
     (workdir / "a.txt").write_text("one\n")
-    with ContainerRuntime("acme/agent:2", engine, workdir=workdir) as runtime:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "c.txt").write_text("three\n")
+    mounts = [Mount(str(tmp_path / "data"), "/data")]
+    with ContainerRuntime("acme/agent:2", engine, workdir=workdir, mounts=mounts) as runtime:
         assert runtime.read_file("a.txt") == "one\n"
         assert runtime.run_command("pwd; echo two > b.txt").text.startswith("/workspace\n")
+        assert runtime.run_command("cat /data/c.txt; rm /data/c.txt").meta["exitCode"] != 0
     assert gone(str(engines))
     assert (workdir / "b.txt").read_text() == "two\n"
     assert (workdir / "a.txt").read_text() == "one\n"
+    assert (tmp_path / "data" / "c.txt").read_text() == "three\n"
 
 
 def test_closing_twice_is_closing_once(engines: Path) -> None:
@@ -230,6 +241,7 @@ def test_nothing_survives_a_killed_owner(engine: str, engines: Path, tmp_path: P
         ({"image": "--privileged"}, "image takes its name, not '--privileged'"),
         ({"image": " "}, "image takes its name"),
         ({"workdir": "/no/such/folder"}, "workdir takes an existing folder"),
+        ({"mounts": ["/srv"]}, "mounts takes Mount objects, not '/srv'"),
         ({"options": "--memory 4g"}, "options takes a list of str, not '--memory 4g'"),
         ({"server_options": [1]}, "server_options takes a list of str"),
         ({"start_timeout": 0}, "start_timeout takes seconds, more than 0"),

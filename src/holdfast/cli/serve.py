@@ -34,6 +34,7 @@ from holdfast.server.keys import Keys
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.openai import Published, publish
 from holdfast.server.policy import Policy
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.serve import AgentServer, tls_context
 from holdfast.server.sockets import address, is_loopback, listen
 from holdfast.store import SQLiteStore
@@ -83,8 +84,9 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _serve(options: Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
-    policy = Policy(options.allow_tools)
+    policy = Policy(options.allow_tools, programs=options.sandbox != "require")
     root = _root(options, path)
+    runtimes = _runtimes(options)
     tenant = options.tenant or "default"
     folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
     agents = _agents(options, settings.variables)
@@ -114,6 +116,7 @@ def _serve(options: Namespace, console: Console, path: Path, settings: _Settings
             policy=policy,
             root=root,
             folders=folders,
+            runtimes=runtimes,
             variables=settings.variables,
             max_running=options.max_running,
             bounds=Bounds(open=most if options.isolation == "process" else max(1000, most)),
@@ -182,6 +185,15 @@ def _workspaces(options: Namespace) -> dict[str, Path]:
             raise UsageError(f"--workspace {id}: there is no folder {str(path)!r}")
         with _naming("--workspace", "."):
             found[checked_id(id, "workspace")] = path
+    return found
+
+
+def _runtimes(options: Namespace) -> WorkspaceRuntimes:
+    if options.network and options.sandbox != "require":
+        raise UsageError("--network is for the sandbox; add --sandbox require")
+    found = WorkspaceRuntimes(options.sandbox == "require", tuple(options.network))
+    with _naming("--sandbox require" if found.sandboxed else "--sandbox", "."):
+        found.check()
     return found
 
 

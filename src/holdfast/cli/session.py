@@ -70,7 +70,9 @@ class Parts(NamedTuple):
     go_on: str = ""  # the command that continues this conversation, if it is kept
     tell: str = ""  # the `holdfast tell` command up to the conversation's id, if it is kept
     policy: ConfirmOption | None = None  # the agent's policy, if calls need confirmation
+    warning: str = ""  # printed before all else
     notes: Sequence[str] = ()  # printed when the session starts
+    advice: Callable[[ev.AnyEvent], str] | None = None  # a line to print below an event
     shows_tokens: bool = True  # False: a scripted model, whose tokens are invented
 
 
@@ -95,7 +97,7 @@ class Session:
         self.signals = signals
         renderer = Renderer(None if full else console.width, full)
         display = ConversationDisplay(
-            console, renderer, lambda: self.conversation.state.last_seq, pace
+            console, renderer, lambda: self.conversation.state.last_seq, pace, parts.advice
         )
         self.dialog = Dialog(console, signals, display)
         self.interactive = self.dialog.interactive
@@ -144,6 +146,8 @@ class Session:
 
     def _start(self) -> None:
         conversation, state = self.conversation, self.conversation.state
+        if self._parts.warning:
+            self.console.notice(self._parts.warning)
         for note in self._parts.notes:
             self.console.notice(note, "dim")
         if state.last_seq:

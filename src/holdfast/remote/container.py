@@ -21,6 +21,7 @@ import msgspec
 from holdfast.conversation.observer import Observing
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.remote.workspace import RemoteWorkspace
+from holdfast.runtime.sandbox.settings import Mount, check_mounts
 from holdfast.temporary import TemporaryFolder
 
 _log = logging.getLogger("holdfast.remote")
@@ -44,6 +45,7 @@ class ContainerCommand(msgspec.Struct, frozen=True):
         workdir: The folder of this machine that is the workspace inside; None for a new one.
         scratch: A private folder of this machine for temporary files inside. Apptainer alone
             needs it.
+        mounts: More files and folders of this machine that are visible inside.
         options: More arguments of the engine's run command.
         server_options: More arguments of `holdfast serve`.
         user: The user and group ids of this process.
@@ -53,6 +55,7 @@ class ContainerCommand(msgspec.Struct, frozen=True):
     image: str
     workdir: Path | None = None
     scratch: Path | None = None
+    mounts: tuple[Mount, ...] = ()
     options: tuple[str, ...] = ()
     server_options: tuple[str, ...] = ()
     user: tuple[int, int] = (0, 0)
@@ -75,9 +78,10 @@ class Engine(msgspec.Struct, frozen=True):
     remove: tuple[str, ...] = ()
 
 
-def mount_option(source: Path, target: str) -> str:
-    """Return the value of `--mount` for a folder, in the form of CSV that all engines read."""
-    fields = ["type=bind", f"source={source}", f"destination={target}"]
+def mount_option(mount: Mount) -> str:
+    """Return the value of `--mount`, in the form of CSV that all engines read."""
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.target}"]
+    fields += [] if mount.writable else ["ro"]
     quoted = [f'"{f.replace(chr(34), chr(34) * 2)}"' if set(f) & set(',"\n') else f for f in fields]
     return ",".join(quoted)
 
@@ -90,9 +94,10 @@ def _serve(container: ContainerCommand, *listening: str) -> list[str]:
 
 
 def _mounts(container: ContainerCommand) -> list[str]:
-    if container.workdir is None:
-        return []
-    return ["--mount", mount_option(container.workdir, _WORKDIR)]
+    found = list(container.mounts)
+    if container.workdir is not None:
+        found.append(Mount(str(container.workdir), _WORKDIR, writable=True))
+    return [word for mount in found for word in ("--mount", mount_option(mount))]
 
 
 def _oci_run(container: ContainerCommand, *user: str) -> list[str]:
@@ -166,6 +171,7 @@ class ContainerRuntime(RemoteWorkspace):
             shares this machine's network.
         workdir: An existing folder that is the working directory inside, `/workspace`. None makes
             one in the container.
+        mounts: More files and folders of this machine that are visible in the container.
         options: More arguments of the engine's run command, such as `["--memory", "4g"]`.
         server_options: More arguments of `holdfast serve`, such as `["--allow-tools", "acme.*"]`.
         start_timeout: Seconds until the server must answer, with the time to fetch the image.
@@ -179,6 +185,7 @@ class ContainerRuntime(RemoteWorkspace):
         engine: Literal["docker", "podman", "apptainer"] = "docker",
         *,
         workdir: str | os.PathLike[str] | None = None,
+        mounts: Sequence[Mount] = (),
         options: Sequence[str] = (),
         server_options: Sequence[str] = (),
         start_timeout: float = 300.0,
@@ -210,12 +217,14 @@ class ContainerRuntime(RemoteWorkspace):
                 f"ContainerRuntime: there is no program {engine!r} in PATH. Install it, or name"
                 f" another engine ({others})."
             )
+        shown = check_mounts(mounts)
         scratch = None if ENGINES[engine].port else TemporaryFolder("holdfast-container-")
         command = ContainerCommand(
             name=f"holdfast-{os.urandom(6).hex()}",
             image=image,
             workdir=folder,
             scratch=scratch and scratch.path,
+            mounts=shown,
             options=_texts("options", options),
             server_options=_texts("server_options", server_options),
             user=(os.getuid(), os.getgid()),

@@ -1,5 +1,5 @@
 """Workspaces: folders `root/{tenant}/{id}`, and folders of the operator, in which tools work, each
-with a `LocalRuntime` while it is in use."""
+with a runtime while it is in use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
 from holdfast.runtime import LocalRuntime
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.runtimes import WorkspaceRuntimes
 
 
 class _Open(ObjectStruct):
@@ -38,9 +39,11 @@ class Workspaces:
         idle: float,
         clock: Callable[[], float],
         folders: Mapping[tuple[str, str], Path],
+        runtimes: WorkspaceRuntimes,
     ) -> None:
         self._root = root
         self._folders = folders
+        self._runtimes = runtimes
         self._bounds = bounds
         self._idle = idle
         self._clock = clock
@@ -82,7 +85,7 @@ class Workspaces:
         try:
             with found.lock:
                 if found.runtime is None:
-                    found.runtime = LocalRuntime(folder)
+                    found.runtime = self._runtimes.open(folder)
                 return found.runtime
         except BaseException:
             self.leave(tenant, id)

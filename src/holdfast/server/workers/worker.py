@@ -72,9 +72,13 @@ class _Narrowed(Policy):
     """A policy that also refuses modules known to kill or hang the process that imports them."""
 
     def __init__(
-        self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float
+        self,
+        patterns: Sequence[str],
+        refused: dict[str, str],
+        import_timeout: float,
+        programs: bool,
     ) -> None:
-        super().__init__(patterns, entry_points=False, import_timeout=import_timeout)
+        super().__init__(patterns, False, import_timeout, programs)
         self._refused = refused
 
     def refusal(self, module: str) -> str:
@@ -249,13 +253,13 @@ class Worker:
             # process cannot.
             tempfile.tempdir = order.folder
             try:
-                self._runtime = LocalRuntime(order.workdir)
+                self._runtime = order.runtimes.open(order.workdir)
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
         options = msgspec.json.decode(order.options, type=ConversationOptions)
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
-        policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
+        policy = _Narrowed(order.patterns, order.refused, order.import_timeout, order.programs)
         # All modules that the client names, in its tools or in the agent's form.
         names = {*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)}
         names.discard("")
