@@ -162,7 +162,7 @@ LATE_IMPORTS = {
     ("conversation.journal", "runtime.processes"),
     ("llm.client", "llm.wires.token_counts"),
     ("llm.wires", "llm.wires.text_calls"),
-    ("runtime.local", "runtime.builtin"),
+    ("runtime.folder", "runtime.builtin"),
     ("store", "store.sqlite"),
     ("store.memory", "commands"),
     ("tools.hooks", "tools.hook_commands"),

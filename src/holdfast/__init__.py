@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
     from holdfast.remote import ContainerRuntime, RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
+    from holdfast.runtime.sandbox import (
+        Mount,
+        SandboxedRuntime,
+        SandboxLimits,
+        SandboxUnavailable,
+    )
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import (
         RetryPolicy,
@@ -53,6 +59,7 @@ _ROOMS = {
     "llm": ("FallbackLLM", "LLM", "RecordedLLM", "RouterLLM", "ScriptedLLM"),
     "remote": ("ContainerRuntime", "RemoteConversation", "RemoteWorkspace"),
     "runtime": ("LocalRuntime",),
+    "runtime.sandbox": ("Mount", "SandboxLimits", "SandboxUnavailable", "SandboxedRuntime"),
     "store": ("MemoryStore", "SQLiteStore"),
     "tools": (
         "RetryPolicy",
@@ -88,6 +95,7 @@ __all__ = [
     "MCPClient",
     "MemoryStore",
     "Message",
+    "Mount",
     "RecordedLLM",
     "RemoteConversation",
     "RemoteWorkspace",
@@ -95,6 +103,9 @@ __all__ = [
     "RouterLLM",
     "RunFailed",
     "SQLiteStore",
+    "SandboxLimits",
+    "SandboxUnavailable",
+    "SandboxedRuntime",
     "ScriptedLLM",
     "StuckDetector",
     "TextContent",

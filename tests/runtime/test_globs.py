@@ -159,7 +159,7 @@ def test_git_is_the_judge_of_ignore_rules(tmp_path: Path) -> None:
         check=True,
     )
     wanted = set(os.fsdecode(listed.stdout).split("\0")[:-1])
-    found = set(walk.files_below(tmp_path, None, {}, lambda: False))
+    found = set(walk.files_below(tmp_path, lambda: None, lambda: False))
     wrong = sorted(wanted ^ found)
     assert not wrong, "\n".join(
         f"{name} {'missing' if name in wanted else 'not ignored'}: {rules[name.split('/')[0]]}"
@@ -213,7 +213,7 @@ def test_a_hostile_line_of_gitignore_costs_nothing(tmp_path: Path, line: str) ->
     for name in ("kept", "ignored", "a" * 200):
         (tmp_path / name).write_text("x")
     begun = time.process_time()
-    found = set(walk.files_below(tmp_path, None, {}, lambda: False))
+    found = set(walk.files_below(tmp_path, lambda: None, lambda: False))
     assert time.process_time() - begun < 0.5
     assert "kept" in found
 
@@ -226,7 +226,7 @@ def test_a_gitignore_of_many_rules_or_that_is_no_file_is_bounded(tmp_path: Path)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / ".gitignore").symlink_to("/dev/zero")
     begun = time.process_time()
-    assert {"kept"} <= set(walk.files_below(tmp_path, None, {}, lambda: False))
+    assert {"kept"} <= set(walk.files_below(tmp_path, lambda: None, lambda: False))
     assert time.process_time() - begun < 4
 
 

@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.environment import find_program
 from holdfast.runtime.paths import with_home
+from holdfast.tools.launch import Launcher, start
 
 _ON_GITHUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
 # git tests for `user@host:path` in the same way: a colon before any slash.
@@ -48,9 +49,12 @@ def clone(
     workdir: Path,
     env: Mapping[str, str],
     timeout: float,
-) -> Path:
-    """Run `git clone` into `target`. Raises `RuntimeFault` with git's own message."""
-    url = repository_url(repo, workdir)
+    launcher: Launcher,
+    visible: Callable[[Path], str],
+) -> None:
+    """Run `git clone` into `target`. `visible` returns the path under which the launcher's
+    processes see a path. Raises `RuntimeFault` with git's own message."""
+    url = repository_url(repo, Path(visible(workdir)))
     if branch is not None and (not branch or branch.startswith("-") or "\0" in branch):
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,21 +62,19 @@ def clone(
             f"{repo!r} was not cloned: {target} exists and is not empty. Give another target."
         )
     options = ["--branch", branch] if branch else []
-    command = [find_program("git", env), "clone", "--quiet", *options, "--", url, str(target)]
+    command = [find_program("git", env), "clone", "--quiet", *options, "--", url, visible(target)]
     # git tries a repo as a path first: a folder `https:` in the workdir must not replace the
     # network.
     remote = is_remote(repo)
     networks = {"GIT_ALLOW_PROTOCOL": "http:https:ssh:git"} if remote else {}
     # ssh prompts on a terminal of its own accord unless it is in batch mode.
     batch = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
-    process = subprocess.Popen(
+    process = start(
+        launcher,
         command,
-        cwd="/" if remote else workdir,
+        cwd="/" if remote else visible(workdir),
         env={**batch, **networks, **env, "GIT_TERMINAL_PROMPT": "0"},
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
     )
     failed = f"{_without_password(repo)!r} was not cloned:"
     try:
@@ -86,7 +88,6 @@ def clone(
     if process.returncode:
         why = _without_password(message) or f"git ended with exit code {process.returncode}"
         raise RuntimeFault(f"{failed} {why}")
-    return target
 
 
 def _without_password(text: str) -> str:

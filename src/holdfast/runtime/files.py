@@ -101,7 +101,7 @@ class Files:
                 file.seek(0)
                 image = ImageContent(file.read(_MAX_IMAGE_BYTES), kind)
                 content = (TextContent(f"{shown}: {kind}"), image)
-                return ToolResult(content, meta={"path": str(found)})
+                return ToolResult(content, meta={"path": self._paths.visible(found)})
             terminal = self._outputs in found.parents
             if textfile.is_binary(start) and not terminal:
                 raise textfile.binary_fault(shown, stat.st_size)
@@ -117,7 +117,7 @@ class Files:
             else:
                 lines = _lines(file, terminal)
             body, last, more = self._page(lines, first, limit)
-        meta = {"path": str(found)}
+        meta = {"path": self._paths.visible(found)}
         if not body:
             if stat.st_size == 0:
                 return ToolResult(blocks(f"({shown} is empty)"), meta=meta)
@@ -144,8 +144,7 @@ class Files:
 
     def _listing(self, folder: Path, shown: str) -> str:
         try:
-            with os.scandir(folder) as entries:
-                names = sorted(entry.name + _suffix(entry) for entry in entries)
+            names = sorted(textfile.entries(folder, lambda entry: entry.name + _suffix(entry)))
         except OSError as error:
             raise RuntimeFault(
                 f"The directory {shown} cannot be listed: {error.strerror}."
@@ -175,7 +174,7 @@ class Files:
             f" line{'' if lines == 1 else 's'}, {len(data):,} bytes."
         )
         diff = edit.unified_diff(before, text, shown)
-        meta = {"path": str(found), "diff": diff, "created": not existed}
+        meta = {"path": self._paths.visible(found), "diff": diff, "created": not existed}
         return ToolResult(blocks(message), meta=meta)
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
@@ -189,7 +188,7 @@ class Files:
         places = f" in {edited.places} places; the first" if edited.places > 1 else ""
         message = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
         diff = edit.unified_diff(file.text, edited.text, shown)
-        meta = {"path": str(found), "diff": diff, "replaced": edited.places}
+        meta = {"path": self._paths.visible(found), "diff": diff, "replaced": edited.places}
         return ToolResult(blocks(message), meta=meta)
 
 

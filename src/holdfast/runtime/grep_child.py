@@ -11,11 +11,44 @@ import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from typing import Any
 
 MAX_FILE_BYTES = 20 * 1024 * 1024  # the part of a larger file that is searched
 MAX_LINE_CHARS = 10_000  # the part of a longer line that is searched
 SHOWN_CHARS = 400  # the part of a longer line that is returned
+
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(path: str, start: "int | None" = None, make: bool = False) -> int:
+    """Return a descriptor of a folder, for the `dir_fd` of other calls. No part of the path may be
+    a link: a command could replace a folder by one after its path was checked. Raises `OSError`.
+
+    Args:
+        path: An absolute path, or one relative to `start`.
+        start: The descriptor of a folder.
+        make: True makes missing folders.
+    """
+    parts = [part for part in path.split("/") if part]
+    fd = os.open("/", _FOLDER) if start is None else os.dup(start)
+    try:
+        for part in parts:
+            try:
+                below = os.open(part, _FOLDER, dir_fd=fd)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with suppress(FileExistsError):  # made meanwhile
+                    os.mkdir(part, dir_fd=fd)
+                below = os.open(part, _FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def shown(line: str, at: int) -> str:
@@ -26,10 +59,17 @@ def shown(line: str, at: int) -> str:
     return ("…" if first else "") + line[first : first + SHOWN_CHARS] + "…"
 
 
-def read(path: str) -> tuple[str, bool] | None:
-    """Return a text file's text, and True if it was cut; None for a file that is not text."""
+def read(path: str, root: int) -> tuple[str, bool] | None:
+    """Return a text file's text, and True if it was cut; None for a file that is not text. The
+    path is relative to the folder `root`, or absolute, and no part of it may be a link."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        parent, name = os.path.split(path)
+        folder = open_folder(parent, None if path.startswith("/") else root)
+        try:
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
@@ -50,11 +90,11 @@ def read(path: str) -> tuple[str, bool] | None:
 
 
 def search(
-    pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int
+    pattern: "re.Pattern[str]", text: "tuple[str, bool] | None", mode: str, context: int, room: int
 ) -> dict[str, Any] | None:
-    """Return the number of matching lines of one file; None if there is nothing to report. With
-    mode `content`, at most `room` of the lines are included, with context."""
-    text = read(path)
+    """Return the number of matching lines of a file's text, which `read` returned; None if there is
+    nothing to report. With mode `content`, at most `room` of the lines are included, with
+    context."""
     if text is None:
         return None
     lines = text[0].split("\n")
@@ -100,9 +140,15 @@ def main() -> None:
         sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
         return
     room, searched = int(ask["limit"]), 0
+    try:
+        root = open_folder(ask["root"])
+    except OSError as error:
+        sys.stderr.write(f"the folder cannot be opened: {error.strerror}")
+        sys.exit(1)
     for name in names:
         path = os.fsdecode(name)
-        found = search(pattern, os.path.join(ask["root"], path), ask["mode"], ask["context"], room)
+        text = read(ask["links"].get(path, path), root)
+        found = search(pattern, text, ask["mode"], ask["context"], room)
         searched += 1
         if found is not None:
             if found["count"]:

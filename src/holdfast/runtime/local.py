@@ -3,35 +3,23 @@ tools."""
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
-from holdfast.processes import OwnerProcess
-from holdfast.runtime import clone
+from holdfast.runtime.command_host import PlainHost
 from holdfast.runtime.environment import child_environment
-from holdfast.runtime.files import Files
-from holdfast.runtime.microagents import Microagent, load_microagents
+from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.paths import Paths, with_home
-from holdfast.runtime.search import Search
-from holdfast.runtime.terminal import Terminal
-from holdfast.temporary import TemporaryFolder
-from holdfast.tools.context import Cancellation
-
-if TYPE_CHECKING:
-    from holdfast.tools import Tool
-
-_log = logging.getLogger(__name__)
+from holdfast.tools.launch import PlainLauncher
 
 
-class LocalRuntime:
+class LocalRuntime(FolderRuntime):
     """A working directory on this machine, and a shell for each conversation that works in it.
+
+    Commands run unboxed: they have all rights of this process's user. `SandboxedRuntime` confines
+    them.
 
     Thread-safe; a context manager; closed at the latest when the interpreter exits. No process is
     started before the first command. Raises `ConfigurationError` (a `ValueError`) that names the
@@ -60,165 +48,22 @@ class LocalRuntime:
         output_limit: int = 30_000,
         command_timeout: float = 120.0,
     ) -> None:
-        if workdir is not None and not os.path.isdir(with_home(workdir)):
-            what = "is a file" if os.path.exists(with_home(workdir)) else "does not exist"
-            raise ConfigurationError(
-                f"workdir takes an existing folder; {os.fspath(workdir)!r} {what}."
-            )
         if isinstance(allow_outside, (str, os.PathLike)):
             raise ConfigurationError(
                 f"allow_outside takes True, False or a list of folders, not {allow_outside!r}."
             )
-        if output_limit < 1000:
-            raise ConfigurationError(
-                f"output_limit takes at least 1000 characters, not {output_limit!r}."
-            )
-        if not command_timeout > 0:
-            raise ConfigurationError(
-                f"command_timeout takes seconds, more than 0, not {command_timeout!r}."
-            )
-        # A private folder: scripts, long outputs, and the workdir if none was given.
-        self._temporary = TemporaryFolder(work="" if workdir is not None else "workdir")
-        self._folder = self._temporary.path
-        if workdir is None:
-            self.workdir = self._folder / "workdir"
-            self.workdir.mkdir()
-        else:
-            self.workdir = Path(os.path.realpath(with_home(workdir)))
-        self._process = OwnerProcess()
-        self._lock = threading.Lock()
-        self._tools: list[Tool] | None = None
-        self._clones: list[Path] = []
-        self._closed = False
-        try:
-            self._env = child_environment(self.workdir, env)
-        except ConfigurationError:
-            self._temporary.close()
-            raise
         allowed = None
         if allow_outside is not True:
             allowed = [Path(os.path.realpath(with_home(one))) for one in allow_outside or ()]
-        self.terminal = Terminal(
-            self.workdir, self._folder, self._env, shell, output_limit, command_timeout
-        )
-        outputs = self.terminal.outputs
-        self.paths = Paths(self.workdir, allowed, [outputs], self._env["HOME"])
-        self.files = Files(self.paths, output_limit, outputs)
-        self.search = Search(self.paths, self._env, output_limit)
-        # A program that ends without `close` must not leave a folder or a shell behind.
-        atexit.register(self.close)
 
-    def run_command(
-        self,
-        command: str,
-        timeout: float | None = None,
-        *,
-        conversation_id: str = "",
-        cancelled: Cancellation | None = None,
-    ) -> ToolResult:
-        """Run a command in the conversation's shell, and wait for it, as the terminal tool does.
+        def make_place(workdir: Path, _: Path) -> ProcessPlace:
+            variables = child_environment(workdir, env)
+            return ProcessPlace(
+                PlainLauncher(),
+                lambda _number, _pump: PlainHost(str(workdir), variables),
+                str(workdir),
+                "",
+                lambda readable, home: Paths(workdir, allowed, readable, home),
+            )
 
-        A command that fails is not an error: `meta["exitCode"]` has its exit code, and the text
-        ends with it. `is_error` is true if the command could not be run, was cancelled, or timed
-        out after `timeout` seconds (default: `command_timeout`).
-        """
-        return self.terminal.run(command, conversation_id, timeout=timeout, cancelled=cancelled)
-
-    def read_file(self, path: str | os.PathLike[str]) -> str:
-        """Return a text file's content with its original line ends. The encoding is UTF-8, UTF-16
-        by its mark, else Latin-1. Raises `RuntimeFault` (an `OSError`) if the file is missing (also
-        a `FileNotFoundError`), binary or too large; `PathRefused` if it is outside."""
-        return self.files.read_text(path)
-
-    def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """Create or overwrite a text file in UTF-8, atomically. Missing parent folders are created;
-        the mode is kept. Raises `RuntimeFault` (an `OSError`) if the file cannot be written,
-        `PathRefused` if it is outside of the workdir."""
-        self.files.write_text(path, text)
-
-    def clone_repo(
-        self,
-        repo: str,
-        *,
-        branch: str | None = None,
-        target: str | os.PathLike[str] | None = None,
-        timeout: float = 600.0,
-    ) -> Path:
-        """Clone a git repository into `target`, and return its folder.
-
-        `repo` is `owner/name` on GitHub, a URL, `user@host:path` or a local path. `target` is
-        relative to the workdir; by default the repository's name. `timeout` is in seconds. git
-        does not prompt: put a token into the URL, or credentials into `env`. Raises
-        `RuntimeFault` (an `OSError`) with git's message.
-        """
-        url = clone.repository_url(repo, self.workdir)
-        where = self.paths.resolve(clone.folder_name(url) if target is None else target, write=True)
-        cloned = clone.clone(repo, branch, where, self.workdir, self._env, timeout)
-        with self._lock:
-            self._clones.append(cloned)
-        return cloned
-
-    def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """Return the microagents and skills of the workdir, or of a folder. A given folder may also
-        contain microagents directly. To read those of a repository within the workdir, pass its
-        folder; the log says so if a clone has some. See `holdfast.runtime.load_microagents`."""
-        if folder is None:
-            self._tell_of_clones()
-            return load_microagents(self.workdir, loose=False)
-        return load_microagents(self.workdir / with_home(folder, self._env["HOME"]))
-
-    def _tell_of_clones(self) -> None:
-        """Log the clones whose microagents `load_microagents()` does not read."""
-        with self._lock:
-            clones = dict.fromkeys(path for path in self._clones if self.workdir in path.parents)
-        for path in clones:
-            if count := len(load_microagents(path, loose=False)):
-                name = str(path.relative_to(self.workdir))
-                _log.warning(
-                    f"load_microagents() reads those of {self.workdir}. The clone in {name!r} has"
-                    f" {count}: load_microagents({name!r}) reads them."
-                )
-
-    @property
-    def tools(self) -> list[Tool]:
-        """A new list of the tools with which a model works here."""
-        with self._lock:
-            if self._tools is None:
-                from holdfast.runtime.builtin import make_tools
-
-                self._tools = make_tools(self, self.terminal, self.files, self.search)
-            return list(self._tools)
-
-    def get_tools(self) -> list[Tool]:
-        """Return the same list as `tools`."""
-        return self.tools
-
-    def process_groups(self) -> list[int]:
-        """Return the ids of the living process groups, each shell's first."""
-        return self.terminal.process_groups()
-
-    def close_conversation(self, conversation_id: str) -> None:
-        """End the shell of one conversation and all its processes; its next command gets a new
-        shell. Idempotent."""
-        self.terminal.close_conversation(conversation_id)
-
-    def close(self) -> None:
-        """End all commands and remove temporary files. Idempotent; not in a forked child."""
-        if not self._process.here:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        atexit.unregister(self.close)
-        self.terminal.close()
-        self._temporary.close()
-
-    def __enter__(self) -> LocalRuntime:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"LocalRuntime({str(self.workdir)!r})"
+        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)

@@ -32,9 +32,8 @@ class Paths:
     """The folders that file tools may use: the workdir, `allowed` (None for any folder), and
     `readable` for reading only.
 
-    Shell commands are not restricted. Between the check and the use of a path, a command could
-    still replace a folder on the way with a symlink. The last part of a path is opened without
-    following links.
+    Shell commands are not restricted. A resolved path is opened without following links, so that a
+    command that replaces a folder with a link meanwhile gains nothing.
     """
 
     def __init__(
@@ -73,6 +72,10 @@ class Paths:
             f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path"
             " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)"
         )
+
+    def visible(self, path: Path) -> str:
+        """Return the absolute path under which commands see a resolved path."""
+        return str(path)
 
     def shown(self, path: Path) -> str:
         """Return a path as the model is shown it: relative to the workdir if it is inside."""

@@ -56,15 +56,17 @@ def _environment(pid: int) -> bytes:
 
 
 def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
-    """Return the living processes of the sessions with these leaders' pids, and those with the
-    mark. A process has the mark if its variable `MARK` begins with `mark`."""
+    """Return the living processes of the sessions and process groups with these leaders' pids, and
+    those with the mark. A process has the mark if its variable `MARK` begins with `mark`."""
     if not _HAS_PROC:
         return _from_ps(sessions)
     wanted = f"\0{MARK}={mark}".encode()
     return [
         process
         for process, _ in _living()
-        if process.session in sessions or wanted in _environment(process.pid)
+        if process.session in sessions
+        or process.group in sessions
+        or wanted in _environment(process.pid)
     ]
 
 

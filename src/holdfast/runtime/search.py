@@ -23,6 +23,7 @@ from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import globs, grep_child, textfile, walk
 from holdfast.runtime.paths import Paths
 from holdfast.tools.context import Cancellation
+from holdfast.tools.launch import Launcher
 
 _TIMEOUT_SECONDS = 20.0  # the time of one search
 _MAX_FILES = 200_000  # the files of one search
@@ -49,11 +50,14 @@ class Search:
     """A search below a runtime's paths. Thread-safe. Methods raise `RuntimeFault`, whose message
     says what to do instead."""
 
-    def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
+    def __init__(
+        self, paths: Paths, env: Mapping[str, str], limit: int, launcher: Launcher
+    ) -> None:
         self._paths = paths
         self._env = {**env, "GIT_OPTIONAL_LOCKS": "0"}
         self._git = shutil.which("git", path=env.get("PATH"))
         self._limit = limit
+        self._launcher = launcher
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
         until = time.monotonic() + _TIMEOUT_SECONDS
@@ -61,7 +65,13 @@ class Search:
         def stop() -> bool:
             return bool(cancelled) or time.monotonic() > until
 
-        found = list(islice(walk.files_below(folder, self._git, self._env, stop), _MAX_FILES))
+        def from_git() -> list[str] | None:
+            if self._git is None:
+                return None
+            visible = self._paths.visible(folder)
+            return walk.git_files(visible, self._git, self._env, self._launcher)
+
+        found = list(islice(walk.files_below(folder, from_git, stop), _MAX_FILES))
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
@@ -140,8 +150,9 @@ class Search:
             names = [name for name in self._files(folder, cancelled) if fits is None or fits(name)]
         else:
             folder, names = found.parent, [found.name]
-        names = [name for name in names if self._may_read(folder, name)]
-        ask = {"root": str(folder), **msgspec.structs.asdict(query)}
+        links = {name: self._target(folder, name) for name in names if _is_link(folder, name)}
+        names = [name for name in names if links.get(name, name)]
+        ask = {"root": str(folder), "links": links, **msgspec.structs.asdict(query)}
         answers, problem = self._run_child(ask, names, cancelled)
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
@@ -152,14 +163,11 @@ class Search:
             )
         return self._result(answers, problem, folder, query)
 
-    def _may_read(self, folder: Path, name: str) -> bool:
-        """Return True if a found file may be read: a link may lead outside."""
-        if not os.path.islink(folder / name):
-            return True
+    def _target(self, folder: Path, name: str) -> str:
+        """Return the real path of a link's file; "" if it may not be read."""
         with suppress(RuntimeFault):
-            self._paths.resolve(folder / name)
-            return True
-        return False
+            return str(self._paths.resolve(self._paths.visible(folder / name)))
+        return ""
 
     def _run_child(
         self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
@@ -251,6 +259,10 @@ class Search:
             lines.append(f"[{cut} files larger than {largest} MB {at_start}]")
         failed = bool(problem) and matches == 0
         return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=failed)
+
+
+def _is_link(folder: Path, name: str) -> bool:
+    return os.path.islink(folder / name)
 
 
 def _shown(name: str, answer: dict[str, Any], mode: Mode) -> list[str]:

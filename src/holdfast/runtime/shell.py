@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -18,7 +17,7 @@ from typing import IO
 
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import bash, processes
-from holdfast.runtime.environment import find_program
+from holdfast.runtime.command_host import CommandHost, CommandProcess
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.tools.context import Cancellation
@@ -30,10 +29,6 @@ _REDIRECT_SECONDS = 0.03
 # Seconds from the SIGINT to the SIGKILL when a command is ended by force.
 _KILL_AFTER_SECONDS = 0.15
 _MAX_LISTED_PIDS = 10  # background processes that are named
-
-
-def _restore_sigint() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(eq=False)
@@ -50,12 +45,13 @@ class Run:
     """Variables in the environment of all its processes, by which they are found. They do not
     belong to the state."""
     output: CommandOutput
-    process: subprocess.Popen[bytes]
+    process: CommandProcess
     stdout: IO[bytes]
     stdin: IO[bytes] | None
     mask: StreamMask | None = None
     """Hides the conversation's secrets in the output."""
-    pidfd: int = -1
+    end_fd: int = -1
+    """A descriptor that is readable once the process has ended."""
     done: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
     started: float = field(default_factory=time.monotonic)
@@ -94,13 +90,30 @@ class Run:
             self.changed.notify_all()
 
 
+def shell_folder(folder: Path, number: int) -> Path:
+    """Return the folder of a shell's scripts, below the runtime's own."""
+    return folder / f"shell-{number}"
+
+
+def state_file(folder: Path) -> Path:
+    """Return the file into which a shell's commands write their state, by the shell's folder."""
+    return folder / "state"
+
+
 class Shell:
     """A sequence of commands, each in a new bash with the directory and the variables of the last
     one. Commands get pipes, no terminal. A command ends when its bash ends. `start` is called
     within `turn`, the other methods from any thread. No process runs before the first command."""
 
     def __init__(
-        self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, number: int
+        self,
+        pump: Pump,
+        host: CommandHost,
+        program: str,
+        cwd: Path,
+        env: Mapping[str, str],
+        folder: Path,
+        number: int,
     ) -> None:
         self.running: Run | None = None
         """The run that the last call left running."""
@@ -110,10 +123,10 @@ class Shell:
             str(cwd), {name: value for name, value in env.items() if not bash.acts_on(name)}
         )
         self._pump = pump
+        self._host = host
         self._program = program
-        self._env = env
-        self._workdir = str(cwd)
-        self._folder = folder / f"shell-{number}"
+        self._folder = shell_folder(folder, number)
+        self._state_file = state_file(self._folder)
         self._outputs = folder / "output" / f"{number}-"
         self._mark = f"{folder.name}-{number}"
         self._number = 0
@@ -171,7 +184,6 @@ class Shell:
         and the `secrets` that the command names, are added to its environment, and are not carried
         to the next command. Raises `RuntimeFault` if the command cannot be started, `ToolError` if
         the value of a secret cannot be had."""
-        program = find_program(self._program, self._env)
         named = {} if secrets is None else secrets.named_in(command)
         with self._turn:
             self._check_open()
@@ -179,33 +191,27 @@ class Shell:
         number, name = self._number, f"_{os.urandom(8).hex()}"
         marks = {**named, **(marked() if marked is not None else {})}
         marks[processes.MARK] = f"{self._mark}.{number}."
-        if not os.path.isdir(self.state.cwd):
-            self.state = replace(self.state, cwd=self._workdir)
-        script, state = self._file(number, "sh"), self._file(number, "state")
+        script = self._script(number)
         try:
             # Each time anew: a command may have emptied the temporary folder.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             script.write_bytes(bash.script(command.encode(errors="surrogateescape"), self.state))
-            # bash cannot restore a signal that was ignored at its start, as in a script's
-            # background.
-            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            arguments = bash.arguments(name, str(script), str(state), self.state.status)
-            process = subprocess.Popen(
-                [program, *arguments],
-                bufsize=0,
-                stdin=subprocess.PIPE if interactive else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+            self._clear_state()
+            arguments = bash.arguments(name, str(script), str(self._state_file), self.state.status)
+            process = self._host.start(
+                [self._program, *arguments],
+                number=number,
                 cwd=self.state.cwd,
-                env={**self.state.exported, "PWD": self.state.cwd, **marks},
-                start_new_session=True,
-                preexec_fn=_restore_sigint if ignored else None,
+                env={**self.state.exported, **marks},
+                interactive=interactive,
             )
+        except RuntimeFault:  # it says what to do
+            self._remove_files(number)
+            raise
         except OSError as error:
             self._remove_files(number)
-            what = f"{program} could not be started in {self.state.cwd}"
+            what = f"{self._program} could not be started in {self.state.cwd}"
             raise RuntimeFault(f"The command was not run: {what}: {error}") from error
-        assert process.stdout is not None
         for pipe in filter(None, (process.stdin, process.stdout)):
             os.set_blocking(pipe.fileno(), False)
         output = CommandOutput(Path(f"{self._outputs}{number}.txt"), MAX_OUTPUT_BYTES)
@@ -232,17 +238,19 @@ class Shell:
             raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
         return run
 
-    def _file(self, number: int, kind: str) -> Path:
-        return self._folder / f"{number}.{kind}"
+    def _script(self, number: int) -> Path:
+        return self._folder / f"{number}.sh"
+
+    def _clear_state(self) -> None:
+        """Make the state's file, or empty it. It stays the same file: a box has a mount of it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(self._state_file, flags, 0o600))
 
     def _watch(self, run: Run) -> None:
-        if hasattr(os, "pidfd_open"):
-            try:
-                run.pidfd = os.pidfd_open(run.process.pid)
-                self._pump.watch(run.pidfd, lambda: self._on_end(run))
-                return
-            except OSError:  # an older kernel, or a sandbox that forbids it
-                pass
+        run.end_fd = self._host.watch_end(run.process)
+        if run.end_fd >= 0:
+            self._pump.watch(run.end_fd, lambda: self._on_end(run))
+            return
 
         def wait() -> None:
             run.process.wait()
@@ -320,10 +328,10 @@ class Shell:
     def _on_end(self, run: Run) -> None:
         if run.done.is_set():
             return
-        if run.pidfd >= 0:
-            self._pump.unwatch(run.pidfd)
-            os.close(run.pidfd)
-            run.pidfd = -1
+        if run.end_fd >= 0:
+            self._pump.unwatch(run.end_fd)
+            os.close(run.end_fd)
+            run.end_fd = -1
         if run.ended_by:  # before bash is reaped, while its pid cannot be reused
             processes.kill(lambda: self._started_by(run))
         code = run.process.wait()
@@ -356,9 +364,9 @@ class Shell:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with (
             suppress(OSError),
-            open(os.open(self._file(run.number, "state"), flags), "rb") as file,
+            open(os.open(self._state_file, flags), "rb") as file,
         ):
-            data = file.read(bash.MAX_STATE_BYTES + 1)
+            data = file.read(bash.MAX_STATE_BYTES + 1) or b""
         too_large = len(data) > bash.MAX_STATE_BYTES
         found = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
         if found is not None:
@@ -377,7 +385,8 @@ class Shell:
         members = processes.of_commands((session,), run.marks[processes.MARK])
         if members:
             self._background[session] = {(p.pid, p.started) for p in members}
-            run.background_pids = tuple(p.pid for p in members[:_MAX_LISTED_PIDS])
+            listed = members[:_MAX_LISTED_PIDS]
+            run.background_pids = tuple(self._host.shown_pid(p.pid) for p in listed)
 
     def _family(self) -> list[processes.Process]:
         """Return all living processes that the shell's commands have started."""
@@ -387,13 +396,13 @@ class Shell:
         found = processes.of_commands({*background, *running}, f"{self._mark}.")
         gone: set[int] = set()
         for session, before in background.items():
-            members = {(p.pid, p.started) for p in found if p.session == session}
+            members = {(p.pid, p.started) for p in found if session in (p.session, p.group)}
             if members & before:
                 self._background[session] = members
             else:  # the session's id may be reused by now
                 gone.add(session)
                 self._background.pop(session, None)
-        return [p for p in found if p.session not in gone]
+        return [p for p in found if gone.isdisjoint((p.session, p.group))]
 
     def _started_by(self, run: Run) -> list[processes.Process]:
         """Return all living processes that `run` has started, its bash first."""
@@ -456,9 +465,11 @@ class Shell:
         for drained in list(self._drains):
             self._drain(drained)
             self._drop_output(drained)
+        self._host.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_files(self, number: int) -> None:
-        for kind in ("sh", "state"):
-            with suppress(OSError):
-                os.unlink(self._file(number, kind))
+        with suppress(OSError):
+            os.unlink(self._script(number))
+        with suppress(OSError):
+            self._clear_state()

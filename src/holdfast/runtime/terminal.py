@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
+from holdfast.runtime.command_host import CommandHost
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.shell import Run, Shell
@@ -43,6 +44,7 @@ class Terminal:
         shell: str,
         output_limit: int,
         command_timeout: float,
+        make_host: Callable[[int, Pump], CommandHost],
     ) -> None:
         self._workdir = workdir
         self._folder = folder
@@ -50,6 +52,7 @@ class Terminal:
         self._program = shell
         self._limit = output_limit
         self.command_timeout = command_timeout
+        self._make_host = make_host
         self._pump = Pump()
         self._process = OwnerProcess()
         self._lock = threading.Lock()
@@ -175,7 +178,13 @@ class Terminal:
             if shell is None:
                 number = self._shell_count = self._shell_count + 1
                 shell = self._shells[conversation_id] = Shell(
-                    self._pump, self._program, self._workdir, self._env, self._folder, number
+                    self._pump,
+                    self._make_host(number, self._pump),
+                    self._program,
+                    self._workdir,
+                    self._env,
+                    self._folder,
+                    number,
                 )
             return shell
 

@@ -6,11 +6,13 @@ import codecs
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.errors import RuntimeFault
+from holdfast.runtime.grep_child import open_folder
 
 # The maximum size of a file that is read as a whole. Larger files are read in part and edited with
 # other tools.
@@ -70,12 +72,17 @@ def decode(data: bytes) -> DecodedText:
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
-    """Return a descriptor for reading a regular file, and its stat. The path must be resolved.
-    Raises `RuntimeFault` that names the kind of any other file."""
+    """Return a descriptor for reading a regular file, and its stat. The path must be resolved: a
+    link in it now was not a link when the path was checked. Raises `RuntimeFault` that names the
+    kind of any other file."""
     try:
-        # O_NOFOLLOW: a link now was not a link when the path was checked. O_NONBLOCK: opening a
-        # FIFO would wait for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        folder = open_folder(str(path.parent))
+        try:
+            # O_NONBLOCK: opening a FIFO would wait for a writer.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(path.name or ".", flags, dir_fd=folder)
+        finally:
+            os.close(folder)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
     except OSError as error:
@@ -92,12 +99,28 @@ def _near(path: Path) -> str:
     import difflib
 
     try:
-        names = sorted(os.listdir(path.parent))[:5000]
+        names = sorted(entries(path.parent, lambda entry: entry.name))[:5000]
     except OSError:
         missing = not path.parent.exists()
         return f" The directory {path.parent} does not exist either." if missing else ""
     near = difflib.get_close_matches(path.name, names, 3)
     return f" Did you mean {' or '.join(near)}, in the same directory?" if near else ""
+
+
+def entries(folder: Path, convert: Callable[[os.DirEntry[str]], str]) -> list[str]:
+    """Return what `convert` makes of each entry of a folder, whose path must be resolved. Raises
+    `OSError`."""
+    fd = open_folder(str(folder))
+    try:
+        # For reading: scandir takes no O_PATH descriptor.
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
+    try:
+        with os.scandir(readable) as found:
+            return [convert(entry) for entry in found]
+    finally:
+        os.close(readable)
 
 
 def load(path: Path, shown: str) -> DecodedText:
@@ -119,25 +142,25 @@ def load(path: Path, shown: str) -> DecodedText:
 def store(path: Path, data: bytes, shown: str) -> None:
     """Write `data` to a file atomically, even if the machine crashes. Missing parent folders are
     created. An existing file keeps its mode and owner. Raises `RuntimeFault`."""
-    temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+    temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+    folder = -1
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = open_folder(str(path.parent), make=True)
         try:
-            old = os.lstat(path)
+            old = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             old = None
         if old is not None and not stat.S_ISREG(old.st_mode):
             kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
             raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
-        if old is not None and not os.access(path, os.W_OK):
+        if old is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
             # A rename would replace even a file that its owner has made read-only.
             raise RuntimeFault(
                 f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
                 " it may be changed."
             )
-        fd = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             with open(fd, "wb") as file:
                 if old is not None:
@@ -149,18 +172,22 @@ def store(path: Path, data: bytes, shown: str) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(fd)
-            os.replace(temporary, path)
+            os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
             raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        synced = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:
-            os.fsync(folder)
+            os.fsync(synced)
         finally:
-            os.close(folder)
+            os.close(synced)
     except RuntimeFault:
         raise
     except OSError as error:
         raise RuntimeFault(
             f"{shown} could not be written: {error.strerror}. Nothing was changed."
         ) from error
+    finally:
+        if folder >= 0:
+            os.close(folder)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.runtime import globs
+from holdfast.runtime.grep_child import open_folder
+from holdfast.tools.launch import Launcher, start
 
 # Folders that are never searched: tools fill them with files that a search is not about.
 _SKIPPED_NAMES = """\
@@ -30,13 +32,13 @@ class Ignore:
     matching rule decides. At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read; the rest
     has no effect."""
 
-    def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
+    def __init__(self, folder: int, prefix: str, above: Ignore | None) -> None:
         self._above = above
         self._prefix = prefix
         self._rules: list[tuple[re.Pattern[str], bool, bool]] = []
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(os.path.join(folder, ".gitignore"), flags)
+            fd = os.open(".gitignore", flags, dir_fd=folder)
             with open(fd, "rb") as file:
                 text = file.read(_MAX_IGNORE_BYTES).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
         except OSError:
@@ -77,12 +79,13 @@ def _trimmed(line: str) -> str:
 
 
 def files_below(
-    folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]
+    folder: Path, from_git: Callable[[], list[str] | None], stop: Callable[[], bool]
 ) -> Iterator[str]:
     """Yield the files below `folder` as relative paths. These are the files that git tracks or
-    would add; without git, the files of a walk with the same rules. Links to folders are not
-    followed, so there are no loops. The iteration ends once `stop()` is true."""
-    names = _from_git(folder, git, env) if git is not None else None
+    would add, which `from_git` returns; without git, the files of a walk with the same rules. Links
+    to folders are not followed, so there are no loops. The iteration ends once `stop()` is
+    true."""
+    names = from_git()
     # Git lists no files of an ignored folder, but a caller who names it wants it searched.
     if not names:
         yield from _walk(folder, stop)
@@ -94,41 +97,73 @@ def files_below(
             yield name
 
 
-def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
+def git_files(
+    folder: str, git: str, env: Mapping[str, str], launcher: Launcher
+) -> list[str] | None:
+    """Return the files that git tracks or would add below a folder, None if git cannot tell.
+    `folder` is the path that the launcher's processes see."""
     # core.fsmonitor names a program that git would run: a cloned repository must not choose one.
-    command = [git, "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-co"]
+    command = [git, "-C", folder, "-c", "core.fsmonitor=false", "ls-files", "-co"]
     command += ["--exclude-standard", "-z"]
     try:
-        names = subprocess.check_output(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(env), timeout=20
-        )
-    except (OSError, subprocess.SubprocessError):
+        process = start(launcher, command, cwd=None, env=env, stderr=subprocess.DEVNULL)
+    except OSError:
         return None
-    return sorted(os.fsdecode(names).split("\0")[:-1])
+    with process:
+        try:
+            names = process.communicate(timeout=20)[0]
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
+    return None if process.returncode else sorted(os.fsdecode(names).split("\0")[:-1])
 
 
 def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
-    todo: list[tuple[str, str, Ignore | None]] = [(str(root), "", None)]
+    todo: list[tuple[str, Ignore | None]] = [("", None)]
     while todo:
-        folder, prefix, above = todo.pop()
-        ignore = Ignore(folder, prefix, above)
-        try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-        except OSError:  # not readable, or removed meanwhile
+        prefix, above = todo.pop()
+        found = _entries(root, prefix, above)
+        if found is None:  # not readable, or removed meanwhile
             continue
-        below: list[tuple[str, str, Ignore | None]] = []
-        for entry in entries:
+        ignore, entries = found
+        below: list[tuple[str, Ignore | None]] = []
+        for name, is_folder, is_file in entries:
             if stop():
                 return
-            path = prefix + entry.name
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if (is_folder and entry.name in SKIPPED) or ignore.ignores(path, is_folder):
+            path = prefix + name
+            if (is_folder and name in SKIPPED) or ignore.ignores(path, is_folder):
                 continue
             if is_folder:
-                below.append((entry.path, path + "/", ignore))
-                continue
-            with suppress(OSError):  # a link to itself
-                if entry.is_file():
-                    yield path
+                below.append((path + "/", ignore))
+            elif is_file:
+                yield path
         todo += reversed(below)
+
+
+def _entries(
+    root: Path, prefix: str, above: Ignore | None
+) -> tuple[Ignore, list[tuple[str, bool, bool]]] | None:
+    """Return a folder's rules, and its sorted entries: name, True for a folder, True for a file or
+    a link to one. None if it cannot be read."""
+    try:
+        fd = open_folder(str(root / prefix))
+        try:
+            readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    entries: list[tuple[str, bool, bool]] = []
+    try:
+        ignore = Ignore(readable, prefix, above)
+        with suppress(OSError), os.scandir(readable) as found:
+            for entry in found:
+                is_file = False
+                with suppress(OSError):  # a link to itself
+                    is_file = entry.is_file()
+                entries.append((entry.name, entry.is_dir(follow_symlinks=False), is_file))
+    finally:
+        os.close(readable)
+    return ignore, sorted(entries)

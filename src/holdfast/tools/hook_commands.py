@@ -21,6 +21,7 @@ from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.environment import CancelWakeup, has_ended, minimal_environment, open_pidfd
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
+from holdfast.tools.launch import Launcher, PlainLauncher, start
 from holdfast.tools.results import clean
 
 _MAX_OUTPUT_BYTES = 1_000_000
@@ -108,19 +109,22 @@ def _run(
     """Return the command's exit code, stdout, stderr. Raises `HookFailed`, `ToolCancelled`."""
     context.cancelled.raise_if_set()
     deadline = time.monotonic() + timeout
-    workdir: Any = getattr(context.runtime, "workdir", None)
+    runtime: Any = context.runtime
+    # A sandboxed runtime starts hooks in a box, which has another home folder.
+    launcher: Any = getattr(runtime, "launcher", None)
+    boxed = isinstance(launcher, Launcher)
+    workdir: Any = getattr(runtime, "workdir_visible" if boxed else "workdir", None)
+    home = {"HOME": runtime.home} if boxed and runtime.home else {}
     try:
         # Pipes, not files: the request may hold secrets, and a process that outlives the command
         # could fill a disk.
-        process = subprocess.Popen(
+        process = start(
+            launcher if boxed else PlainLauncher(),
             argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
             cwd=os.fspath(workdir) if isinstance(workdir, str | PathLike) else None,
-            env={**minimal_environment(), **env, **context.process_environment()},
-            start_new_session=True,
+            env={**minimal_environment(), **home, **env, **context.process_environment()},
+            stdin=subprocess.PIPE,
+            bufsize=0,
         )
     except (OSError, ValueError) as error:
         raise _failed(f"could not be started: {error}") from error

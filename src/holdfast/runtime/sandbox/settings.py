@@ -9,6 +9,14 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError
 
+# The parts of /etc that programs need and that hold no secrets.
+_ETC = """\
+alternatives bash.bashrc ca-certificates ca-certificates.conf crypto-policies debian_version fonts
+gai.conf gitconfig host.conf inputrc java ld.so.cache ld.so.conf ld.so.conf.d localtime lsb-release
+magic mime.types nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc
+services ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone xdg"""
+ETC = tuple(_ETC.split())
+
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
 
@@ -92,9 +100,6 @@ class BoxSettings:
     private: Path
     """A private folder of the host, at the same path in the box and read-only there. The runtime
     puts the scripts of commands into it."""
-    home: str
-    """The home folder in the box. A mechanism with file systems of its own makes it there;
-    another makes it below `private`."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     mounts: tuple[Mount, ...] = ()
     """The caller's mounts, after those of the system."""
@@ -102,6 +107,8 @@ class BoxSettings:
     """Further host folders that are visible at the same path: long outputs."""
     writable: tuple[Path, ...] = ()
     """Further host files that are writable at the same path: the state of a shell."""
+    repository: tuple[tuple[str, str, bool], ...] = ()
+    """Mounts within the work folder: the host's path, the path in the box, True for writable."""
     proxy_socket: Path | None = None
     """The unix socket of the proxy to the network; None for no network."""
 

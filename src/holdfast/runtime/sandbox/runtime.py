@@ -1,0 +1,148 @@
+"""`SandboxedRuntime`: a working directory whose commands run in boxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.folder import FolderRuntime, ProcessPlace
+from holdfast.runtime.pump import Pump
+from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
+from holdfast.runtime.sandbox.live import LiveBox
+from holdfast.runtime.sandbox.mechanisms import choose
+from holdfast.runtime.sandbox.repository import ProtectedRepository
+from holdfast.runtime.sandbox.settings import BoxSettings, Mount, SandboxLimits, check_mounts
+from holdfast.runtime.shell import shell_folder, state_file
+
+
+class SandboxedRuntime(FolderRuntime):
+    """A working directory on this machine whose commands run in boxes: they see the work folder,
+    the system's programs read-only, and no network.
+
+    Each conversation has a box of its own while its shell lives; searches, clones and hook commands
+    get new ones. The file tools change the same work folder from outside, and follow no link out of
+    it. Everything else is as with `LocalRuntime`: thread-safe, a context manager, closed at the
+    latest when the interpreter exits.
+
+    Raises `ConfigurationError` (a `ValueError`) that names the invalid argument, and
+    `SandboxUnavailable`, a kind of it, if no box can be made here. Commands never run without one.
+
+    Args:
+        workdir: An existing folder. None makes a temporary folder that `close` removes.
+        network: "none".
+        mechanism: "auto" for the first mechanism that works here, or the name of one.
+        mounts: Further files and folders of the host that commands and file tools can use.
+        limits: The resources of each box.
+        workdir_inside: The path of the work folder in the box; None for the same path.
+        env: Environment variables of commands; others of this process are not passed on.
+        shell: The name or path of bash in the box.
+        output_limit: The maximum number of characters of an answer; longer outputs go to a file.
+        command_timeout: Seconds after which a command is ended, unless its call sets a timeout.
+    """
+
+    mechanism: str
+    """The name of the mechanism that makes the boxes."""
+    _repository: ProtectedRepository
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str] | None = None,
+        network: Literal["none"] = "none",
+        mechanism: str = "auto",
+        mounts: Iterable[Mount] = (),
+        limits: SandboxLimits | None = None,
+        *,
+        workdir_inside: str | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: str = "bash",
+        output_limit: int = 30_000,
+        command_timeout: float = 120.0,
+    ) -> None:
+        if network != "none":
+            raise ConfigurationError(f"network takes 'none', not {network!r}.")
+        # Callers are not all typed.
+        if limits is not None and not isinstance(limits, SandboxLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits takes SandboxLimits, not {limits!r}.")
+        if workdir_inside is not None:
+            workdir_inside = _checked_inside(workdir_inside)
+        checked = check_mounts(mounts)
+
+        def make_place(work: Path, folder: Path) -> ProcessPlace:
+            inside = workdir_inside or str(work)
+            if inside in [mount.target for mount in checked]:
+                raise ConfigurationError(f"A mount has the target {inside!r} of the work folder.")
+            for source in [work, *(Path(one.source) for one in checked if one.writable)]:
+                if source == Path("/") or (folder.is_relative_to(source.resolve()) and workdir):
+                    raise ConfigurationError(
+                        f"{str(source)!r} cannot be writable in a sandbox: it contains the system's"
+                        f" temporary folder, {str(folder.parent)!r}. Use a folder below it."
+                    )
+            outputs = folder / "output"
+            outputs.mkdir(mode=0o700)
+            private = folder / "box"
+            private.mkdir(mode=0o700)
+            repository = ProtectedRepository(work)
+
+            def settings(own: Path, *writable: Path) -> BoxSettings:
+                return BoxSettings(
+                    workdir=work,
+                    workdir_inside=inside,
+                    private=own,
+                    limits=limits or SandboxLimits(),
+                    mounts=checked,
+                    read_only=(outputs,),
+                    writable=writable,
+                    repository=repository.mounts(inside),
+                )
+
+            chosen = choose(mechanism, settings(private))
+            self.mechanism = chosen.name
+            self._repository = repository
+
+            def make_host(number: int, pump: Pump) -> LiveBox:
+                own = shell_folder(folder, number)
+                own.mkdir(mode=0o700, exist_ok=True)
+                state_file(own).touch(mode=0o600)
+                launcher = chosen.launcher(settings(own, state_file(own)))
+                return LiveBox(launcher, own, inside, pump)
+
+            roots = [Root(inside, work, True)]
+            roots += [
+                Root(mount.target, Path(os.path.realpath(mount.source)), mount.writable)
+                for mount in checked
+            ]
+            return ProcessPlace(
+                chosen.launcher(settings(private)),
+                make_host,
+                inside,
+                chosen.home(private),
+                lambda readable, home: BoxedPaths(
+                    work,
+                    [*roots, *(Root(str(one), one, False) for one in readable)],
+                    repository.read_only,
+                    home,
+                ),
+            )
+
+        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+
+    def close(self) -> None:
+        """End all boxes and remove temporary files. Idempotent; not in a forked child."""
+        super().close()
+        if self._process.here:
+            self._repository.clean()
+
+
+def _checked_inside(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise ConfigurationError(f"workdir_inside takes an absolute path, not {path!r}.")
+    found = os.path.normpath(path)
+    taken: Sequence[str] = ("usr", "etc", "proc", "dev", "bin", "sbin", "lib", "lib64", "")
+    if found.split("/")[1] in taken or found == "/tmp":
+        raise ConfigurationError(
+            f"workdir_inside takes a path beside the system's folders, such as /work, not {path!r}."
+        )
+    return found

@@ -1,0 +1,198 @@
+"""The seccomp filter of a box: a BPF program that refuses system calls which commands do not
+need and attacks on the kernel do.
+
+The filter is assembled here, in the form that `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from dataclasses import dataclass
+
+# Name, number on x86-64, number on aarch64 (-1: the machine has no such call).
+_REFUSED = """\
+ptrace 101 117
+process_vm_readv 310 270
+process_vm_writev 311 271
+process_madvise 440 440
+kcmp 312 272
+pidfd_getfd 438 438
+io_uring_setup 425 425
+io_uring_enter 426 426
+io_uring_register 427 427
+userfaultfd 323 282
+keyctl 250 219
+add_key 248 217
+request_key 249 218
+bpf 321 280
+perf_event_open 298 241
+unshare 272 97
+setns 308 268
+mount 165 40
+umount2 166 39
+pivot_root 155 41
+chroot 161 51
+move_mount 429 429
+open_tree 428 428
+open_tree_attr 467 467
+fsopen 430 430
+fsconfig 431 431
+fsmount 432 432
+fspick 433 433
+mount_setattr 442 442
+swapon 167 224
+swapoff 168 225
+reboot 169 142
+kexec_load 246 104
+kexec_file_load 320 294
+init_module 175 105
+finit_module 313 273
+delete_module 176 106
+syslog 103 116
+acct 163 89
+quotactl 179 60
+quotactl_fd 443 443
+name_to_handle_at 303 264
+open_by_handle_at 304 265
+iopl 172 -1
+ioperm 173 -1
+modify_ldt 154 -1
+uselib 134 -1
+ustat 136 -1
+sysfs 139 -1
+settimeofday 164 170
+clock_settime 227 112
+clock_adjtime 305 266
+adjtimex 159 171
+sethostname 170 161
+setdomainname 171 162
+vhangup 153 58
+fanotify_init 300 262
+lookup_dcookie 212 18
+nfsservctl 180 42
+move_pages 279 239
+migrate_pages 256 238"""
+
+# The numbers of calls whose arguments decide.
+_CHECKED = {
+    "x86_64": {"clone": 56, "clone3": 435, "socket": 41, "socketpair": 53, "ioctl": 16},
+    "aarch64": {"clone": 220, "clone3": 435, "socket": 198, "socketpair": 199, "ioctl": 29},
+}
+_PERSONALITY = {"x86_64": 135, "aarch64": 92}
+_AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_BIT = 0x40000000  # calls of the x32 ABI have other numbers on the same architecture
+
+_NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID and -NET
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
+_TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into a terminal
+# Linux, Linux with 32-bit addresses, the same as UNAME26, and the question for the present one.
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16  # in `struct seccomp_data`
+_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """One BPF instruction. A jump goes to the label `then` if its condition holds, else to the
+    next instruction."""
+
+    code: int
+    value: int
+    then: str = ""
+
+
+def _assemble(program: list[_Instruction | str]) -> bytes:
+    """Return the code of instructions; a str between them is a label."""
+    places: dict[str, int] = {}
+    code: list[_Instruction] = []
+    for one in program:
+        if isinstance(one, str):
+            places[one] = len(code)
+        else:
+            code.append(one)
+    parts: list[bytes] = []
+    for n, one in enumerate(code):
+        distance = places[one.then] - n - 1 if one.then else 0
+        if not 0 <= distance < 256:
+            raise AssertionError(f"A jump in the seccomp filter is {distance} instructions long.")
+        parts.append(struct.pack("=HBBI", one.code, distance, 0, one.value))
+    return b"".join(parts)
+
+
+def supported(machine: str = "") -> bool:
+    """Return True if there is a filter for the machine, by default this one."""
+    return (machine or platform.machine()) in _AUDIT_ARCHITECTURES
+
+
+def make_filter(machine: str = "") -> bytes:
+    """Return the filter for a machine, `x86_64` or `aarch64`, as an array of `struct sock_filter`.
+    The default is this machine. Raises `KeyError` for any other."""
+    machine = machine or platform.machine()
+    column = list(_AUDIT_ARCHITECTURES).index(machine) + 1
+    numbers = [int(line.split()[column]) for line in _REFUSED.splitlines()]
+    checked = _CHECKED[machine]
+    program: list[_Instruction | str] = [
+        _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
+        _Instruction(_JUMP_IF_EQUAL, _AUDIT_ARCHITECTURES[machine], "known architecture"),
+        _Instruction(_RETURN, _KILL_PROCESS),  # 32-bit programs have other numbers
+        "known architecture",
+        _Instruction(_LOAD, _NUMBER_OFFSET),
+    ]
+    if machine == "x86_64":
+        program.append(_Instruction(_JUMP_IF_AT_LEAST, _X32_BIT, "absent"))
+    program += [_Instruction(_JUMP_IF_EQUAL, number, "refuse") for number in numbers if number >= 0]
+    program += [
+        _Instruction(_JUMP_IF_EQUAL, checked["clone"], "clone"),
+        # The arguments of clone3 are in memory, which a filter cannot read. C libraries then use
+        # clone.
+        _Instruction(_JUMP_IF_EQUAL, checked["clone3"], "absent"),
+        _Instruction(_JUMP_IF_EQUAL, checked["socket"], "socket"),
+        _Instruction(_JUMP_IF_EQUAL, checked["socketpair"], "socketpair"),
+        _Instruction(_JUMP_IF_EQUAL, checked["ioctl"], "ioctl"),
+        _Instruction(_JUMP_IF_EQUAL, _PERSONALITY[machine], "personality"),
+        _Instruction(_RETURN, _ALLOW),
+        "clone",
+        _argument(0),
+        _Instruction(_JUMP_IF_BITS, _NEW_NAMESPACES, "refuse"),
+        _Instruction(_RETURN, _ALLOW),
+        "socket",
+        _argument(0),
+        *(
+            _Instruction(_JUMP_IF_EQUAL, family, "allow")
+            for family in (_AF_UNIX, _AF_INET, _AF_INET6)
+        ),
+        _Instruction(_JUMP_IF_EQUAL, _AF_NETLINK, "netlink"),
+        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
+        "netlink",
+        _argument(2),
+        _Instruction(_JUMP_IF_EQUAL, _NETLINK_ROUTE, "allow"),
+        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
+        "socketpair",
+        _argument(0),
+        _Instruction(_JUMP_IF_EQUAL, _AF_UNIX, "allow"),
+        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
+        "ioctl",
+        _argument(1),
+        *(_Instruction(_JUMP_IF_EQUAL, request, "refuse") for request in _TERMINAL_REQUESTS),
+        _Instruction(_RETURN, _ALLOW),
+        "personality",
+        _argument(0),
+        *(_Instruction(_JUMP_IF_EQUAL, persona, "allow") for persona in _PERSONALITIES),
+        "refuse",
+        _Instruction(_RETURN, _ERRNO | errno.EPERM),
+        "absent",
+        _Instruction(_RETURN, _ERRNO | errno.ENOSYS),
+        "allow",
+        _Instruction(_RETURN, _ALLOW),
+    ]
+    return _assemble(program)
+
+
+def _argument(number: int) -> _Instruction:
+    """Return an instruction that loads the lower half of an argument. The arguments that are
+    checked have 32 bits: the kernel ignores the upper half."""
+    return _Instruction(_LOAD, _ARGUMENTS_OFFSET + 8 * number)
