@@ -23,7 +23,7 @@ from holdfast.cli.places import open_store
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.conversation import Conversation
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.store import SQLiteStore
 from holdfast.tools.preset.asking import register_asking_tools
 
@@ -39,7 +39,7 @@ class LocalSource(ConversationSource):
     """A conversation of this process, which `make` opens."""
 
     def __init__(
-        self, runtime: LocalRuntime, make: Callable[..., Conversation], stack: ExitStack
+        self, runtime: FolderRuntime, make: Callable[..., Conversation], stack: ExitStack
     ) -> None:
         super().__init__(runtime, stack)
         self._make = make

@@ -15,6 +15,7 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime, Mount, SandboxedRuntime, SandboxUnavailable
+from holdfast.runtime.folder import FolderRuntime
 
 _MODES = ("auto", "off", "require")
 _OFF = "--sandbox off runs commands without one"
@@ -47,7 +48,7 @@ class Workplace(NamedTuple):
         advice: Advice on what a sandbox denies; None without one.
     """
 
-    runtime: LocalRuntime
+    runtime: FolderRuntime
     asks: bool = False
     note: str = ""
     prompt: str = ""

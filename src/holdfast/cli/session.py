@@ -24,7 +24,7 @@ from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.llm.client import NO_KEY
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools.plans import unfinished
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ConversationSource:
     """The place of a session's conversation, with its folder `runtime`. `stack` holds all that the
     source closes."""
 
-    def __init__(self, runtime: LocalRuntime | RemoteWorkspace, stack: ExitStack) -> None:
+    def __init__(self, runtime: FolderRuntime | RemoteWorkspace, stack: ExitStack) -> None:
         self.runtime = runtime
         self._stack = stack
 

@@ -46,7 +46,7 @@ from holdfast.tools.sources import SourceHealth
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
-    from holdfast.runtime import LocalRuntime
+    from holdfast.runtime.folder import FolderRuntime
     from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.policy import Policy
     from holdfast.server.workers.worker_conversation import Patience
@@ -628,7 +628,7 @@ class Host:
         return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
 
     @contextmanager
-    def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
+    def workspace(self, tenant: str, id: str) -> Generator[FolderRuntime]:
         """Yield a workspace's runtime, which stays open within the block."""
         runtime = self.workspaces.enter(tenant, id)
         self._scheduler.tend_soon()

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.runtime import LocalRuntime, SandboxedRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.temporary import TemporaryFolder
 
 
@@ -21,7 +22,7 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
     sandboxed: bool = False
     network: tuple[str, ...] = ()
 
-    def open(self, folder: str | Path) -> LocalRuntime:
+    def open(self, folder: str | Path) -> FolderRuntime:
         """Return a new runtime in a folder. Raises `SandboxUnavailable`."""
         if not self.sandboxed:
             return LocalRuntime(folder)

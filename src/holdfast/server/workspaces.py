@@ -12,14 +12,14 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.runtimes import WorkspaceRuntimes
 
 
 class _Open(ObjectStruct):
     lock: threading.Lock  # held while the runtime is created
-    runtime: LocalRuntime | None = None
+    runtime: FolderRuntime | None = None
     users: int = 0
     used: float = 0.0
 
@@ -79,7 +79,7 @@ class Workspaces:
             raise _missing(id)
         return folder
 
-    def enter(self, tenant: str, id: str) -> LocalRuntime:
+    def enter(self, tenant: str, id: str) -> FolderRuntime:
         """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:

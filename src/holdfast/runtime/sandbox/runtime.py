@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.confinement import Confinement
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
@@ -128,6 +129,9 @@ class SandboxedRuntime(FolderRuntime):
             )
 
         super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+        writable = tuple(mount.target for mount in checked if mount.writable)
+        self.confinement = Confinement(self.workdir_visible, writable)
+        """The bounds of the boxes, for those that judge calls."""
 
     def close(self) -> None:
         """End all boxes and remove temporary files. Idempotent; not in a forked child."""

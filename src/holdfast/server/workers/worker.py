@@ -26,7 +26,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.errors import Conflict
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server import agents
 from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.local_conversation import LocalConversation
@@ -129,7 +129,7 @@ class Worker:
         self._lock = threading.Lock()
         self._states = 0
         self._store: PipeStore | None = None
-        self._runtime: LocalRuntime | None = None
+        self._runtime: FolderRuntime | None = None
         self._live: LocalConversation | None = None
 
     def run(self) -> None:
