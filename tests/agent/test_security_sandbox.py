@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM, Tool, ToolCall
+from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM, Tool, ToolCall, load_agent
 from holdfast.agent.risk import Risk, Surroundings
 from holdfast.agent.security import RiskRules
+from holdfast.runtime import SandboxedRuntime
 from holdfast.runtime.confinement import Confinement
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+
+boxed = pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
 
 
 @pytest.fixture
@@ -147,3 +153,41 @@ def test_only_the_tools_of_the_sandbox_are_judged_by_it(work: Path) -> None:
         found = _decisions([*boxed.tools, tool], boxed, ask, write)
         assert sorted(found) == [("allow", "medium"), ("ask", "high")]
         assert _decisions(plain.tools, boxed, write) == [("ask", "high")]
+
+
+# --- agents from documents ---
+
+
+@boxed
+def test_an_agent_of_a_document_works_in_the_sandbox_that_it_is_given(work: Path) -> None:
+    document = {
+        "model": {"use": "scripted"},
+        "tools": {"builtin": ["terminal", "read_file"]},
+        "confirm": "risky",
+    }
+    script = [
+        ("terminal", {"command": "touch /var/x; ls /home /root; cat src/app.py"}),
+        ("terminal", {"command": "touch /usr/x"}),
+        "Done.",
+    ]
+    with SandboxedRuntime(work) as runtime:
+        llm = ScriptedLLM(script)
+        agent = load_agent(document, runtime=runtime, builtins={"scripted": lambda: llm})
+        with Conversation(agent) as conversation:
+            conversation.send_message("Go.")
+            conversation.run()
+            events = conversation.get_history()
+    decisions = [(e.decision, e.risk) for e in events if e.type == "decision"]
+    [first, second] = [e.result.text for e in events if e.type == "toolResult"]
+    assert decisions == [("allow", "medium")] * 2
+    assert "print(1)" in first
+    assert "Read-only file system" in second
+    assert not Path("/usr/x").exists()
+
+
+@boxed
+def test_an_agent_with_the_tools_of_a_sandbox_travels_like_any_other(work: Path) -> None:
+    with SandboxedRuntime(work) as boxed_runtime, LocalRuntime(work) as plain:
+        one = Agent(ScriptedLLM(["x"]), boxed_runtime.tools)
+        other = Agent(ScriptedLLM(["x"]), plain.tools)
+        assert one.to_json() == other.to_json()

@@ -168,6 +168,36 @@ def test_git_works_below_the_root_of_a_repository_which_cannot_be_changed(tmp_pa
 
 
 @boxed
+def test_commits_have_the_users_name_although_the_home_folder_is_not_shown(
+    work: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[user]\nname = Ann Ames\nemail = ann@example.com\n")
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
+    script = (
+        "git add -A; git commit -q --allow-empty -m x; git log --format='%an %ce';"
+        f" ls {home}; echo $HOME"
+    )
+    with ModelServer([terminal(script), text("Done.")]) as server:
+        ended = command("run", "x", *options(server, work), HOME=str(home))
+        assert ended.returncode == 0, ended.stderr
+        [result] = results(server)
+    assert result.startswith("Ann Ames ann@example.com\n")
+    assert ".gitconfig" not in result
+    assert f"\n{home}\n" not in result
+
+
+@boxed
+def test_a_folder_that_holds_too_much_is_refused_with_a_way_out() -> None:
+    with ModelServer([text("Done.")]) as server:
+        ended = command("run", "x", *options(server, Path("/")))
+    assert (ended.returncode, server.requests) == (2, [])
+    assert "'/' cannot be writable in a sandbox" in ended.stderr
+    assert "--sandbox off" in ended.stderr
+
+
+@boxed
 def test_what_the_sandbox_denied_names_the_option_that_allows_it(
     work: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ def open_workplace(
             " to the agent, and --mount DIR:rw lets it change that folder"
         )
     inside = {name: value for name, value in passed.items() if name not in _HOST_VARIABLES}
-    inside |= {name: passed[name] for name in options.env}
+    inside = {**_git_identity(env), **inside, **{name: passed[name] for name in options.env}}
     shown = mounts(options.mount, env, workdir)
     try:
         runtime = SandboxedRuntime(
@@ -104,7 +105,7 @@ def _in_options(message: str) -> str:
     """Return a message of the runtime in the words of the command line."""
     if "network" in message:
         return f"--network: {message.rstrip('.')}"
-    return message.rstrip(".")
+    return f"{message.rstrip('.')}. {_OFF}"
 
 
 def _note(options: Namespace) -> str:
@@ -124,6 +125,24 @@ def _prompt(options: Namespace) -> str:
         "Commands run in a sandbox: they see the system's programs, can change your working"
         f" directory and /tmp alone, and {network}."
     )
+
+
+def _git_identity(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name the author of commits, as the user's own configuration has
+    them: the sandbox does not show that file."""
+    command = ["git", "config", "--global", "--get-regexp", r"^user\.(name|email)$"]
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except (OSError, ValueError):  # no git, or another encoding
+        return {}
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        kind = key.removeprefix("user.").upper()
+        found |= {f"GIT_AUTHOR_{kind}": value, f"GIT_COMMITTER_{kind}": value}
+    return found
 
 
 # --- mounts ---
