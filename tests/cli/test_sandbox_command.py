@@ -401,3 +401,32 @@ def test_a_working_tree_elsewhere_is_mounted_with_its_repository(tmp_path: Path)
     subprocess.run([*inside, "worktree", "add", "-q", str(tree)], check=True)
     assert mounted({}, tree) == [str(main_tree / ".git")]
     assert mounted({}, main_tree) == []
+
+
+# --- the network ---
+
+
+@boxed
+def test_commands_reach_the_named_hosts_alone(work: Path) -> None:
+    with ModelServer([text("a page")]) as page:
+        port = page.url.rpartition(":")[2].partition("/")[0]
+        fetch = "import sys, urllib.request as r\nprint(r.urlopen(sys.argv[1], b'{}').status)\n"
+        (work / "fetch.py").write_text(fetch)
+        python = "/usr/bin/python3"
+        script = [
+            terminal(f"{python} fetch.py http://127.0.0.1:{port}/v1/chat/completions"),
+            terminal(f"{python} fetch.py http://refused.example.com/"),
+            text("Done."),
+        ]
+        allowed = ["--network", f"127.0.0.1:{port}"]
+        for network, first, advice in (
+            (allowed, "200\n", "--network refused.example.com"),
+            ([], "Traceback", "--network HOST"),
+        ):
+            with ModelServer(script) as server:
+                ended = command("run", "x", *network, *options(server, work))
+                assert ended.returncode == 0, ended.stderr
+                reached, refused = results(server)
+            assert reached.startswith(first), reached
+            assert advice in refused + ended.stdout
+            assert len(page.requests) == 1

@@ -252,18 +252,20 @@ class Advice:
         """Return one line about the result of a call, "" if nothing new was denied."""
         if not isinstance(event, ev.ToolCallFinished) or "exitCode" not in event.result.meta:
             return ""
-        text = self._found(event.result.text[-20_000:])
+        # A note of the result says which connections the proxy refused, and what allows them.
+        proxied = "connections" in event.result.meta
+        text = self._found(event.result.text[-20_000:], proxied)
         if text in self._given:
             return ""
         self._given.add(text)
         return text
 
-    def _found(self, output: str) -> str:
+    def _found(self, output: str, proxied: bool) -> str:
         for match in _READ_ONLY.finditer(output):
             return self._changes(match[1])
-        for match in _NO_HOST.finditer(output):
+        for match in _NO_HOST.finditer(output) if not proxied else ():
             return f"The sandbox keeps commands from {match[1]}: --network {match[1]} allows it."
-        if _NO_NETWORK.search(output):
+        if not proxied and _NO_NETWORK.search(output):
             return "The sandbox keeps commands from other hosts: --network HOST allows one."
         for match in _MISSING.finditer(output):
             path, real = match[1], os.path.realpath(match[1])

@@ -6,9 +6,19 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.runtime.environment import find_program
+
+
+class Connections(NamedTuple):
+    """Connections that commands made, or tried to make, through a sandbox's proxy."""
+
+    log: Sequence[Mapping[str, Any]] = ()
+    """For each one: `target` (`host:port`) and `allowed`; then `address` and the bytes `sent` and
+    `received` so far, or the `reason` for which it was refused."""
+    left_out: int = 0
+    """The number of further ones, for which there was no room."""
 
 
 class CommandProcess(Protocol):
@@ -61,6 +71,10 @@ class CommandHost(Protocol):
 
     def shown_pid(self, pid: int) -> int:
         """Return the pid of one of the commands' processes as commands see it."""
+        ...
+
+    def take_connections(self) -> Connections:
+        """Return the connections to the network that are known and were not returned before."""
         ...
 
     def close(self) -> None:
@@ -122,6 +136,10 @@ class PlainHost:
     def shown_pid(self, pid: int) -> int:
         """Return the same pid."""
         return pid
+
+    def take_connections(self) -> Connections:
+        """Return none: connections of plain commands are not watched."""
+        return Connections()
 
     def close(self) -> None:
         """Do nothing: the shell finds and ends its processes."""

@@ -17,7 +17,7 @@ from typing import IO
 
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import bash, processes
-from holdfast.runtime.command_host import CommandHost, CommandProcess
+from holdfast.runtime.command_host import CommandHost, CommandProcess, Connections
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.tools.context import Cancellation
@@ -298,6 +298,10 @@ class Shell:
         """End the command and all its processes, by force if necessary. Return at once; `run.done`
         follows in well under a second."""
         self._pump.call(lambda: self._force(run, reason))
+
+    def take_connections(self) -> Connections:
+        """Return the connections to the network since the last call, where they are watched."""
+        return self._host.take_connections()
 
     # --- on the pump's thread ---
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
-from holdfast.runtime.command_host import CommandHost
+from holdfast.runtime.command_host import CommandHost, Connections
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.shell import Run, Shell
@@ -23,6 +23,8 @@ from holdfast.tools.secrets import Secrets
 _MAX_ALL_OUTPUTS_BYTES = 10 * MAX_OUTPUT_BYTES
 # Seconds of silence after which the answer to an input counts as complete.
 _QUIET_SECONDS = 0.4
+
+_MAX_NETWORK_NOTES = 5  # different reasons for which connections were refused
 
 _END_NOTES = {
     "timeout": "timed out after {seconds:.3g} s: the command and all that it started were ended",
@@ -240,7 +242,7 @@ class Terminal:
         meta["running"] = not done
         if cut:
             meta["truncated"] = True
-        notes: list[str] = []
+        notes = _network_notes(shell.take_connections(), meta)
         if not done:
             notes.append(
                 f"still running after {run.elapsed():.3g} s. terminal_input waits for more output,"
@@ -310,6 +312,19 @@ class Terminal:
             shell.close()
         self._pump.close()
         shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def _network_notes(connections: Connections, meta: dict[str, Any]) -> list[str]:
+    """Return notes about the refused connections; put all connections into `meta`."""
+    if not connections.log:
+        return []
+    meta["connections"] = list(connections.log)
+    if connections.left_out:
+        meta["connectionsLeftOut"] = connections.left_out
+    refused = [str(one["reason"]) for one in connections.log if not one["allowed"]]
+    notes = [f"network: {reason}" for reason in dict.fromkeys(refused)]
+    more = len(notes) - _MAX_NETWORK_NOTES
+    return notes[:_MAX_NETWORK_NOTES] + ([f"network: {more} more refusals"] if more > 0 else [])
 
 
 def _state_notes(run: Run) -> list[str]:

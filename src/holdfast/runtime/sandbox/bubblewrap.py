@@ -7,11 +7,14 @@ import platform
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from holdfast.runtime.command_host import Connections
 from holdfast.runtime.sandbox import seccomp
+from holdfast.runtime.sandbox.bridge import BoxNetwork
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings, SandboxLimits
 from holdfast.temporary import TemporaryFolder
 from holdfast.tools.launch import Launch
@@ -193,6 +196,9 @@ class BubblewrapLauncher:
         for path in box.writable:
             options += ["--bind", str(path), str(path)]
         self._options = [*options, "--remount-ro", "/", "--clearenv"]
+        self._proxy = box.proxy
+        self._lock = threading.Lock()
+        self._network: BoxNetwork | None = None
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box. bubblewrap itself, which is outside of the box, gets none
@@ -200,11 +206,36 @@ class BubblewrapLauncher:
         options = [*self._options, "--chdir", cwd or "/"]
         for name, value in env.items():
             options += ["--setenv", name, value]
+        network = self._enter_network()
+        if network:
+            options.append("--share-net")
         rules = _descriptor(self._filter)
         options += ["--seccomp", str(rules)]
         arguments = _descriptor(b"".join(os.fsencode(one) + b"\0" for one in options))
-        command = [self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
+        command = [*network, self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
         return Launch(command, {}, "/", (rules, arguments))
+
+    def _enter_network(self) -> list[str]:
+        """Return the command before `bwrap` that enters the boxes' network, made for the first of
+        them; nothing if they have none."""
+        if self._proxy is None:
+            return []
+        with self._lock:
+            if self._network is None:
+                self._network = BoxNetwork(self._proxy, self._program)
+            return self._network.enter()
+
+    def share(self, folder: Path) -> None:
+        """Do nothing: the user of a box is that of this process."""
+
+    def take_connections(self) -> Connections:
+        """Return the connections of the boxes since the last call."""
+        return Connections() if self._network is None else self._network.take_connections()
+
+    def close(self) -> None:
+        """Let go of the network of the boxes. Idempotent."""
+        if self._network is not None:
+            self._network.close()
 
     def limit(self, first_pid: int) -> None:
         """Limit the number of processes if this process is root."""

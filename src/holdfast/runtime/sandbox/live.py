@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.errors import RuntimeFault
-from holdfast.runtime.command_host import CommandProcess, before_start
+from holdfast.runtime.command_host import CommandProcess, Connections, before_start
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.mechanisms import BoxLauncher
 from holdfast.tools.launch import start
@@ -119,6 +119,7 @@ class LiveBox:
             text = _start_file(argv, cwd, self._workdir, env, str(into) if interactive else "", out)
             with open(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(text)
+            self._launcher.share(self._folder)
             pid = self._begin(number)
             stdin = None
             if interactive:
@@ -150,7 +151,7 @@ class LiveBox:
                 kind, _, status = line.partition(b" ")
                 if kind == b"ended":
                     return int(status)
-        self.close()
+        self._end()
         return _KILLED_STATUS
 
     # --- the box ---
@@ -198,14 +199,14 @@ class LiveBox:
             with suppress(OSError):
                 os.kill(self._process.pid, signal.SIGKILL)
             message = self._process.stderr.read().decode(errors="replace").strip()
-            self.close()
+            self._end()
             raise RuntimeFault(f"The box could not be started: {message or 'it did not answer'}.")
         self._process.stderr.close()
         try:
             self._first = os.pidfd_open(pid)
             self._launcher.limit(pid)
         except OSError as error:
-            self.close()
+            self._end()
             raise RuntimeFault(f"The box could not be started: {error}.") from error
 
     def _begin(self, number: int) -> int:
@@ -217,7 +218,7 @@ class LiveBox:
             self._socket.sendall(b"%d\n" % number)
             line, pid = self._read_line(_ANSWER_SECONDS)
         if line != b"started 0":
-            self.close()
+            self._end()
             raise RuntimeFault(
                 "The command was not run: its box did not start it, and was ended with all of its"
                 " processes. The next command gets a new box. The earlier ones may have used up the"
@@ -245,8 +246,16 @@ class LiveBox:
         line, _, self._unread = self._unread.partition(b"\n")
         return line, pid
 
+    def take_connections(self) -> Connections:
+        """Return the connections to the network since the last call."""
+        return self._launcher.take_connections()
+
     def close(self) -> None:
         """End the box and all of its processes. Idempotent."""
+        self._end()
+        self._launcher.close()
+
+    def _end(self) -> None:
         with self._lock:
             process, self._process = self._process, None
             connection, self._socket = self._socket, None

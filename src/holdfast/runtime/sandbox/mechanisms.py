@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.command_host import Connections
 from holdfast.runtime.sandbox.bubblewrap import Bubblewrap
+from holdfast.runtime.sandbox.landlock import Landlock
 from holdfast.runtime.sandbox.settings import BoxSettings, SandboxUnavailable
 from holdfast.tools.launch import Launcher
 
@@ -17,6 +19,18 @@ class BoxLauncher(Launcher, Protocol):
     def limit(self, first_pid: int) -> None:
         """Apply the limits that need the box's first process, named by its pid on this machine.
         Called once for a box that stays, before it gets its first command. Raises `OSError`."""
+        ...
+
+    def share(self, folder: Path) -> None:
+        """Let boxes that run read the files in the private folder, or a folder in it."""
+        ...
+
+    def take_connections(self) -> Connections:
+        """Return the connections of the boxes to the network since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the network. Called when the boxes have ended. Idempotent."""
         ...
 
 
@@ -47,7 +61,7 @@ class Mechanism(Protocol):
         ...
 
 
-MECHANISMS: tuple[Mechanism, ...] = (Bubblewrap(),)
+MECHANISMS: tuple[Mechanism, ...] = (Bubblewrap(), Landlock())
 """The mechanisms in the order in which `auto` tries them."""
 
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.confinement import Confinement
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
+from holdfast.runtime.sandbox.bridge import proxy_variables
 from holdfast.runtime.sandbox.live import LiveBox
-from holdfast.runtime.sandbox.mechanisms import choose
+from holdfast.runtime.sandbox.mechanisms import BoxLauncher, choose
+from holdfast.runtime.sandbox.network import AllowList
+from holdfast.runtime.sandbox.proxy import Proxy
 from holdfast.runtime.sandbox.repository import ProtectedRepository
 from holdfast.runtime.sandbox.settings import BoxSettings, Mount, SandboxLimits, check_mounts
 from holdfast.runtime.shell import shell_folder, state_file
@@ -33,7 +36,8 @@ class SandboxedRuntime(FolderRuntime):
 
     Args:
         workdir: An existing folder. None makes a temporary folder that `close` removes.
-        network: "none".
+        network: "none", or the hosts that commands may connect to, such as `["pypi.org"]`; see
+            `AllowList`. Connections are in `meta["connections"]` of a command's result.
         mechanism: "auto" for the first mechanism that works here, or the name of one.
         mounts: Further files and folders of the host that commands and file tools can use.
         limits: The resources of each box.
@@ -47,11 +51,12 @@ class SandboxedRuntime(FolderRuntime):
     mechanism: str
     """The name of the mechanism that makes the boxes."""
     _repository: ProtectedRepository
+    _one_off: BoxLauncher
 
     def __init__(
         self,
         workdir: str | os.PathLike[str] | None = None,
-        network: Literal["none"] = "none",
+        network: Literal["none"] | Sequence[str] = "none",
         mechanism: str = "auto",
         mounts: Iterable[Mount] = (),
         limits: SandboxLimits | None = None,
@@ -62,8 +67,8 @@ class SandboxedRuntime(FolderRuntime):
         output_limit: int = 30_000,
         command_timeout: float = 120.0,
     ) -> None:
-        if network != "none":
-            raise ConfigurationError(f"network takes 'none', not {network!r}.")
+        proxy = None if network == "none" else Proxy(AllowList(network))
+        variables = {} if proxy is None else proxy_variables(proxy.allowed.names_this_machine)
         # Callers are not all typed.
         if limits is not None and not isinstance(limits, SandboxLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits takes SandboxLimits, not {limits!r}.")
@@ -87,6 +92,8 @@ class SandboxedRuntime(FolderRuntime):
             private.mkdir(mode=0o700)
             repository = ProtectedRepository(work)
 
+            homes: list[Path] = []
+
             def settings(own: Path, *writable: Path) -> BoxSettings:
                 return BoxSettings(
                     workdir=work,
@@ -95,13 +102,19 @@ class SandboxedRuntime(FolderRuntime):
                     limits=limits or SandboxLimits(),
                     mounts=checked,
                     read_only=(outputs,),
-                    writable=writable,
+                    writable=(*writable, *homes),
+                    proxy=proxy,
                     repository=repository.mounts(inside),
                 )
 
             chosen = choose(mechanism, settings(private))
             self.mechanism = chosen.name
             self._repository = repository
+            home = chosen.home(private)
+            if Path(home).is_relative_to(private):  # a folder of this machine
+                homes.append(Path(home))
+                homes[0].mkdir(mode=0o700)
+            launcher = self._one_off = chosen.launcher(settings(private))
 
             def make_host(number: int, pump: Pump) -> LiveBox:
                 own = shell_folder(folder, number)
@@ -116,10 +129,10 @@ class SandboxedRuntime(FolderRuntime):
                 for mount in checked
             ]
             return ProcessPlace(
-                chosen.launcher(settings(private)),
+                launcher,
                 make_host,
                 inside,
-                chosen.home(private),
+                home,
                 lambda readable, home: BoxedPaths(
                     work,
                     [*roots, *(Root(str(one), one, False) for one in readable)],
@@ -128,15 +141,41 @@ class SandboxedRuntime(FolderRuntime):
                 ),
             )
 
+        self.network = network if network == "none" else tuple(network)
+        """The allowed hosts, or "none"."""
+        self._proxy = proxy
+        env = {**variables, **(env or {})}
         super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
         writable = tuple(mount.target for mount in checked if mount.writable)
-        self.confinement = Confinement(self.workdir_visible, writable)
+        hosts = () if network == "none" else tuple(network)
+        self.confinement = Confinement(self.workdir_visible, writable, hosts)
         """The bounds of the boxes, for those that judge calls."""
+
+    def clone_repo(
+        self,
+        repo: str,
+        *,
+        branch: str | None = None,
+        target: str | os.PathLike[str] | None = None,
+        timeout: float = 600.0,
+    ) -> Path:
+        """Clone a git repository; see `LocalRuntime.clone_repo`. The error names refused hosts."""
+        try:
+            return super().clone_repo(repo, branch=branch, target=target, timeout=timeout)
+        except RuntimeFault as error:
+            log = self._one_off.take_connections().log
+            refused = dict.fromkeys(str(one["reason"]) for one in log if not one["allowed"])
+            if not refused:
+                raise
+            raise RuntimeFault(" ".join((str(error), *refused))) from error
 
     def close(self) -> None:
         """End all boxes and remove temporary files. Idempotent; not in a forked child."""
         super().close()
         if self._process.here:
+            self._one_off.close()
+            if self._proxy is not None:
+                self._proxy.close()
             self._repository.clean()
 
 

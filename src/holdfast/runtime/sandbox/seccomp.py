@@ -91,6 +91,7 @@ _TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into a termi
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_AND = 0x54
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16  # in `struct seccomp_data`
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
@@ -190,6 +191,46 @@ def make_filter(machine: str = "") -> bytes:
         _Instruction(_RETURN, _ALLOW),
     ]
     return _assemble(program)
+
+
+# Number on x86-64, number on aarch64.
+_SOCKET, _SOCKETPAIR, _PRLIMIT64 = (41, 198), (53, 199), (302, 261)
+# shmget, msgget, semget, mq_open
+_SHARED_OBJECTS = ((29, 194), (68, 186), (64, 190), (240, 180))
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
+
+
+def make_filter_without_namespaces(machine: str = "") -> bytes:
+    """Return a filter to add to that of `make_filter` in a box without namespaces of its own.
+
+    It refuses every socket but pairs that stay connected, because Landlock limits neither UDP nor
+    connections to the sockets of files. It refuses objects that other boxes could use and that
+    would outlive this one, and the limits of other processes.
+    """
+    column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
+    refused = (_SOCKET, *_SHARED_OBJECTS)
+    return _assemble(
+        [
+            _Instruction(_LOAD, _NUMBER_OFFSET),
+            *(_Instruction(_JUMP_IF_EQUAL, numbers[column], "refuse") for numbers in refused),
+            _Instruction(_JUMP_IF_EQUAL, _SOCKETPAIR[column], "socketpair"),
+            _Instruction(_JUMP_IF_EQUAL, _PRLIMIT64[column], "prlimit64"),
+            _Instruction(_RETURN, _ALLOW),
+            "socketpair",
+            _argument(1),
+            _Instruction(_AND, _SOCKET_TYPES),
+            _Instruction(_JUMP_IF_EQUAL, _SOCK_STREAM, "allow"),
+            _Instruction(_JUMP_IF_EQUAL, _SOCK_SEQPACKET, "allow"),
+            _Instruction(_RETURN, _ERRNO | errno.EPERM),
+            "prlimit64",
+            _argument(0),
+            _Instruction(_JUMP_IF_EQUAL, 0, "allow"),
+            "refuse",
+            _Instruction(_RETURN, _ERRNO | errno.EPERM),
+            "allow",
+            _Instruction(_RETURN, _ALLOW),
+        ]
+    )
 
 
 def _argument(number: int) -> _Instruction:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.sandbox.proxy import Proxy
 
 # The parts of /etc that programs need and that hold no secrets.
 _ETC = """\
@@ -109,8 +110,8 @@ class BoxSettings:
     """Further host files that are writable at the same path: the state of a shell."""
     repository: tuple[tuple[str, str, bool], ...] = ()
     """Mounts within the work folder: the host's path, the path in the box, True for writable."""
-    proxy_socket: Path | None = None
-    """The unix socket of the proxy to the network; None for no network."""
+    proxy: Proxy | None = None
+    """The proxy to the network; None for no network."""
 
 
 def check_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:

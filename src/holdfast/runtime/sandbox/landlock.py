@@ -1,0 +1,216 @@
+"""`Landlock`: boxes without namespaces, made by the kernel's Landlock and seccomp."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from holdfast.runtime.command_host import Connections
+from holdfast.runtime.sandbox import seccomp
+from holdfast.runtime.sandbox.settings import ETC, BoxSettings
+from holdfast.tools.launch import Launch
+
+# Runs `landlock_child.py`, which the plan's file begins with, compiled.
+_START = (
+    "import marshal, sys; file = open(int(sys.argv[1]), 'rb'); code = {'__name__': 'box'};"
+    " exec(marshal.load(file), code); code['main'](file)"
+)
+# The user and group of the boxes of root, if the work folder has no other owner: numbers that
+# neither people nor packages get.
+_USER_ID = 61_444
+
+# Bits of LANDLOCK_ACCESS_FS.
+_EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_READ_ONLY = _EXECUTE | _READ | _LIST
+# All but making devices and sockets, and the ioctl of devices.
+_READ_WRITE = (1 << 15) - 1 & ~(1 << 6 | 1 << 9 | 1 << 11)
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+# Files of /proc that name no process.
+_PROC = (
+    *("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "version"),
+    *("sys/kernel/osrelease", "sys/kernel/ostype", "sys/kernel/pid_max", "sys/kernel/version"),
+    *("sys/kernel/cap_last_cap", "sys/kernel/ngroups_max", "sys/vm/overcommit_memory"),
+)
+
+
+class Landlock:
+    """The mechanism for machines that permit no user namespaces. An unprivileged user's commands
+    keep that user; root's get the owner of the work folder, who must not be root."""
+
+    name = "landlock"
+
+    def missing(self) -> str:
+        """Return the reason why no box can be made, and how to get one; "" if one was made."""
+        return _problem()
+
+    def refuses(self, box: BoxSettings) -> str:
+        """Return the reason why this box cannot be made; "" if it can."""
+        if box.proxy is not None:
+            return (
+                "Landlock limits connections by port, not by host. Use mechanism='bubblewrap', or"
+                " network='none'."
+            )
+        if any(not writable for _, _, writable in box.repository):
+            return (
+                "Landlock cannot keep the configuration of a git repository from being changed"
+                f" within a writable folder, {box.workdir}. Use mechanism='bubblewrap', or an empty"
+                " folder into which commands clone."
+            )
+        moved = [mount for mount in box.mounts if mount.target != mount.source]
+        if box.workdir_inside != str(box.workdir) or moved:
+            path = moved[0].source if moved else str(box.workdir)
+            return f"Landlock cannot show {path} at another path. Leave the path inside out."
+        if os.geteuid() == 0:
+            return _user_problem(box)
+        return ""
+
+    def home(self, private: Path) -> str:
+        """Return the home folder in a box, below the private folder."""
+        return str(private / "home")
+
+    def launcher(self, box: BoxSettings) -> LandlockLauncher:
+        """Return a launcher of processes that each are the first of a new box."""
+        return LandlockLauncher(box)
+
+
+@lru_cache(maxsize=1)
+def _child_code() -> bytes:
+    path = Path(__file__).with_name("landlock_child.py")
+    return marshal.dumps(compile(path.read_text(), str(path), "exec"))
+
+
+@lru_cache(maxsize=1)
+def _problem() -> str:
+    if sys.platform != "linux" or not seccomp.supported():
+        return "it needs Linux on x86-64 or aarch64."
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        workdir, private = Path(folder, "work"), Path(folder, "private")
+        workdir.mkdir()
+        private.mkdir()
+        box = BoxSettings(workdir, str(workdir), private)
+        launch = LandlockLauncher(box).command(["true"], cwd=None, env={"PATH": "/usr/bin:/bin"})
+        done = subprocess.run(
+            launch.argv, pass_fds=launch.pass_fds, env={}, capture_output=True, check=False
+        )
+        for fd in launch.pass_fds:
+            os.close(fd)
+    if done.returncode == 0:
+        return ""
+    return f"no box could be made: {os.fsdecode(done.stderr).strip() or done.returncode}."
+
+
+def _box_user(workdir: Path) -> tuple[int, int]:
+    """Return the user and group of the boxes of root."""
+    found = os.stat(workdir)
+    return found.st_uid or _USER_ID, found.st_gid or _USER_ID
+
+
+def _user_problem(box: BoxSettings) -> str:
+    """Return the reason why root cannot give up its rights for this box; "" if it can."""
+    workdir = box.workdir
+    if os.stat(workdir).st_uid == 0 and any(os.scandir(workdir)):
+        return (
+            f"the commands of root run as another user, but {workdir} belongs to root. Give it"
+            f" away (chown -R {_USER_ID}:{_USER_ID} {workdir}), or run as another user."
+        )
+    user, group = _box_user(workdir)
+    own = box.private.parent  # which the launcher opens
+    for folder in {*workdir.parents, *own.parents} - {own}:
+        found = os.stat(folder)
+        allowed = found.st_mode >> (
+            6 if found.st_uid == user else 3 if found.st_gid == group else 0
+        )
+        if not allowed & 1:
+            return f"the commands of root run as another user, who may not enter {folder}."
+    return ""
+
+
+def _system_folders() -> list[str]:
+    names = [name for name in os.listdir("/") if re.fullmatch(r"usr|bin|sbin|lib\d*", name)]
+    return [f"/{name}" for name in names]
+
+
+class LandlockLauncher:
+    """Starts each command confined, with a reaper that ends what it leaves.
+
+    As root, it gives the files of the private folder, and an empty work folder, to the user of the
+    box. The folder around the private one is the runtime's own.
+    """
+
+    def __init__(self, box: BoxSettings) -> None:
+        self._box = box
+        self._temporary = str(box.private / "tmp")
+        self._user: tuple[int, int] | None = None
+        os.makedirs(self._temporary, mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            self._user = _box_user(box.workdir)
+            os.chown(box.workdir, *self._user)
+            os.chmod(box.private.parent, 0o711)
+            self.share(box.private)
+        limits = box.limits
+        self._limits = {
+            "CORE": 0,
+            "NPROC": limits.processes,
+            "DATA": limits.memory_bytes,
+            "AS": limits.memory_bytes * 4,
+            "FSIZE": limits.file_bytes,
+            "NOFILE": limits.open_files,
+        }
+        self._rules = [(path, _READ_ONLY) for path in _system_folders()]
+        self._rules += [(f"/etc/{name}", _READ_ONLY) for name in ETC]
+        self._rules += [(f"/proc/{name}", _READ) for name in _PROC]
+        self._rules += [(f"/dev/{name}", _READ | _WRITE | _TRUNCATE) for name in _DEVICES]
+        for mount in box.mounts:
+            self._rules.append((mount.source, _READ_WRITE if mount.writable else _READ_ONLY))
+        # The FIFOs in the private folder are written to.
+        self._rules.append((str(box.private), _READ_ONLY | _WRITE))
+        self._rules += [(str(path), _READ_ONLY) for path in box.read_only]
+        for path in (box.workdir, self._temporary, *box.writable):
+            self._rules.append((str(path), _READ_WRITE))
+        self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces()]
+
+    def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
+        """Return the launch of a new box. Its temporary files are in the private folder, because it
+        has no file system of its own."""
+        plan = {
+            "argv": list(argv),
+            "env": {**env, "TMPDIR": self._temporary},
+            "cwd": cwd or "/",
+            "owner": os.getpid(),
+            "user": self._user,
+            "rules": self._rules,
+            "limits": self._limits,
+            "filters": self._filters,
+        }
+        fd = os.memfd_create("holdfast-box")
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(_child_code())
+            marshal.dump(plan, file)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd,))
+
+    def share(self, folder: Path) -> None:
+        """Give the files in a private folder, and those that may be read or written, to the user
+        of the box, if that is another one."""
+        if self._user is not None:
+            folders = (folder, *self._box.read_only)
+            files = [file for one in folders for file in one.iterdir()]
+            for path in (*folders, *files, *self._box.writable):
+                os.chown(path, *self._user, follow_symlinks=False)
+
+    def take_connections(self) -> Connections:
+        """Return none: the boxes have no network."""
+        return Connections()
+
+    def close(self) -> None:
+        """Do nothing: there is no network."""
+
+    def limit(self, first_pid: int) -> None:
+        """Do nothing: the limits of processes bind every user but root."""

@@ -1,0 +1,279 @@
+"""The program that confines a command by Landlock and seccomp, and ends what the command leaves.
+
+`landlock.py` starts it in a bare interpreter, so it uses modules that load fast, and none of
+Holdfast's. Three processes result:
+
+- the first one waits, and ends with the command's exit code. If it is killed, so is the command;
+- the reaper, in a session of its own, is the parent of all processes that lose theirs. When the
+  command, the first process or the owner ends, it kills what is left, and then ends;
+- the command, confined. What it starts is confined too, and cannot signal the other two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import resource
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, BinaryIO
+else:
+    import _signal as signal  # `signal` and `typing` take 10 ms to load
+
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
+_SECCOMP_MODE_FILTER = 2
+# Landlock's calls have the same numbers on all architectures.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
+_MINIMAL_ABI = 6
+_ALL_FILE_RIGHTS = (1 << 16) - 1
+# Execute, write, read, truncate, ioctl: the rights that a file that is no folder can have.
+_RIGHTS_OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
+_ALL_TCP_RIGHTS = 3  # bind and connect
+_ALL_SCOPES = 3  # abstract unix sockets and signals
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("files", "network", "scopes")]
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("rights", ctypes.c_uint64), ("fd", ctypes.c_int32)]
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+
+
+def _call(name: str, *arguments: Any) -> int:
+    result = _libc[name](*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def _prctl(option: int, value: int, more: Any = 0) -> None:
+    _call("prctl", option, ctypes.c_ulong(value), more, 0, 0)
+
+
+# --- the command ---
+
+
+def _make_ruleset(rules: list[tuple[str, int]]) -> int:
+    version = ctypes.c_uint32(_CREATE_RULESET_VERSION)
+    abi = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), version)
+    if abi < _MINIMAL_ABI:
+        found = f"this one has ABI {abi}" if abi > 0 else "Landlock is not enabled in this one"
+        raise OSError(
+            f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {found}"
+        )
+    attributes = _Ruleset(_ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    ruleset = _call("syscall", _CREATE_RULESET, ctypes.byref(attributes), size, 0)
+    for path, rights in rules:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        if not os.path.isdir(path):
+            rights &= _RIGHTS_OF_FILES
+        rule = _PathRule(rights, fd)
+        _call("syscall", _ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        os.close(fd)
+    return ruleset
+
+
+def _limit(limits: dict[str, int]) -> None:
+    for name, value in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        most = resource.getrlimit(number)[1]
+        if name == "NPROC" and os.getuid() != 0:
+            value += _own_tasks()  # the kernel counts those of the user, not of the box
+        if most != resource.RLIM_INFINITY:
+            value = min(value, most)
+        resource.setrlimit(number, (value, value))
+
+
+def _own_tasks() -> int:
+    count, user = 0, os.getuid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:  # it ended meanwhile
+                continue
+    return count
+
+
+def _run_command(plan: dict[str, Any]) -> None:
+    """Become the confined command. Does not return."""
+    os.setsid()
+    for number in range(1, 32):
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+    os.closerange(3, 1 << 20)
+    os.umask(0o022)
+    ruleset = _make_ruleset(plan["rules"])
+    _limit(plan["limits"])
+    if plan["user"]:
+        user, group = plan["user"]
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+    if os.getuid() == 0 or os.geteuid() == 0:
+        raise PermissionError("a command would run as root")
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.chdir(plan["cwd"])
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _call("syscall", _RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+    for code in plan["filters"]:
+        program = _Filter(len(code) // 8, code)
+        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+    _execute(plan["argv"], plan["env"])
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> None:
+    """Run the program, searched in PATH. `os.execvpe` imports a module, which the user of the box
+    may not be able to read."""
+    problem: OSError = FileNotFoundError("not found in PATH")
+    folders = [""] if "/" in argv[0] else env.get("PATH", "").split(":")
+    for folder in folders:
+        try:
+            os.execve(f"{folder}/{argv[0]}" if folder else argv[0], argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+# --- the reaper ---
+
+
+def _descendants() -> set[int]:
+    """Return the living processes below this one."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:  # it ended meanwhile
+                continue
+            if fields[0] not in b"ZX":
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: set[int] = set()
+    left = [os.getpid()]
+    while left:
+        more = children.get(left.pop(), [])
+        found.update(more)
+        left += more
+    return found
+
+
+def _kill_descendants() -> None:
+    """Kill all processes below this one. They are stopped first, so that none is born meanwhile."""
+    stopped: set[int] = set()
+    while found := _descendants():
+        new = found - stopped
+        for pid in new or found:
+            try:
+                os.kill(pid, signal.SIGSTOP if new else signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        stopped = set() if not new else stopped | new
+        _reap({})
+        time.sleep(0 if new else 0.001)
+    _reap({})
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    """Note the exit status of each child that has ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        statuses[pid] = status
+
+
+def _drop_streams() -> None:
+    """Close the command's streams: who reads its output waits until all of them are closed."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _no_action(number: int, frame: object) -> None:
+    """Let SIGCHLD wake the poll."""
+
+
+def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
+    """Run the command, and return its exit code."""
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    statuses: dict[int, int] = {}
+    signal.signal(signal.SIGCHLD, _no_action)
+    waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    command = os.fork()
+    if command == 0:
+        signal.set_wakeup_fd(-1)
+        try:
+            _run_command(plan)
+        except BaseException as error:
+            name = plan["argv"][0]
+            os.write(2, f"holdfast: {name!r} could not be run in a box: {error}\n".encode())
+        os._exit(126)
+    _drop_streams()
+    plan.clear()
+    poll = select.poll()
+    for fd in (waker, *watched):
+        poll.register(fd, select.POLLIN)
+    while command not in statuses:
+        events = [fd for fd, _ in poll.poll()]
+        if events != [waker]:  # the owner or the first process has ended
+            break
+        os.read(waker, 4096)
+        _reap(statuses)
+    _kill_descendants()
+    return os.waitstatus_to_exitcode(statuses.get(command, signal.SIGKILL))
+
+
+def main(file: BinaryIO) -> None:
+    """Run the command of the plan that the file has, and exit with its exit code; with 128 and the
+    signal's number if a signal ended it."""
+    with file:
+        plan = marshal.load(file)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watched = [os.pidfd_open(plan["owner"]), os.pidfd_open(os.getpid())]
+    if os.getppid() != plan["owner"]:
+        os._exit(126)  # it has ended already
+    reaper = os.fork()
+    if reaper == 0:
+        code = 126
+        try:
+            code = _reaper(plan, watched)
+        finally:
+            os._exit(code if code >= 0 else 128 - code)
+    _drop_streams()
+    for fd in watched:
+        os.close(fd)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(reaper, 0)[1]))
