@@ -1,0 +1,196 @@
+"""The attacks on a sandbox: programs that print SUCCEEDED if they reach their aim.
+
+Each program runs outside of a box first, where it must succeed (the negative control), and then in
+a box of each mechanism. `victim` in a program is the record of the things that it attacks.
+"""
+
+from dataclasses import dataclass
+
+# Helpers of all programs.
+PRELUDE = """
+import ctypes, json, os, socket, subprocess, sys, time
+victim = json.load(open("victim.json"))
+libc = ctypes.CDLL(None, use_errno=True)
+def syscall(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
+    return result, ctypes.get_errno()
+def succeeded(*found):
+    print("SUCCEEDED", *found, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack: `program` is Python that runs after `PRELUDE`; `root` is True if only root can
+    do it outside."""
+
+    name: str
+    program: str
+    root: bool = False
+
+
+@dataclass(frozen=True)
+class RefusedCall:
+    """A system call that a box refuses: its numbers on x86-64 and aarch64, and arguments with which
+    the kernel's own answer is another one than EPERM."""
+
+    name: str
+    x86_64: int
+    aarch64: int
+    arguments: tuple[int, ...] = ()
+
+
+ATTACKS = (
+    Attack("read a file of the host", "succeeded(open(victim['secret']).read())"),
+    Attack("read the user's home folder", "succeeded(open(victim['home_file']).read())"),
+    Attack("read /etc/shadow", "succeeded(len(open('/etc/shadow').read()))", root=True),
+    Attack(
+        "write to /usr",
+        "path = '/usr/local/lib/' + victim['name']; open(path, 'w'); os.unlink(path); succeeded()",
+        root=True,
+    ),
+    Attack(
+        "write to /",
+        "path = '/' + victim['name']; open(path, 'w'); os.unlink(path); succeeded()",
+        root=True,
+    ),
+    Attack(
+        "write to /proc/sys",
+        "path = '/proc/sys/vm/swappiness'; old = open(path).read()\n"
+        "open(path, 'w').write(old); succeeded()",
+        root=True,
+    ),
+    Attack(
+        "read another process's environment",
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try:\n"
+        "        if victim['canary'].encode() in open(f'/proc/{pid}/environ', 'rb').read():\n"
+        "            succeeded(pid)\n"
+        "    except OSError: pass",
+    ),
+    Attack(
+        "see other processes",
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try:\n"
+        "        if victim['canary'].encode() in open(f'/proc/{pid}/cmdline', 'rb').read():\n"
+        "            succeeded(pid)\n"
+        "    except OSError: pass",
+    ),
+    Attack("signal another process", "os.kill(victim['pid'], 0); succeeded()"),
+    Attack(
+        "connect to a service on loopback",
+        "socket.create_connection(('127.0.0.1', victim['tcp']), 3); succeeded()",
+    ),
+    Attack(
+        "send data in a DNS query",
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(3)\n"
+        "s.sendto(b'secret.example', ('127.0.0.1', victim['udp'])); succeeded(s.recv(100))",
+    ),
+    Attack(
+        "connect to a unix socket of the host",
+        "s = socket.socket(socket.AF_UNIX); s.connect(victim['unix']); succeeded()",
+    ),
+    Attack(
+        "connect to an abstract socket",
+        "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + victim['name']); succeeded()",
+    ),
+    Attack(
+        "trace a process",
+        "child = subprocess.Popen(['sleep', '30'])\n"
+        "result = libc.ptrace(16, child.pid, 0, 0)\n"
+        "child.kill()\n"
+        "if result == 0: succeeded()",
+    ),
+    Attack(
+        "mount a file system",
+        "os.makedirs('mnt', exist_ok=True)\n"
+        "if libc.mount(b'none', b'mnt', b'tmpfs', 0, None) == 0:\n"
+        "    libc.umount2(b'mnt', 2); succeeded()",
+        root=True,
+    ),
+    Attack(
+        "become root with a setuid program",
+        "import shutil, stat\n"
+        "shutil.copy('/usr/bin/id', 'id'); os.chmod('id', 0o4755)\n"
+        "if subprocess.check_output(['./id', '-u']).strip() == b'0': succeeded()",
+        root=True,
+    ),
+    Attack("make a user namespace", "if libc.unshare(0x10000000) == 0: succeeded()"),
+    Attack(
+        "make a user namespace with clone",
+        "number = {'x86_64': 56, 'aarch64': 220}[os.uname().machine]\n"
+        "result, _ = syscall(number, 0x10000000 | 17, 0, 0, 0, 0)\n"
+        "if result == 0: os._exit(0)\n"
+        "if result > 0: succeeded()",
+    ),
+    Attack(
+        "start 400 processes",
+        "children = []\n"
+        "try:\n"
+        "    for _ in range(400): children.append(subprocess.Popen(['sleep', '60']))\n"
+        "    succeeded()\n"
+        "finally:\n"
+        "    for child in children: child.kill()",
+    ),
+    Attack("use 512 MB of memory", "data = bytearray(512 * 1024**2); succeeded(len(data))"),
+    Attack(
+        "fill /tmp with 64 MB",
+        "path = '/tmp/' + victim['name']\n"
+        "with open(path, 'wb') as file:\n"
+        "    for _ in range(64): file.write(bytes(1024**2)); file.flush()\n"
+        "os.unlink(path); succeeded()",
+    ),
+    Attack(
+        "fill /dev/shm with 64 MB",
+        "path = '/dev/shm/' + victim['name']\n"
+        "with open(path, 'wb') as file:\n"
+        "    for _ in range(64): file.write(bytes(1024**2)); file.flush()\n"
+        "os.unlink(path); succeeded()",
+    ),
+    Attack(
+        "write a file of 200 MB to the work folder",
+        "with open('large', 'wb') as file:\n"
+        "    for _ in range(200): file.write(bytes(1024**2)); file.flush()\n"
+        "os.unlink('large'); succeeded()",
+    ),
+    Attack("make a hard link to a file of the host", "os.link(victim['secret'], 'l'); succeeded()"),
+    Attack(
+        "write a setting of git that runs a program later",
+        "with open('.git/config', 'a') as file:\n"
+        "    file.write('[core]\\n\\tfsmonitor = ' + victim['program'] + '\\n')\n"
+        "succeeded()",
+    ),
+    Attack(
+        "write a hook of git",
+        "open('.git/hooks/post-index-change', 'w').write('#!/bin/sh\\n'); succeeded()",
+    ),
+    Attack(
+        "replace the git repository",
+        "os.rename('.git', 'other'); os.mkdir('.git'); succeeded()",
+    ),
+    Attack(
+        "type into the terminal that started the program",
+        "import fcntl\n"
+        "try: fcntl.ioctl(0, 0x5412, b'x')\n"
+        "except OSError as error:\n"
+        "    if error.errno == 25: succeeded('the kernel was asked')",
+    ),
+)
+
+# The kernel's own answers are, for example, EBADF or EFAULT.
+REFUSED_CALLS = (
+    RefusedCall("io_uring_setup", 425, 425, (1, 0)),
+    RefusedCall("userfaultfd", 323, 282, (1,)),
+    RefusedCall("keyctl", 250, 219, (0, -3, 0)),
+    RefusedCall("bpf", 321, 280, (9999, 0, 0)),
+    RefusedCall("perf_event_open", 298, 241, (0, 0, -1, -1, 0)),
+    RefusedCall("process_vm_readv", 310, 270, (1, 0, 0, 0, 0, 9)),
+    RefusedCall("pidfd_getfd", 438, 438, (-1, 0, 0)),
+    RefusedCall("setns", 308, 268, (-1, 0)),
+    RefusedCall("open_by_handle_at", 304, 265, (-1, 0, 0)),
+    RefusedCall("fsopen", 430, 430, (0, 0)),
+    RefusedCall("move_mount", 429, 429, (-1, 0, -1, 0, 0)),
+    RefusedCall("kcmp", 312, 272, (1, 1, 99, 0, 0)),
+    RefusedCall("fanotify_init", 300, 262, (0x7FFFFFFF, 0)),
+    RefusedCall("quotactl", 179, 60, (-1, 0, 0, 0)),
+)

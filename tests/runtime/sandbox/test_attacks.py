@@ -1,0 +1,277 @@
+"""Attacks on the boxes of each mechanism, and that each of them succeeds outside of a box."""
+
+import contextlib
+import json
+import os
+import platform
+import pwd
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import LocalRuntime, Mount, SandboxedRuntime, SandboxLimits
+from holdfast.errors import RuntimeFault
+from holdfast.runtime.folder import FolderRuntime
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+
+from .attacks import ATTACKS, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
+
+MEGABYTE = 1024**2
+LIMITS = SandboxLimits(
+    processes=310,
+    memory_bytes=128 * MEGABYTE,
+    file_bytes=100 * MEGABYTE,
+    scratch_bytes=16 * MEGABYTE,
+)
+# Attacks that a mechanism does not block, each with the reason.
+NOT_BLOCKED: dict[tuple[str, str], str] = {}
+
+PYTHON = os.path.realpath(sys.executable)
+MOUNTS = [] if PYTHON.startswith("/usr/") else [Mount(os.path.realpath(sys.base_prefix))]
+
+
+@pytest.fixture(params=[mechanism.name for mechanism in MECHANISMS])
+def mechanism(request: pytest.FixtureRequest) -> str:
+    [found] = [one for one in MECHANISMS if one.name == request.param]
+    if problem := found.missing():
+        pytest.skip(problem)
+    return str(request.param)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    work.mkdir()
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
+    return work
+
+
+@pytest.fixture
+def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
+    """The things that attacks aim at: files, services, a process."""
+    name, canary = f"holdfast-attack-{secrets.token_hex(4)}", f"canary-{secrets.token_hex(8)}"
+    secret = tmp_path / "secret"
+    secret.write_text(canary)
+    home_file = Path(pwd.getpwuid(os.getuid()).pw_dir) / f".{name}"
+    home_file.write_text(canary)
+    with contextlib.ExitStack() as stack:
+        stack.callback(home_file.unlink)
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.bind(("127.0.0.1", 0))
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        unix.bind(str(tmp_path / "socket"))
+        abstract.bind(f"\0{name}")
+        unix.listen()
+        abstract.listen()
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                _, sender = udp.recvfrom(100)
+                udp.sendto(b"answer", sender)
+
+        threading.Thread(target=answer, daemon=True).start()
+        process = subprocess.Popen(
+            [PYTHON, "-c", "import time; time.sleep(300)", canary], env={"CANARY": canary}
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        found = {
+            "name": name,
+            "canary": canary,
+            "secret": str(secret),
+            "home_file": str(home_file),
+            "tcp": tcp.getsockname()[1],
+            "udp": udp.getsockname()[1],
+            "unix": str(tmp_path / "socket"),
+            "pid": process.pid,
+            "program": str(tmp_path / "program"),
+        }
+        (work / "victim.json").write_text(json.dumps(found))
+        yield found
+
+
+def succeeds(runtime: FolderRuntime, program: str) -> tuple[bool, str]:
+    """Run a program in the runtime's work folder; return True if it printed SUCCEEDED."""
+    (runtime.workdir / "attack.py").write_text(PRELUDE + program)
+    text = runtime.run_command(f"{PYTHON} -I -S attack.py", 60).text
+    return "SUCCEEDED" in text, text
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_succeeds_outside_and_fails_in_a_box(
+    attack: Attack, mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    if reason := NOT_BLOCKED.get((mechanism, attack.name)):
+        pytest.skip(reason)
+    with SandboxedRuntime(work, mechanism=mechanism, mounts=MOUNTS, limits=LIMITS) as runtime:
+        won, text = succeeds(runtime, attack.program)
+        assert not won, text
+        assert "[exit code" in text  # it ran, and ended by itself
+        assert "[exit code 127]" not in text
+    if not attack.root or os.getuid() == 0:
+        with LocalRuntime(work) as plain:
+            won, text = succeeds(plain, attack.program)
+            assert won, text
+
+
+@pytest.mark.parametrize("call", REFUSED_CALLS, ids=lambda call: call.name)
+def test_a_system_call_is_answered_outside_and_refused_in_a_box(
+    call: RefusedCall, mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    number = getattr(call, platform.machine())
+    program = f"print('ANSWER', syscall({number}, *{call.arguments})[1])"
+    with LocalRuntime(work) as plain:
+        answer = succeeds(plain, program)[1]
+    if f"ANSWER {38}" in answer or "ANSWER 1\n" in answer:
+        pytest.skip(f"this kernel or machine refuses {call.name} itself")
+    with SandboxedRuntime(work, mechanism=mechanism, mounts=MOUNTS) as runtime:
+        assert "ANSWER 1\n" in succeeds(runtime, program)[1]
+
+
+FAMILIES = {"vsock": 40, "packet": 17, "alg": 38, "xdp": 44, "key": 15, "bluetooth": 31}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_socket_of_another_family_cannot_be_made_in_a_box(
+    family: str, mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    program = (
+        f"for kind in (1, 2, 3, 5):\n"
+        f"    try: socket.socket({FAMILIES[family]}, kind); succeeded()\n"
+        f"    except OSError as error: print(error)"
+    )
+    with SandboxedRuntime(work, mechanism=mechanism, mounts=MOUNTS) as runtime:
+        won, text = succeeds(runtime, program)
+        assert not won, text
+    with LocalRuntime(work) as plain:
+        won, _ = succeeds(plain, program)
+        if not won:
+            pytest.skip(f"this kernel or user has no sockets of the family {family}: no control")
+
+
+def test_a_later_git_outside_runs_nothing_that_a_box_has_written(
+    mechanism: str, tmp_path: Path, work: Path
+) -> None:
+    """Also not by a folder of a second configuration, to which git is led."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    setting = f"[core]\n\trepositoryformatversion = 0\n\tfsmonitor = {program}\n"
+    (work / "prepare.sh").write_text(
+        "mkdir -p evil; cp -r .git/objects .git/refs evil/\n"
+        f"printf '{setting.replace(chr(10), chr(92) + 'n').replace(chr(9), chr(92) + 't')}'"
+        " > evil/config\necho ../evil > .git/commondir\n"
+    )
+
+    def later() -> bool:
+        (tmp_path / "ran").unlink(missing_ok=True)
+        subprocess.run(["git", "-C", str(work), "status"], capture_output=True, check=False)
+        return (tmp_path / "ran").exists()
+
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        assert "exit code 0" in runtime.run_command("bash prepare.sh").text
+    assert not later()
+    subprocess.run(["bash", "prepare.sh"], cwd=work, check=True)
+    assert later()
+
+
+def test_no_process_and_no_file_outlives_the_box(mechanism: str, work: Path) -> None:
+    mark = f"holdfast-{secrets.token_hex(6)}"
+    # In the background, in a session of its own, without the environment by which it is found.
+    command = f"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 & touch /tmp/{mark}"
+
+    def living() -> bool:
+        return mark in subprocess.check_output(["ps", "axww", "-o", "args"], text=True)
+
+    runtime = SandboxedRuntime(work, mechanism=mechanism)
+    runtime.run_command(command)
+    until = time.monotonic() + 10
+    while not living():  # outside, the process is visible
+        assert time.monotonic() < until
+    runtime.close()
+    assert not living()
+    assert not Path(f"/tmp/{mark}").exists()
+
+
+def test_no_process_outlives_the_owner_that_is_killed(mechanism: str, work: Path) -> None:
+    mark = f"holdfast-{secrets.token_hex(6)}"
+    program = (
+        "import sys, time; from holdfast import SandboxedRuntime\n"
+        f"runtime = SandboxedRuntime({str(work)!r}, mechanism={mechanism!r})\n"
+        f"command = \"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 &\"\n"
+        "runtime.run_command(command); print('started', flush=True); time.sleep(300)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    with owner:
+        assert owner.stdout.readline() == b"started\n"
+        owner.kill()
+    until = time.monotonic() + 10
+    while mark in subprocess.check_output(["ps", "axww", "-o", "args"], text=True):
+        assert time.monotonic() < until, "a process of the box is still alive"
+        time.sleep(0.01)
+
+
+def test_the_file_tools_follow_no_link_out_of_the_box(
+    mechanism: str, tmp_path: Path, work: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("canary")
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        runtime.run_command(f"ln -s {secret} link; ln -s {tmp_path} folder")
+        assert (work / "link").read_text() == (work / "folder" / "secret").read_text() == "canary"
+        for path in ("link", "folder/secret", "/proc/self/environ", "../secret", str(secret)):
+            with pytest.raises(RuntimeFault, match="outside of the working directory"):
+                runtime.read_file(path)
+            with pytest.raises(RuntimeFault, match="outside of the working directory"):
+                runtime.write_file(path, "changed")
+        assert secret.read_text() == "canary"
+
+
+def test_the_file_tools_lose_no_race_against_a_command_that_swaps_a_folder_for_a_link(
+    mechanism: str, tmp_path: Path, work: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("canary")
+    swap = f"while :; do mkdir d; echo ok > d/file; rm -r d; ln -s {outside} d; rm d; done"
+    naive = 0
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        (work / "swap.sh").write_text(swap)
+        runtime.run_command("timeout 20 bash swap.sh >/dev/null 2>&1 &")
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            with contextlib.suppress(RuntimeFault):
+                assert "canary" not in runtime.read_file("d/file")
+            with contextlib.suppress(RuntimeFault):
+                runtime.write_file("d/new", "x")
+            with contextlib.suppress(RuntimeFault):
+                assert "new" not in runtime.files.view("d").text or not (outside / "new").exists()
+            with contextlib.suppress(OSError):  # the control: an open that follows links
+                naive += "canary" in (work / "d" / "file").read_text()
+    assert sorted(one.name for one in outside.iterdir()) == ["file"]
+    assert naive
+
+
+def test_the_program_that_makes_a_box_gets_no_variable_of_a_command(
+    mechanism: str, work: Path, tmp_path: Path
+) -> None:
+    """LD_PRELOAD of a command would load a library outside of the box."""
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        launch = runtime.launcher.command(["true"], cwd=None, env={"LD_PRELOAD": "/x", "A": "b"})
+        for fd in launch.pass_fds:
+            os.close(fd)
+        assert not {"LD_PRELOAD", "A"} & launch.env.keys()
+        assert not [one for one in launch.argv if "LD_PRELOAD" in one]
+        runtime.run_command("export LD_PRELOAD=/work/evil.so")
+        assert "evil.so" in runtime.run_command("echo $LD_PRELOAD").text
