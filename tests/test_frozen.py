@@ -137,7 +137,11 @@ def test_the_help_of_the_command(frozen: Any) -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={"COLUMNS": "100", "PATH": ""},
+            env={
+                "COLUMNS": "100",
+                "PATH": "",
+                "PYTHONPATH": str(Path(holdfast.__file__).parents[1]),
+            },
         )
         text += done.stdout
     frozen("help.txt", text)

@@ -630,10 +630,11 @@ examples:
   holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
 
 Without --sandbox require, anyone with a key can run commands as the user who
-started the server. To listen on other addresses than this machine's own, give a
-TLS certificate, or --insecure if a proxy provides TLS. Modules that clients name
-for their tools are imported if an installed package declares them (entry point
-holdfast.tools) or --allow-tools names them; other tools run at the client.
+started the server. To listen on other addresses than this machine's own, give
+a TLS certificate, or --insecure if a proxy provides TLS. Modules that clients
+name for their tools are imported if an installed package declares them (entry
+point holdfast.tools) or --allow-tools names them; other tools run at the
+client.
 
 Exit code 130, 143: ended by SIGINT or SIGTERM, after running work has stopped;
 a second signal ends the server at once. 1: the store cannot be used. 2: a

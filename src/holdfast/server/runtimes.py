@@ -30,7 +30,7 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise `SandboxUnavailable` if no such runtime can be made here, and `ConfigurationError`
-        for a pattern that is none."""
+        for an invalid pattern."""
         folder = TemporaryFolder()
         try:
             self.open(folder.path).close()
