@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests import stand_in_engine
 from tests.model_server import ModelServer, Request, calls, sse, text
 
@@ -54,6 +55,9 @@ def answer(request: Request) -> Any:
 def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them(
     page: Path, tmp_path: Path
 ) -> None:
+    boxed = any("SandboxedRuntime(" in block for block, _ in BLOCKS[page])
+    if boxed and all(mechanism.missing() for mechanism in MECHANISMS):
+        pytest.skip("no sandbox can be made here")
     engines = stand_in_engine.install(tmp_path / "engines")  # containers are processes here
     programs: list[str] = []
     with ModelServer(answer) as server:

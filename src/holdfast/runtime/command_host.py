@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.runtime.environment import find_program
 
 
-class Connections(NamedTuple):
+class NetworkLog(NamedTuple):
     """Connections that commands made, or tried to make, through a sandbox's proxy."""
 
-    log: Sequence[Mapping[str, Any]] = ()
+    connections: Sequence[Mapping[str, Any]] = ()
     """For each one: `target` (`host:port`) and `allowed`; then `address` and the bytes `sent` and
     `received` so far, or the `reason` for which it was refused."""
     left_out: int = 0
@@ -73,7 +73,7 @@ class CommandHost(Protocol):
         """Return the pid of one of the commands' processes as commands see it."""
         ...
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections to the network that are known and were not returned before."""
         ...
 
@@ -137,9 +137,9 @@ class PlainHost:
         """Return the same pid."""
         return pid
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return none: connections of plain commands are not watched."""
-        return Connections()
+        return NetworkLog()
 
     def close(self) -> None:
         """Do nothing: the shell finds and ends its processes."""

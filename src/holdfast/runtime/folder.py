@@ -49,6 +49,8 @@ class ProcessPlace:
     """The path of the work folder there."""
     home: str
     """The home folder there; "" for that of the user database."""
+    variables: Mapping[str, str]
+    """Variables of commands there, which those of the caller override."""
     make_paths: Callable[[Sequence[Path], str], Paths]
     """Returns the paths of the file tools, from further folders for reading and the home folder."""
 
@@ -108,7 +110,8 @@ class FolderRuntime:
         try:
             place = make_place(self.workdir, folder)
             home = {"HOME": place.home} if place.home else {}
-            self._env = child_environment(self.workdir, {**home, **(env or {})})
+            variables = {**home, **place.variables, **(env or {})}
+            self._env = child_environment(self.workdir, variables)
         except BaseException:
             self._temporary.close()
             raise

@@ -42,6 +42,9 @@ def open_folder(path: str, start: "int | None" = None, make: bool = False) -> in
                     raise
                 with suppress(FileExistsError):  # made meanwhile
                     os.mkdir(part, dir_fd=fd)
+                    if os.geteuid() == 0:  # it belongs to the owner of the folder around it
+                        owner = os.fstat(fd)
+                        os.chown(part, owner.st_uid, owner.st_gid, dir_fd=fd, follow_symlinks=False)
                 below = os.open(part, _FOLDER, dir_fd=fd)
             os.close(fd)
             fd = below

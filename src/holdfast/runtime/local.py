@@ -63,6 +63,7 @@ class LocalRuntime(FolderRuntime):
                 lambda _number, _pump: PlainHost(str(workdir), variables),
                 str(workdir),
                 "",
+                {},
                 lambda readable, home: Paths(workdir, allowed, readable, home),
             )
 

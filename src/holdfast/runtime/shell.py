@@ -17,7 +17,7 @@ from typing import IO
 
 from holdfast.errors import RuntimeFault, ToolCancelled
 from holdfast.runtime import bash, processes
-from holdfast.runtime.command_host import CommandHost, CommandProcess, Connections
+from holdfast.runtime.command_host import CommandHost, CommandProcess, NetworkLog
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.tools.context import Cancellation
@@ -299,7 +299,7 @@ class Shell:
         follows in well under a second."""
         self._pump.call(lambda: self._force(run, reason))
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections to the network since the last call, where they are watched."""
         return self._host.take_connections()
 

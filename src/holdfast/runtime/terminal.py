@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
-from holdfast.runtime.command_host import CommandHost, Connections
+from holdfast.runtime.command_host import CommandHost, NetworkLog
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.shell import Run, Shell
@@ -314,14 +314,14 @@ class Terminal:
         shutil.rmtree(self.outputs, ignore_errors=True)
 
 
-def _network_notes(connections: Connections, meta: dict[str, Any]) -> list[str]:
+def _network_notes(log: NetworkLog, meta: dict[str, Any]) -> list[str]:
     """Return notes about the refused connections; put all connections into `meta`."""
-    if not connections.log:
+    if not log.connections:
         return []
-    meta["connections"] = list(connections.log)
-    if connections.left_out:
-        meta["connectionsLeftOut"] = connections.left_out
-    refused = [str(one["reason"]) for one in connections.log if not one["allowed"]]
+    meta["connections"] = list(log.connections)
+    if log.left_out:
+        meta["connectionsLeftOut"] = log.left_out
+    refused = [str(one["reason"]) for one in log.connections if not one["allowed"]]
     notes = [f"network: {reason}" for reason in dict.fromkeys(refused)]
     more = len(notes) - _MAX_NETWORK_NOTES
     return notes[:_MAX_NETWORK_NOTES] + ([f"network: {more} more refusals"] if more > 0 else [])

@@ -141,7 +141,8 @@ def load(path: Path, shown: str) -> DecodedText:
 
 def store(path: Path, data: bytes, shown: str) -> None:
     """Write `data` to a file atomically, even if the machine crashes. Missing parent folders are
-    created. An existing file keeps its mode and owner. Raises `RuntimeFault`."""
+    created. An existing file keeps its mode and owner; if this process is root, a new one gets the
+    owner of its folder. Raises `RuntimeFault`."""
     temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
     folder = -1
     try:
@@ -163,11 +164,12 @@ def store(path: Path, data: bytes, shown: str) -> None:
         fd = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             with open(fd, "wb") as file:
+                like = old or os.fstat(folder)
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                    # Only root may; otherwise the file becomes ours, as with any editor.
+                    with suppress(OSError):
+                        os.fchown(fd, like.st_uid, like.st_gid)
                 if old is not None:
-                    if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                        # Only root may; otherwise the file becomes ours, as with any editor.
-                        with suppress(OSError):
-                            os.fchown(fd, old.st_uid, old.st_gid)
                     os.fchmod(fd, stat.S_IMODE(old.st_mode))
                 file.write(data)
                 file.flush()

@@ -188,7 +188,9 @@ def test_a_later_git_outside_runs_nothing_that_a_box_has_written(
 def test_no_process_and_no_file_outlives_the_box(mechanism: str, work: Path) -> None:
     mark = f"holdfast-{secrets.token_hex(6)}"
     # In the background, in a session of its own, without the environment by which it is found.
-    command = f"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 & touch /tmp/{mark}"
+    command = (
+        f"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 & touch /tmp/{mark}"
+    )
 
     def living() -> bool:
         return mark in subprocess.check_output(["ps", "axww", "-o", "args"], text=True)

@@ -90,11 +90,11 @@ def test_the_end_of_a_command_is_told(folder: Path) -> None:
     assert process.returncode == 126
 
 
-def test_the_work_folder_home_and_temporary_folder_are_writable_and_nothing_else(
+def test_the_work_folder_is_writable_and_nothing_else(
     folder: Path,
 ) -> None:
     box = settings(folder)
-    assert run(box, "echo x > a; mkdir b; mv a b/; ln b/a c; mktemp")[0] == 0
+    assert run(box, "echo x > a; mkdir b; mv a b/; ln b/a c")[0] == 0
     assert (box.workdir / "b" / "a").read_text() == "x\n"
     for path in (box.private, folder, "/tmp", "/var/tmp", "/dev/shm", "/usr", "/etc", "/", "/run"):
         assert "Permission denied" in said(box, f"touch {path}/planted")
@@ -390,4 +390,4 @@ def test_a_box_gets_no_descriptor_and_no_variable_of_its_owner(folder: Path) -> 
         (box.workdir / "code.py").write_text(f"import os\n{code}")
         process = start(box, "/usr/bin/python3", "code.py")
     output = process.communicate()[0].decode().strip()
-    assert output == "['LC_CTYPE', 'PATH', 'TMPDIR'] [0, 1, 2]"
+    assert output == "['LC_CTYPE', 'PATH'] [0, 1, 2]"

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from holdfast.processes import OwnerProcess
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox.proxy import Proxy
 from holdfast.runtime.sandbox.settings import SandboxUnavailable
 
@@ -71,7 +71,7 @@ class BoxNetwork:
         joined = [] if os.geteuid() == 0 else [f"--user={user}", "--preserve-credentials"]
         return ["nsenter", *joined, f"--net={net}", "--"]
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections since the last call."""
         return self._listener.take_connections()
 

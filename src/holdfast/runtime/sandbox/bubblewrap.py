@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
 from holdfast.runtime.sandbox.bridge import BoxNetwork
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings, SandboxLimits
@@ -228,9 +228,9 @@ class BubblewrapLauncher:
     def share(self, folder: Path) -> None:
         """Do nothing: the user of a box is that of this process."""
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections of the boxes since the last call."""
-        return Connections() if self._network is None else self._network.take_connections()
+        return NetworkLog() if self._network is None else self._network.take_connections()
 
     def close(self) -> None:
         """Let go of the network of the boxes. Idempotent."""

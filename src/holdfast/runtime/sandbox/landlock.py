@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings
 from holdfast.tools.launch import Launch
@@ -146,14 +146,17 @@ class LandlockLauncher:
 
     def __init__(self, box: BoxSettings) -> None:
         self._box = box
-        self._temporary = str(box.private / "tmp")
         self._user: tuple[int, int] | None = None
-        os.makedirs(self._temporary, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             self._user = _box_user(box.workdir)
             os.chown(box.workdir, *self._user)
             os.chmod(box.private.parent, 0o711)
+            if box.workdir.parent == box.private.parent:
+                os.chmod(box.workdir, 0o700)
             self.share(box.private)
+            for path in box.writable:
+                for one in (path, *path.glob("*")):
+                    os.chown(one, *self._user)
         limits = box.limits
         self._limits = {
             "CORE": 0,
@@ -172,16 +175,15 @@ class LandlockLauncher:
         # The FIFOs in the private folder are written to.
         self._rules.append((str(box.private), _READ_ONLY | _WRITE))
         self._rules += [(str(path), _READ_ONLY) for path in box.read_only]
-        for path in (box.workdir, self._temporary, *box.writable):
+        for path in (box.workdir, *box.writable):
             self._rules.append((str(path), _READ_WRITE))
         self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces()]
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
-        """Return the launch of a new box. Its temporary files are in the private folder, because it
-        has no file system of its own."""
+        """Return the launch of a new box."""
         plan = {
             "argv": list(argv),
-            "env": {**env, "TMPDIR": self._temporary},
+            "env": dict(env),
             "cwd": cwd or "/",
             "owner": os.getpid(),
             "user": self._user,
@@ -197,17 +199,17 @@ class LandlockLauncher:
         return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd,))
 
     def share(self, folder: Path) -> None:
-        """Give the files in a private folder, and those that may be read or written, to the user
-        of the box, if that is another one."""
+        """Give the files in a private folder, and long outputs, to the user of the box, if that is
+        another one."""
         if self._user is not None:
             folders = (folder, *self._box.read_only)
             files = [file for one in folders for file in one.iterdir()]
-            for path in (*folders, *files, *self._box.writable):
+            for path in (*folders, *files):
                 os.chown(path, *self._user, follow_symlinks=False)
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return none: the boxes have no network."""
-        return Connections()
+        return NetworkLog()
 
     def close(self) -> None:
         """Do nothing: there is no network."""

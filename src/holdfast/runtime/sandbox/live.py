@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.errors import RuntimeFault
-from holdfast.runtime.command_host import CommandProcess, Connections, before_start
+from holdfast.runtime.command_host import CommandProcess, NetworkLog, before_start
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.mechanisms import BoxLauncher
 from holdfast.tools.launch import start
@@ -246,7 +246,7 @@ class LiveBox:
         line, _, self._unread = self._unread.partition(b"\n")
         return line, pid
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections to the network since the last call."""
         return self._launcher.take_connections()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox.bubblewrap import Bubblewrap
 from holdfast.runtime.sandbox.landlock import Landlock
 from holdfast.runtime.sandbox.settings import BoxSettings, SandboxUnavailable
@@ -25,7 +25,7 @@ class BoxLauncher(Launcher, Protocol):
         """Let boxes that run read the files in the private folder, or a folder in it."""
         ...
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections of the boxes to the network since the last call."""
         ...
 

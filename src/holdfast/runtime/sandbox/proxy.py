@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 from holdfast.processes import OwnerProcess
-from holdfast.runtime.command_host import Connections
+from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox.client_hello import (
     MAX_HELLO_BYTES,
     Incomplete,
@@ -27,7 +27,7 @@ from holdfast.runtime.sandbox.client_hello import (
 from holdfast.runtime.sandbox.network import Address, AllowList, host_and_port, parse_host
 from holdfast.runtime.sandbox.proxy_request import (
     MAX_HEAD_BYTES,
-    BadRequest,
+    MalformedRequest,
     ProxyRequest,
     parse_chunk_size,
     parse_request,
@@ -113,12 +113,12 @@ class ProxyListener:
             else:
                 self._left_out += 1
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> NetworkLog:
         """Return the connections since the last call."""
         with self._lock:
             log, self._log = self._log, []
             left_out, self._left_out = self._left_out, 0
-        return Connections([connection.facts() for connection in log], left_out)
+        return NetworkLog([connection.facts() for connection in log], left_out)
 
     def close(self) -> None:
         """Stop listening, and end this sandbox's connections. Idempotent."""
@@ -285,7 +285,7 @@ class Proxy:
         except _Refused as refusal:
             listener.note(_Connection(connection.target, refused=str(refusal)))
             await _refuse(reader, writer, refusal)
-        except (OSError, BadRequest, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except (OSError, MalformedRequest, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # one side went away, or sent a malformed body
 
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
@@ -427,7 +427,7 @@ async def _read_request(reader: asyncio.StreamReader) -> ProxyRequest:
     try:
         async with asyncio.timeout(_HEAD_SECONDS):
             return parse_request(await reader.readuntil(b"\r\n\r\n"))
-    except BadRequest as error:
+    except MalformedRequest as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
     except asyncio.LimitOverrunError:
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -467,12 +467,12 @@ async def _send_chunks(streams: _Streams) -> None:
         await streams.send(b"%x\r\n" % size)
         await _send_exactly(streams, size)
         if await streams.reader.readexactly(2) != b"\r\n":
-            raise BadRequest("a malformed chunk")
+            raise MalformedRequest("a malformed chunk")
         await streams.send(b"\r\n")
     for _ in range(100):  # trailers, which are not forwarded
         if await streams.reader.readuntil(b"\r\n") == b"\r\n":
             return await streams.send(b"0\r\n\r\n")
-    raise BadRequest("too many trailers")
+    raise MalformedRequest("too many trailers")
 
 
 async def _both(

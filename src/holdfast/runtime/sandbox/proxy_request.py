@@ -22,7 +22,7 @@ _OWN_FIELDS = frozenset(
 )
 
 
-class BadRequest(ValueError):
+class MalformedRequest(ValueError):
     """A request that the proxy does not forward, because it is malformed or ambiguous."""
 
 
@@ -48,29 +48,31 @@ def parse_request(head: bytes) -> ProxyRequest:
 
     The forwarded head names the host of the target alone: other `Host` fields, and fields of the
     connection, are not passed on. It asks the host to close the connection after the answer, so
-    that one connection carries one request. Raises `BadRequest`.
+    that one connection carries one request. Raises `MalformedRequest`.
     """
     lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     matched = _REQUEST_LINE.fullmatch(lines[0])
     if matched is None:
-        raise BadRequest("the request line is not that of HTTP/1.1")
+        raise MalformedRequest("the request line is not that of HTTP/1.1")
     fields = [_parse_field(line) for line in lines[1:]]
     if len(fields) > _MAX_FIELDS:
-        raise BadRequest(f"more than {_MAX_FIELDS} header fields")
+        raise MalformedRequest(f"more than {_MAX_FIELDS} header fields")
     values: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         values.setdefault(name.lower(), []).append(value)
     if len(values.get(b"host", ())) > 1:
-        raise BadRequest("more than one Host field")
+        raise MalformedRequest("more than one Host field")
     body_bytes = _body_bytes(values, matched[3] == b"1")
     method, target = matched[1].decode(), matched[2].decode()
     if method == "CONNECT":
         if body_bytes != 0:
-            raise BadRequest("CONNECT with a body")
+            raise MalformedRequest("CONNECT with a body")
         return ProxyRequest(*_parse_authority(target, None))
     url = _HTTP_URL.fullmatch(target)
     if url is None:
-        raise BadRequest("the target is not http://host/path; for other protocols, use CONNECT")
+        raise MalformedRequest(
+            "the target is not http://host/path; for other protocols, use CONNECT"
+        )
     host, port = _parse_authority(url[1], 80)
     path = url[2] or "/"
     named = b",".join(values.get(b"connection", ())).decode("latin-1").lower().split(",")
@@ -92,7 +94,7 @@ def _parse_field(line: bytes) -> tuple[bytes, bytes]:
     # A continuation line, a space before the colon and a lone CR or LF do not match.
     matched = _FIELD.fullmatch(line)
     if matched is None:
-        raise BadRequest("a malformed header field")
+        raise MalformedRequest("a malformed header field")
     return matched[1], matched[2].rstrip(b" \t")
 
 
@@ -109,26 +111,26 @@ def _parse_authority(text: str, default_port: int | None) -> tuple[str | Address
             raise ValueError("an IPv6 address without brackets")
         return parse_host(host), parse_port(port)
     except ValueError as error:
-        raise BadRequest(f"the target's host and port: {error}") from None
+        raise MalformedRequest(f"the target's host and port: {error}") from None
 
 
 def _body_bytes(values: dict[bytes, list[bytes]], chunked_allowed: bool) -> int | None:
-    """Return the body's length, None for a chunked one. Raises `BadRequest` if the two framings
+    """Return the body's length, None for a chunked one. Raises `MalformedRequest` if the two framings
     are mixed, repeated, or spelled in another way than the usual one (RFC 9112, 6.3)."""
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
     if codings:
         if lengths or not chunked_allowed or [c.lower() for c in codings] != [b"chunked"]:
-            raise BadRequest("ambiguous framing: Transfer-Encoding")
+            raise MalformedRequest("ambiguous framing: Transfer-Encoding")
         return None
     if len(lengths) > 1 or not all(re.fullmatch(rb"[0-9]{1,18}", length) for length in lengths):
-        raise BadRequest("ambiguous framing: Content-Length")
+        raise MalformedRequest("ambiguous framing: Content-Length")
     return int(lengths[0]) if lengths else 0
 
 
 def parse_chunk_size(line: bytes) -> int:
     """Return the size that a chunk's first line states; extensions are ignored. Raises
-    `BadRequest`."""
+    `MalformedRequest`."""
     matched = re.fullmatch(rb"([0-9a-fA-F]{1,8})(?:;[\t -~]*)?\r\n", line)
     if matched is None:
-        raise BadRequest("a malformed chunk")
+        raise MalformedRequest("a malformed chunk")
     return int(matched[1], 16)

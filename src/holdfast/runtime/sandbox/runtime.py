@@ -113,7 +113,9 @@ class SandboxedRuntime(FolderRuntime):
             home = chosen.home(private)
             if Path(home).is_relative_to(private):  # a folder of this machine
                 homes.append(Path(home))
-                homes[0].mkdir(mode=0o700)
+                temporary = Path(home, "tmp")
+                temporary.mkdir(mode=0o700, parents=True)
+                variables["TMPDIR"] = str(temporary)
             launcher = self._one_off = chosen.launcher(settings(private))
 
             def make_host(number: int, pump: Pump) -> LiveBox:
@@ -133,6 +135,7 @@ class SandboxedRuntime(FolderRuntime):
                 make_host,
                 inside,
                 home,
+                variables,
                 lambda readable, home: BoxedPaths(
                     work,
                     [*roots, *(Root(str(one), one, False) for one in readable)],
@@ -144,7 +147,6 @@ class SandboxedRuntime(FolderRuntime):
         self.network = network if network == "none" else tuple(network)
         """The allowed hosts, or "none"."""
         self._proxy = proxy
-        env = {**variables, **(env or {})}
         super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
         writable = tuple(mount.target for mount in checked if mount.writable)
         hosts = () if network == "none" else tuple(network)
@@ -163,7 +165,7 @@ class SandboxedRuntime(FolderRuntime):
         try:
             return super().clone_repo(repo, branch=branch, target=target, timeout=timeout)
         except RuntimeFault as error:
-            log = self._one_off.take_connections().log
+            log = self._one_off.take_connections().connections
             refused = dict.fromkeys(str(one["reason"]) for one in log if not one["allowed"])
             if not refused:
                 raise
