@@ -70,13 +70,13 @@ def holdfast(
 class Typist:
     """Somebody in front of a terminal: reads what is on it, types."""
 
-    program = HOLDFAST
+    program: list[str] | None = None  # None: `HOLDFAST`
 
     def __init__(self, *arguments: str, **env: str) -> None:
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ADOPT, *self.program, *arguments],
+            [sys.executable, "-c", ADOPT, *(self.program or HOLDFAST), *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
