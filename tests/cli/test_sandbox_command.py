@@ -129,6 +129,8 @@ def test_a_mount_shows_a_folder_and_may_be_changed_only_if_it_says_so(
         assert ended.returncode == 0, ended.stderr
         assert f"change this folder, {tmp_path}/out alone" in ended.stderr
         assert results(server)[0].startswith("dataout")
+        system = server.requests[0].messages[0]["content"]
+        assert f"can change your working directory, {tmp_path}/out, /tmp alone" in system
     assert (tmp_path / "out" / "b.txt").exists()
     assert not (tmp_path / "data" / "b.txt").exists()
 

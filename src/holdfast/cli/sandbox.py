@@ -110,20 +110,25 @@ def _in_options(message: str) -> str:
 
 def _note(options: Namespace) -> str:
     network = f"reach {', '.join(options.network)} alone" if options.network else "have no network"
-    changed = [one.removesuffix(":rw") for one in options.mount if one.endswith(":rw")]
-    where = ", ".join(["this folder", *changed])
+    where = ", ".join(["this folder", *_changed(options)])
     return (
         f"sandbox: commands can change {where} alone and {network}. --mount DIR[:rw] and --network"
         " HOST allow more; --sandbox off turns it off."
     )
 
 
+def _changed(options: Namespace) -> list[str]:
+    """Return the writable folders of `--mount`."""
+    return [one.removesuffix(":rw") for one in options.mount if one.endswith(":rw")]
+
+
 def _prompt(options: Namespace) -> str:
     hosts = ", ".join(options.network)
     network = f"can reach {hosts} alone" if hosts else "have no network"
+    where = ", ".join(["your working directory", *_changed(options), "/tmp"])
     return (
-        "Commands run in a sandbox: they see the system's programs, can change your working"
-        f" directory and /tmp alone, and {network}."
+        f"Commands run in a sandbox: they see the system's programs, can change {where} alone, and"
+        f" {network}."
     )
 
 
