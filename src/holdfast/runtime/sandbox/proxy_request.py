@@ -115,8 +115,8 @@ def _parse_authority(text: str, default_port: int | None) -> tuple[str | Address
 
 
 def _body_bytes(values: dict[bytes, list[bytes]], chunked_allowed: bool) -> int | None:
-    """Return the body's length, None for a chunked one. Raises `MalformedRequest` if the two
-    framings are mixed, repeated, or spelled in another way than the usual one (RFC 9112, 6.3)."""
+    """Return the body's length, None for a chunked one. Raises `MalformedRequest` if the framings
+    are mixed, repeated, or spelled in another way than the usual one (RFC 9112, 6.3)."""
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
     if codings:
         if lengths or not chunked_allowed or [c.lower() for c in codings] != [b"chunked"]:
