@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,6 +16,10 @@ from tests import samples
 # A suite that is started in the background of a script finds Ctrl-C ignored, and its children with
 # it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands of `holdfast run` are not in a sandbox, unless a test is about it
+# (`tests/cli/test_sandbox_command.py`).
+os.environ["HOLDFAST_SANDBOX"] = "off"
 
 
 @pytest.fixture(autouse=True)

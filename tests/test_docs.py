@@ -3,6 +3,7 @@ and prints what it says."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from tests import stand_in_engine
 from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
@@ -86,6 +88,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
     boxed = any("SandboxedRuntime(" in block for block, _ in BLOCKS[page])
     if boxed and all(mechanism.missing() for mechanism in MECHANISMS):
         pytest.skip("no sandbox can be made here")
+    engines = stand_in_engine.install(tmp_path / "engines")  # containers are processes here
     programs: list[str] = []
     with ModelServer(answer) as server:
         for number, (block, _) in enumerate(BLOCKS[page]):
@@ -104,6 +107,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             text=True,
             timeout=120,
             check=False,
+            env={**os.environ, "PATH": f"{engines}:{os.environ['PATH']}"},
         )
     errors = done.stderr.split(END)
     printed = done.stdout.split(END)

@@ -11,7 +11,6 @@ import enum
 import inspect
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -138,7 +137,11 @@ def test_the_help_of_the_command(frozen: Any) -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={"COLUMNS": "100", "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            env={
+                "COLUMNS": "100",
+                "PATH": "",
+                "PYTHONPATH": str(Path(holdfast.__file__).parents[1]),
+            },
         )
         text += done.stdout
     frozen("help.txt", text)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import RunFailed, ToolError
     from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
-    from holdfast.remote import RemoteConversation, RemoteWorkspace
+    from holdfast.remote import ContainerRuntime, RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
     from holdfast.runtime.sandbox import (
         Mount,
@@ -57,7 +57,7 @@ _ROOMS = {
     "conversation": ("Conversation", "ConversationState", "ConversationStatus"),
     "errors": ("RunFailed", "ToolError"),
     "llm": ("FallbackLLM", "LLM", "RecordedLLM", "RouterLLM", "ScriptedLLM"),
-    "remote": ("RemoteConversation", "RemoteWorkspace"),
+    "remote": ("ContainerRuntime", "RemoteConversation", "RemoteWorkspace"),
     "runtime": ("LocalRuntime",),
     "runtime.sandbox": ("Mount", "SandboxLimits", "SandboxUnavailable", "SandboxedRuntime"),
     "store": ("MemoryStore", "SQLiteStore"),
@@ -81,6 +81,7 @@ __all__ = [
     "LLM",
     "A2AClient",
     "Agent",
+    "ContainerRuntime",
     "Conversation",
     "ConversationState",
     "ConversationStatus",

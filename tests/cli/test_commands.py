@@ -41,12 +41,13 @@ ADOPT = (
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what the command reads, and `more`."""
+    """This process's environment without what the command reads, and `more`. The sandbox is off
+    as for all tests (`tests/conftest.py`)."""
     read = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
     found = {
         name: value
         for name, value in os.environ.items()
-        if name not in read and not name.startswith("HOLDFAST_")
+        if name not in read and (not name.startswith("HOLDFAST_") or name == "HOLDFAST_SANDBOX")
     }
     return {**found, "TERM": "xterm-256color", **more}
 
@@ -69,11 +70,13 @@ def holdfast(
 class Typist:
     """Somebody in front of a terminal: reads what is on it, types."""
 
+    program: list[str] | None = None  # None: `HOLDFAST`
+
     def __init__(self, *arguments: str, **env: str) -> None:
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ADOPT, *HOLDFAST, *arguments],
+            [sys.executable, "-c", ADOPT, *(self.program or HOLDFAST), *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

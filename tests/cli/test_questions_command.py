@@ -51,7 +51,7 @@ def visit(context: ToolContext) -> str:
     '''Logs in.'''
     return f"got {{context.ask('Please log in.', url='https://login.example/x', asker='bank')}}"
 
-def agent_in(place, llm, tools, settings):
+def agent_in(place, llm, tools, settings, *more):
     servers = {{"srv": {{"command": sys.executable, "args": [{str(REPO / "tests/data/mcp_asking_server.py")!r}]}}}}
     return Agent(llm, [*tools, order, visit], mcp_servers=servers)
 

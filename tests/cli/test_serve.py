@@ -34,7 +34,13 @@ def holdfast(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**ENV, **(env or {})}, cwd=cwd
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**ENV, **(env or {})},
+        cwd=cwd,
     )
 
 
@@ -282,6 +288,49 @@ def test_a_key_comes_from_a_file_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_supervised_server_takes_its_key_from_standard_input_and_ends_with_it(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--supervised"]
+    process = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db")],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write("hf_from-the-other-process\n")
+    process.stdin.flush()
+    server = Running(process, [process.stderr.readline()])
+    assert "shown only this once" not in server.said
+    assert server.ask("GET", "/api/conversations", key="hf_from-the-other-process")[0] == 200
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait(30) == 0
+    process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_operator_is_a_workspace_that_stays(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "a.txt").write_text("one\n")
+    with running(tmp_path, "--workspace", f"main={tmp_path / 'tool'}") as server:
+        assert server.ask("GET", "/api/workspaces/main/files/a.txt") == (200, b"one\n")
+        assert server.ask("PUT", "/api/workspaces/main/files/b.txt", "two")[0] == 200
+        assert server.ask("POST", "/api/workspaces", {"id": "main"})[0] == 409
+        status, answer = server.ask("DELETE", "/api/workspaces/main")
+        assert (status, "folder of the server's operator" in str(answer)) == (409, True)
+        added = holdfast(
+            "serve", "keys", "add", "--tenant", "ann", "--store", str(tmp_path / "s.db")
+        )
+        other = added.stdout.strip()
+        assert server.ask("GET", "/api/workspaces/main/files/a.txt", key=other)[0] == 404
+    assert sorted(path.name for path in (tmp_path / "tool").iterdir()) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.slow
 def test_it_serves_https(tmp_path: Path) -> None:
     certificate, key = _certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
@@ -314,6 +363,12 @@ def test_it_serves_https(tmp_path: Path) -> None:
         (["--store", "{tmp}/no/such/s.db"], "there is no folder '{tmp}/no/such'"),
         (["--store", "{tmp}"], "--store takes a file; '{tmp}' is a folder"),
         (["--root", "{tmp}/text/below"], "--root: '{tmp}/text/below' cannot be made"),
+        (["--workspace", "main"], "--workspace takes ID=DIR, not 'main'"),
+        (["--workspace", "a/b={tmp}"], "--workspace: workspace takes an id of 1 to 128 letters"),
+        (["--workspace", "a={tmp}/no"], "--workspace a: there is no folder '{tmp}/no'"),
+        (["--workspace", "a={tmp}", "--workspace", "a={tmp}"], "'a' is given twice"),
+        (["--supervised"], "--supervised: the first line of standard input has no key"),
+        (["--supervised", "--key-file", "{tmp}/text"], "--supervised and --key-file both give"),
         (["--rate", "-1"], "argument --rate: takes a number from 0"),
         (["--max-running", "0"], "takes a whole number from 1"),
         (["keys"], "takes one of add, list, remove"),

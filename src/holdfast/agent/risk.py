@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, overload
 import msgspec
 
 from holdfast.content import ToolCall, Usage
+from holdfast.runtime.confinement import Confinement
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.results import clean
 
@@ -77,6 +78,7 @@ class Surroundings(msgspec.Struct, frozen=True):
             and the files.
         history: Returns the earlier calls in the same shell, if the runtime does not know the
             state of its shell.
+        confinement: The bounds of the sandbox in which the tool works; None without one.
     """
 
     conversation_id: str = ""
@@ -89,6 +91,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     shell: ShellState = ShellState()
     before: Sequence[ToolCall] = ()
     history: Callable[[], Sequence[ToolCall]] = tuple[ToolCall]
+    confinement: Confinement | None = None
 
 
 class SecurityAnalyzer(Protocol):

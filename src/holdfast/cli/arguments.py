@@ -49,6 +49,7 @@ environment (an option takes precedence over its variable):
   HOLDFAST_SERVER_KEY
                      an agent server's key: `serve` accepts it, and the
                      clients of the server send it
+  HOLDFAST_SANDBOX   auto, off or require; same as --sandbox
   HOLDFAST_DEBUG     1 shows tracebacks and the library's log
   NO_COLOR           1 turns colour off
   FORCE_COLOR        1 turns colour on, also where the output is no terminal
@@ -59,6 +60,12 @@ MODEL_OPTIONS = """\
 The agent has a shell, and tools to read, write, edit and search files in DIR.
 Its commands see a part of your environment (PATH, HOME, language, toolchains)
 and nothing that looks like a secret; --env NAME adds one more variable.
+
+Commands run in a sandbox, where one can be made: they can change DIR alone,
+see DIR, the system's programs and your toolchains, and have no network.
+--network HOST and --mount DIR allow more. Where no sandbox can be made,
+commands that may do more than read ask you first. --sandbox off runs commands
+with all rights of yours.
 
 Ctrl-C pauses the agent. Then Enter continues, a line that you type steers it,
 and a second Ctrl-C closes the conversation."""
@@ -119,7 +126,17 @@ _MODEL: Options = {
 _WORK: Options = {
     "--workdir DIR": "the folder to work in (the current one)",
     "--no-instructions": "do not tell the model what the AGENTS.md files of DIR's repository say",
-    "--allow-outside": "let the file tools work outside of DIR too; the shell always can",
+    "--sandbox": Option(
+        "run commands in a sandbox: auto (default), where one can be made; require, or end with"
+        " an error; off, never (HOLDFAST_SANDBOX)",
+        choices=["auto", "off", "require"],
+    ),
+    "--network HOST ...": """let commands in the sandbox connect to this host, such as pypi.org or
+        *.example.com""",
+    "--mount DIR[:rw] ...": """let the agent in the sandbox read this file or folder too; with :rw
+        also change it""",
+    "--allow-outside": """with --sandbox off: let the file tools work outside of DIR too; the
+        shell then always can""",
     "--env NAME ...": "an environment variable that commands may see",
     "--secret NAME[=FILE] ...": """a secret that commands which name it get as an environment
         variable, and that the model is never shown: the content of FILE, else the variable of
@@ -181,18 +198,29 @@ _FILES: Options = {
         "the SQLite file of all journals (holdfast-server.db)", default="holdfast-server.db"
     ),
     "--root DIR": "the folder that holds the workspaces (FILE.workspaces)",
+    "--workspace ID=DIR ...": """let clients work in this existing folder, as the workspace ID of
+        the tenant of --tenant""",
     "--tls-cert FILE": "serve https: the certificate with its chain, in PEM",
     "--tls-key FILE": "the certificate's private key; not needed if it is in the same file",
     "--insecure": "let other machines connect without TLS",
 }
 _ACCESS: Options = {
     "--key-file FILE": "a file that contains a client key (or HOLDFAST_SERVER_KEY)",
+    "--supervised": """take a client key from the first line of standard input, and end when
+        standard input ends: for a program that runs the server""",
     "--tenant T": "keys: the tenant of the keys; serve: the tenant of the given key (default)",
     "--label TEXT": Option("keys add: a note on the purpose of the key", default=""),
     "--cors-origin O ...": "let web pages of this origin use the server",
     "--allow-host NAME ...": _HOST,
 }
 _LIMITS: Options = {
+    "--sandbox": Option(
+        "require: run the commands of each conversation in a sandbox of its own, which sees its"
+        " workspace alone and has no network (off)",
+        choices=["off", "require"],
+        default="off",
+    ),
+    "--network HOST ...": "let commands in the sandbox connect to this host",
     "--allow-tools PATTERN ...": """modules that clients may name for tools, such as
         acme_tools.* ('*' allows all; only for a server of your own)""",
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
@@ -590,8 +618,9 @@ HOLDFAST_SERVER_KEY. If neither is given and no key exists yet, the server
 makes one and prints it once. `holdfast serve keys` makes more, for the same
 tenant or for others. A tenant cannot see the conversations and workspaces of
 another one through the API. Commands run as the server's user, however, and
-can read what that user can read. Tenants who do not trust each other need
-servers under separate users or on separate machines.
+can read what that user can read. With --sandbox require they run in a sandbox
+and see the workspace of their conversation alone. Tenants who do not trust
+each other at all need servers on separate machines.
 
   serve                          serve until Ctrl-C or SIGTERM
   serve keys add [--tenant T] [--label L]
@@ -605,13 +634,15 @@ examples:
   holdfast serve --store agents.db --root ~/work --allow-tools 'acme_tools.*'
   holdfast serve --listen 0.0.0.0:8765 --tls-cert server.pem --tls-key server.key
   holdfast serve keys add --tenant alice --store agents.db
+  holdfast serve --sandbox require --network pypi.org
   holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
 
-Anyone with a key can run commands as the user who started the server. To
-listen on other addresses than this machine's own, give a TLS certificate, or
---insecure if a proxy provides TLS. Modules that clients name for their tools
-are imported if an installed package declares them (entry point holdfast.tools)
-or --allow-tools names them; other tools run at the client.
+Without --sandbox require, anyone with a key can run commands as the user who
+started the server. To listen on other addresses than this machine's own, give
+a TLS certificate, or --insecure if a proxy provides TLS. Modules that clients
+name for their tools are imported if an installed package declares them (entry
+point holdfast.tools) or --allow-tools names them; other tools run at the
+client.
 
 Exit code 130, 143: ended by SIGINT or SIGTERM, after running work has stopped;
 a second signal ends the server at once. 1: the store cannot be used. 2: a

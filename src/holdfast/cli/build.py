@@ -8,32 +8,38 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import cast
 
 from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, matching, not_empty
+from holdfast.cli.dialog import is_interactive
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import folder_of
 from holdfast.cli.option_values import agent_in, agent_settings, model_of, observers_of, sub_agents
 from holdfast.cli.places import open_store
+from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.conversation import Conversation
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.store import SQLiteStore
 from holdfast.tools.preset.asking import register_asking_tools
 
 _SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
 # The options that a stored conversation does not keep.
-_REPEATED = ("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir")
+_REPEATED = (
+    *("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir"),
+    *("sandbox", "network", "mount"),
+)
 
 
 class LocalSource(ConversationSource):
     """A conversation of this process, which `make` opens."""
 
     def __init__(
-        self, runtime: LocalRuntime, make: Callable[..., Conversation], stack: ExitStack
+        self, runtime: FolderRuntime, make: Callable[..., Conversation], stack: ExitStack
     ) -> None:
         super().__init__(runtime, stack)
         self._make = make
@@ -83,10 +89,9 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     hidden = secrets_of(env, options.secret)
     workdir = folder_of("." if options.workdir is None else options.workdir)
     with ExitStack() as stack:
-        runtime = stack.enter_context(
-            LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
-        )
-        policy = confirmation(options.confirm, [tool.name for tool in runtime.tools])
+        place = open_workplace(options, env, workdir, passed, is_interactive())
+        runtime = stack.enter_context(place.runtime)
+        policy = confirmation(options.confirm, [tool.name for tool in runtime.tools], place.asks)
         settings |= {
             "confirm": policy or "never",
             "delegates": sub_agents(options.agents),
@@ -98,20 +103,26 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         if options.store is not None:
             store = stack.enter_context(open_store(options.store, create=True))
         id, new = _id_in(store, options)
-        agent = agent_in(f"the folder {runtime.workdir}", model, runtime.tools, settings)
+        folder = f"the folder {runtime.workdir}"
+        agent = agent_in(folder, model, runtime.tools, settings, place.prompt)
         for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
         make = partial(Conversation, agent, store, id, observer=observers, secrets=hidden)
         source = LocalSource(runtime, make, stack.pop_all())
-    if store is None:
-        return Parts(source, model.model, policy=policy)
-    return Parts(
+    parts = Parts(
         source,
         model.model,
+        policy=policy,
+        warning=place.note if place.asks else "",
+        notes=() if place.asks or not place.note else (place.note,),
+        advice=None if place.advice is None else place.advice.about,
+    )
+    if store is None:
+        return parts
+    return parts._replace(
         go_on=_continue_command(options, id),
         tell=shlex.join(["holdfast", "tell", str(options.store), str(id)]),
-        policy=policy,
-        notes=(began(id),) if new else (),
+        notes=(*parts.notes, began(id)) if new else parts.notes,
     )
 
 
@@ -134,6 +145,7 @@ def _continue_command(options: Namespace, id: str) -> str:
     for name in _REPEATED:
         value = getattr(options, name)
         if value and (name, value) != ("confirm", "never"):
-            words.append(flag(name))
-            words += [] if value is True else [value]
+            for one in cast("list[str]", value) if isinstance(value, list) else [value]:
+                words.append(flag(name))
+                words += [] if one is True else [one]
     return shlex.join(words)

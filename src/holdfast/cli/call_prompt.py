@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WAITING = ConversationStatus.WAITING_FOR_CONFIRMATION
 ANSWERS = ("y", "yes", "n", "no", "e", "a", "q")
+_COMMANDS = ("terminal", "terminal_input")  # the tools whose calls are commands
 _PROMPT = "[y,n,e,a,q] "
 _OPTIONS = "[y] run it, [n] reject, [e] edit, [a] run this and all later calls of "
 _PLAN_PROMPT = "[y,n,e,q] "
@@ -44,11 +45,15 @@ class ConfirmOption:
     """The policy of `--confirm`. Calls wait until the user allows all calls of their tool, for the
     life of the process.
 
-    `names` are the tools whose calls wait, or `always`, or `risky`: calls above a medium risk."""
+    `names` are the tools whose calls wait, or `always`, or `risky`: calls above a medium risk.
+    `commands`: commands that may do more than read wait in any case."""
 
-    def __init__(self, names: Literal["always", "risky"] | list[str]) -> None:
+    def __init__(
+        self, names: Literal["always", "risky"] | list[str], commands: bool = False
+    ) -> None:
         self.names = names  # in the form of `Agent(confirm=)`
-        self.needs_risk = names == "risky"
+        self._commands = commands
+        self.needs_risk = names == "risky" or commands
         # Replaced, never changed in place: the conversation's thread reads it.
         self._allowed: frozenset[str] = frozenset()
 
@@ -68,18 +73,21 @@ class ConfirmOption:
         elif self.names != "always":
             reason = f"every call of {call.name} needs confirmation"
             verdict = Verdict("ask", reason) if call.name in self.names else Verdict("allow")
+        if verdict.decision == "allow" and self._commands and call.name in _COMMANDS:
+            verdict = AboveRisk("low").decide(call, risk)
         if verdict.decision == "ask" and call.name in self._allowed:
             return Verdict("allow", f"the user allowed all calls of {call.name}")
         return verdict
 
 
-def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
-    """Return the policy of `--confirm`, None for `never`. Raises `UsageError`."""
+def confirmation(what: str, tools: Sequence[str], commands: bool = False) -> ConfirmOption | None:
+    """Return the policy of `--confirm`, None if no call waits. `commands`: commands that may do
+    more than read wait in any case. Raises `UsageError`."""
     match what.strip():
         case "never":
-            return None
+            return ConfirmOption([], commands) if commands else None
         case "always" | "risky" as word:
-            return ConfirmOption(word)
+            return ConfirmOption(word, commands)
         case _:
             pass
     names = [name.strip() for name in what.split(",") if name.strip()]
@@ -91,7 +99,7 @@ def confirmation(what: str, tools: Sequence[str]) -> ConfirmOption | None:
             "--confirm takes never, always, risky or tool names separated by commas, not"
             f" {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
         )
-    return ConfirmOption(sorted(set(names)))
+    return ConfirmOption(sorted(set(names)), commands)
 
 
 # --- the prompt ---

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
 
 
+def is_interactive() -> bool:
+    """Return True if a user is at a terminal, who can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 class Dialog:
     """The console, signals and display of one conversation. `interactive`: a user is there."""
 
@@ -32,7 +37,7 @@ class Dialog:
         self.console = console
         self.signals = signals
         self.display = display
-        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.interactive = is_interactive()
 
     def catch_up(self) -> None:
         """Wait until every event is on the screen. A signal ends the wait."""
@@ -74,7 +79,7 @@ class Dialog:
 
 def edit_lines() -> bool:
     """Give `input` line editing. Return True if it has it."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if is_interactive():
         try:
             import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
         except ImportError:  # a Python built without readline

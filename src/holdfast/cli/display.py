@@ -32,7 +32,7 @@ class ConversationDisplay:
 
     A piece of an answer appears only after all events that preceded it in the journal, whose last
     seq `last_seq` returns. Otherwise the next answer's first words would stand above the last
-    call's result."""
+    call's result. `advice` returns a line to show below an event, "" for none."""
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class ConversationDisplay:
         renderer: Renderer,
         last_seq: Callable[[], int],
         pace: ReadingPace = ReadingPace(),
+        advice: Callable[[ev.AnyEvent], str] | None = None,
     ) -> None:
+        self._advice = advice
         self.totals = RunTotals()
         self._console = console
         self._renderer = renderer
@@ -107,6 +109,8 @@ class ConversationDisplay:
                 self._flush(event.seq - 1)
                 self._show(event)
                 self._count(event)
+                if self._advice is not None and (text := self._advice(event)):
+                    self._console.show([TextLine("dim", text)])
             finally:
                 self._shown = event.seq
             self._tell_status()

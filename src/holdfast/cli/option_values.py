@@ -51,12 +51,16 @@ def agent_settings(options: Namespace) -> dict[str, Any]:
     }
 
 
-def agent_in(place: str, llm: Model, tools: Sequence[Tool], settings: Mapping[str, Any]) -> Agent:
-    """Return an agent whose prompt names the folder that it works in."""
+def agent_in(
+    place: str, llm: Model, tools: Sequence[Tool], settings: Mapping[str, Any], sandbox: str = ""
+) -> Agent:
+    """Return an agent whose prompt names the folder that it works in, and describes the
+    `sandbox`."""
+    extensions = [f"You work in {place}. Paths are relative to it.", *filter(None, [sandbox])]
     return Agent(
         llm,
         tools,
-        system_prompt_extensions=[f"You work in {place}. Paths are relative to it."],
+        system_prompt_extensions=extensions,
         condenser=LLMCondenser(),
         **settings,
     )

@@ -36,6 +36,9 @@ _LOCAL_OPTIONS = {
     ),
     "store": "it is a file of this machine. The server keeps the conversation; --id names it",
     "allow_outside": "the file tools there work in the workspace only",
+    "sandbox": "the server decides: `holdfast serve --sandbox require`",
+    "network": "the server decides: `holdfast serve --sandbox require --network HOST`",
+    "mount": "the agent works in a folder of the server",
     "env": (
         "it passes on a variable of this machine. The agent's commands have the server's"
         " environment"

@@ -31,9 +31,10 @@ from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
-from holdfast.server.limits import Bounds
+from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.openai import Published, publish
 from holdfast.server.policy import Policy
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.serve import AgentServer, tls_context
 from holdfast.server.sockets import address, is_loopback, listen
 from holdfast.store import SQLiteStore
@@ -67,6 +68,8 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     key = env.get("HOLDFAST_SERVER_KEY", "").strip() or None
     if options.key_file is not None:
         key = read_key(options.key_file, "--key-file:")
+    if options.supervised:
+        key = _supervisors_key(options)
     settings = _Settings(place, tls, key, _variables(options, env))
     _forget(
         "HOLDFAST_SERVER_KEY",
@@ -81,8 +84,11 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _serve(options: Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
-    policy = Policy(options.allow_tools)
+    policy = Policy(options.allow_tools, programs=options.sandbox != "require")
     root = _root(options, path)
+    runtimes = _runtimes(options)
+    tenant = options.tenant or "default"
+    folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
     agents = _agents(options, settings.variables)
     with _naming("--webhook-allow", "."):
         give_up = options.webhook_days * 86_400.0
@@ -95,7 +101,6 @@ def _serve(options: Namespace, console: Console, path: Path, settings: _Settings
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
         records = stack.enter_context(opened_records(path))
         keys = Keys(records)
-        tenant = options.tenant or "default"
         if settings.key is not None:
             keys.add(tenant, settings.key, "given at the start")
         elif not keys.list():
@@ -110,6 +115,8 @@ def _serve(options: Namespace, console: Console, path: Path, settings: _Settings
             records,
             policy=policy,
             root=root,
+            folders=folders,
+            runtimes=runtimes,
             variables=settings.variables,
             max_running=options.max_running,
             bounds=Bounds(open=most if options.isolation == "process" else max(1000, most)),
@@ -127,6 +134,8 @@ def _serve(options: Namespace, console: Console, path: Path, settings: _Settings
             agents=agents,
         )
         server = AgentServer(app, listening, tls=settings.tls, grace=_GRACE_SECONDS)
+        if options.supervised:
+            _end_with_input(server)
         ready = f"Serving agents at {server.url}. Ctrl-C ends it."
         number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
@@ -161,6 +170,52 @@ def _root(options: Namespace, store: Path) -> Path:
     if not os.access(root, os.W_OK | os.X_OK):
         raise UsageError(f"--root: the folder {str(root)!r} cannot be written")
     return root
+
+
+def _workspaces(options: Namespace) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for text in options.workspace:
+        id, given, folder = text.partition("=")
+        if not given or not folder:
+            raise UsageError(f"--workspace takes ID=DIR, not {text!r}")
+        if id in found:
+            raise UsageError(f"--workspace: {id!r} is given twice")
+        path = path_of(folder).absolute()
+        if not path.is_dir():
+            raise UsageError(f"--workspace {id}: there is no folder {str(path)!r}")
+        with _naming("--workspace", "."):
+            found[checked_id(id, "workspace")] = path
+    return found
+
+
+def _runtimes(options: Namespace) -> WorkspaceRuntimes:
+    if options.network and options.sandbox != "require":
+        raise UsageError("--network is for the sandbox; add --sandbox require")
+    found = WorkspaceRuntimes(options.sandbox == "require", tuple(options.network))
+    with _naming("--sandbox require" if found.sandboxed else "--sandbox", "."):
+        found.check()
+    return found
+
+
+def _supervisors_key(options: Namespace) -> str:
+    if options.key_file is not None:
+        raise UsageError("--supervised and --key-file both give a key; leave one of them out")
+    key = sys.stdin.readline().strip()
+    if not key:
+        raise UsageError("--supervised: the first line of standard input has no key")
+    return key
+
+
+def _end_with_input(server: AgentServer) -> None:
+    """Stop the server when standard input ends, which the end of the other process causes."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 65536):
+                pass
+        server.stop()
+
+    threading.Thread(target=watch, name="holdfast-supervised", daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import FileContent, Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.llm.client import NO_KEY
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools.plans import unfinished
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ConversationSource:
     """The place of a session's conversation, with its folder `runtime`. `stack` holds all that the
     source closes."""
 
-    def __init__(self, runtime: LocalRuntime | RemoteWorkspace, stack: ExitStack) -> None:
+    def __init__(self, runtime: FolderRuntime | RemoteWorkspace, stack: ExitStack) -> None:
         self.runtime = runtime
         self._stack = stack
 
@@ -71,7 +71,9 @@ class Parts(NamedTuple):
     go_on: str = ""  # the command that continues this conversation, if it is kept
     tell: str = ""  # the `holdfast tell` command up to the conversation's id, if it is kept
     policy: ConfirmOption | None = None  # the agent's policy, if calls need confirmation
+    warning: str = ""  # printed before all else
     notes: Sequence[str] = ()  # printed when the session starts
+    advice: Callable[[ev.AnyEvent], str] | None = None  # a line to print below an event
     shows_tokens: bool = True  # False: a scripted model, whose tokens are invented
 
 
@@ -96,7 +98,7 @@ class Session:
         self.signals = signals
         renderer = Renderer(None if full else console.width, full)
         display = ConversationDisplay(
-            console, renderer, lambda: self.conversation.state.last_seq, pace
+            console, renderer, lambda: self.conversation.state.last_seq, pace, parts.advice
         )
         self.dialog = Dialog(console, signals, display)
         self.interactive = self.dialog.interactive
@@ -145,6 +147,8 @@ class Session:
 
     def _start(self) -> None:
         conversation, state = self.conversation, self.conversation.state
+        if self._parts.warning:
+            self.console.notice(self._parts.warning)
         for note in self._parts.notes:
             self.console.notice(note, "dim")
         if state.last_seq:

@@ -16,6 +16,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ToolNotFound
+from holdfast.runtime.confinement import Confinement
 from holdfast.tools import Cancellation
 
 _MAX_USER_MESSAGES = 3  # latest user messages that an analyzer is shown
@@ -99,6 +100,8 @@ def _assess(
     workdir: Any = getattr(runtime, "workdir", "")
     state: Any = getattr(runtime, "shell_state", None)
     shell: Any = state(journal.id) if callable(state) else None
+    # Of the tool's own runtime: a tool that works elsewhere is not in the sandbox.
+    confinement: Any = getattr(None if tool is None else tool.runtime, "confinement", None)
     about = Surroundings(
         conversation_id=journal.id,
         annotations=None if tool is None else tool.annotations,
@@ -110,6 +113,7 @@ def _assess(
         shell=shell if isinstance(shell, ShellState) else ShellState(),
         before=tuple(before),
         history=tuple if isinstance(shell, ShellState) else lambda: _history(journal),
+        confinement=confinement if isinstance(confinement, Confinement) else None,
     )
     return assessed(analyzer, call, about)
 

@@ -33,6 +33,7 @@ from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.records import Records, SameFile
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.scheduler import Scheduler
 from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
@@ -45,7 +46,7 @@ from holdfast.tools.sources import SourceHealth
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
-    from holdfast.runtime import LocalRuntime
+    from holdfast.runtime.folder import FolderRuntime
     from holdfast.server.local_conversation import OpenConversation
     from holdfast.server.policy import Policy
     from holdfast.server.workers.worker_conversation import Patience
@@ -76,6 +77,8 @@ class Host:
         records: Holds the server's own data about conversations.
         policy: Decides which modules clients may have imported.
         root: Workspaces are created below this folder.
+        folders: Existing folders that are workspaces too, by tenant and id.
+        runtimes: The kind of runtime that workspaces have.
         variables: The values of `${NAME}` in agents. Other tenants than the default one may use
             them only for models of known providers.
         max_running: The number of conversations that run at once.
@@ -98,6 +101,8 @@ class Host:
         *,
         policy: Policy,
         root: Path,
+        folders: Mapping[tuple[str, str], Path] | None = None,
+        runtimes: WorkspaceRuntimes = WorkspaceRuntimes(),
         variables: Mapping[str, str] | None = None,
         max_running: int = 64,
         idle: float = 600.0,
@@ -135,14 +140,16 @@ class Host:
             store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
         )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self.workspaces = Workspaces(Path(root), bounds, idle, clock)
+        self.workspaces = Workspaces(Path(root), bounds, idle, clock, folders or {}, runtimes)
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
         if isolated:
             from holdfast.server.workers.worker_pool import WorkerPool  # for start-up time
 
-            self._workers = WorkerPool(self._store, policy, known, deaths, worker_memory, patience)
+            self._workers = WorkerPool(
+                self._store, policy, known, deaths, worker_memory, patience, runtimes
+            )
         self._agents = Agents(
             self._store,
             records,
@@ -621,7 +628,7 @@ class Host:
         return self._records.store_answer(tenant, f"\n{what}\n{key}", digest, token) == token
 
     @contextmanager
-    def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
+    def workspace(self, tenant: str, id: str) -> Generator[FolderRuntime]:
         """Yield a workspace's runtime, which stays open within the block."""
         runtime = self.workspaces.enter(tenant, id)
         self._scheduler.tend_soon()

@@ -45,7 +45,9 @@ class Policy:
     Installed packages are looked up once. A package above an allowed module is imported with it.
 
     `import_timeout` is the time in seconds for all modules of one request. Modules that take
-    longer are not used. Thread-safe. Raises `ConfigurationError` for an invalid pattern.
+    longer are not used. Without `programs` an agent of a client starts no programs as MCP servers,
+    which would not be in a sandbox. Thread-safe. Raises `ConfigurationError` for an invalid
+    pattern.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Policy:
         patterns: Sequence[str] = (),
         entry_points: bool = True,
         import_timeout: float = IMPORT_TIMEOUT,
+        programs: bool = True,
     ) -> None:
         if isinstance(patterns, str):
             message = "Policy: patterns takes a list of patterns of module names, not"
@@ -69,6 +72,7 @@ class Policy:
             )
         self.patterns = tuple(patterns)
         self.import_timeout = import_timeout
+        self.programs = programs
         self._entry_points = entry_points
         self._lock = threading.Lock()
         self._packages: tuple[str, ...] | None = None
@@ -127,6 +131,10 @@ _NO_FILES = "the agent server reads no file of its own for a client."
 _NO_PARTS = "the agent server reads no {} of its own for a client. Put their text into {}."
 _SERVICES = ("mcp_servers", "mcpServers", "a2a_agents")
 _TOOL_KEYS = ("builtin", *_SERVICES, "concurrency", "result_limit", "hooks")
+_HOOKS = ("hooks",)
+_NO_HOOK_COMMANDS = (
+    "the agent server runs no commands of a client's hooks. Use functions that it may import."
+)
 _DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
 
@@ -140,6 +148,9 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
     the policy allows `litellm`. Raises `ConfigurationError` with the place.
     """
     document, _ = load(mapping, "agent")
+    if not policy.programs:
+        why = "the agent server starts no programs outside of its sandbox. Use a server with a url."
+        _no_commands(document, document.place, ("mcp_servers", "mcpservers"), why)
     modules: dict[str, None] = {}
     for place, target in _named(document):
         module, _, qualname = target.partition(":")
@@ -219,7 +230,7 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
             yield from _named(other)
     _bounded(part("delegation")[0])
     hooks, at = part("hooks")
-    _no_commands(hooks, at, True)
+    _no_commands(hooks, at, _HOOKS, _NO_HOOK_COMMANDS, True)
     yield from _hooks(hooks)
 
 
@@ -292,23 +303,24 @@ def _of_tools(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocatio
     for entry, at in _each(value.get("builtin"), place):
         if isinstance(entry, Map) and any("module" in key or "func" in key for key in entry):
             raise at.error("it must name a tool: the agent server accepts no functions here.")
-    _no_commands(value, place, False)
+    _no_commands(value, place, _HOOKS, _NO_HOOK_COMMANDS)
     yield from _hooks(value)
 
 
-def _no_commands(entry: Any, place: SourceLocation, hooks: bool) -> None:
-    """Refuse commands in hooks, because they would run on this machine without a sandbox."""
+def _no_commands(
+    entry: Any, place: SourceLocation, sections: Collection[str], why: str, inside: bool = False
+) -> None:
+    """Refuse commands in sections with these names, which are in lower case, at any depth: they
+    would run on this machine without a sandbox. `inside`: the entry is in one."""
     if isinstance(entry, Map):
-        if hooks and "command" in entry:
-            raise entry.places["command"].error(
-                "the agent server runs no commands of a client's hooks. Use functions that it may"
-                " import."
-            )
+        if inside and "command" in entry:
+            raise entry.places["command"].error(why)
         for key, value in entry.items():
-            _no_commands(value, entry.places[key], hooks or key.lower() == "hooks")
+            below = inside or key.lower() in sections
+            _no_commands(value, entry.places[key], sections, why, below)
     elif isinstance(entry, Seq):
         for value, at in zip(entry, entry.places, strict=True):
-            _no_commands(value, at, hooks)
+            _no_commands(value, at, sections, why, inside)
 
 
 def _hooks(entry: Any) -> Iterator[tuple[SourceLocation, str]]:

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import PathRefused
-from holdfast.runtime import LocalRuntime
 from holdfast.runtime.clone import is_remote
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server import bodies
 from holdfast.server.answers import answer
 from holdfast.server.intake import SMALL_BODY_BYTES
@@ -35,7 +35,7 @@ def add(routes: Routes) -> None:
         workspace: str,
         key: str | None,
         data: bytes,
-        work: Callable[[LocalRuntime, Cancellation], Any],
+        work: Callable[[FolderRuntime, Cancellation], Any],
     ) -> Response:
         """Answer with the result of `work` in a workspace, done once per key."""
         tenant = service.caller(request).tenant
@@ -83,7 +83,7 @@ def add(routes: Routes) -> None:
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, bodies.CommandRequest)
 
-        def run(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
+        def run(runtime: FolderRuntime, cancelled: Cancellation) -> ToolResult:
             return runtime.run_command(
                 body.command,
                 body.timeout,
@@ -114,7 +114,7 @@ def add(routes: Routes) -> None:
                 " command."
             )
 
-        def clone(runtime: LocalRuntime, _: Cancellation) -> bodies.Cloned:
+        def clone(runtime: FolderRuntime, _: Cancellation) -> bodies.Cloned:
             path = runtime.clone_repo(
                 body.repo, branch=body.branch, target=body.target, timeout=body.timeout
             )
@@ -201,7 +201,7 @@ def add(routes: Routes) -> None:
         data = await service.body(request)
         body = await service.decode(request, data, bodies.CallRequest)
 
-        def call(runtime: LocalRuntime, cancelled: Cancellation) -> ToolResult:
+        def call(runtime: FolderRuntime, cancelled: Cancellation) -> ToolResult:
             manager = ToolManager(runtime.tools)
             manager.get(name)  # an unknown tool is answered with 404, not with a result
             context = ToolContext(body.conversation_id, cancelled=cancelled, runtime=runtime)

@@ -1,34 +1,49 @@
-"""Workspaces: folders `root/{tenant}/{id}` in which tools work, each with a `LocalRuntime` while
-it is in use."""
+"""Workspaces: folders `root/{tenant}/{id}`, and folders of the operator, in which tools work, each
+with a runtime while it is in use."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.runtimes import WorkspaceRuntimes
 
 
 class _Open(ObjectStruct):
     lock: threading.Lock  # held while the runtime is created
-    runtime: LocalRuntime | None = None
+    runtime: FolderRuntime | None = None
     users: int = 0
     used: float = 0.0
 
 
 class Workspaces:
     """The workspaces of all tenants. Thread-safe. A runtime is created when it is first used,
-    and closed after `idle` seconds without use."""
+    and closed after `idle` seconds without use.
 
-    def __init__(self, root: Path, bounds: Bounds, idle: float, clock: Callable[[], float]) -> None:
+    `folders` are workspaces by tenant and id that exist already elsewhere. No client can remove
+    them.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        bounds: Bounds,
+        idle: float,
+        clock: Callable[[], float],
+        folders: Mapping[tuple[str, str], Path],
+        runtimes: WorkspaceRuntimes,
+    ) -> None:
         self._root = root
+        self._folders = folders
+        self._runtimes = runtimes
         self._bounds = bounds
         self._idle = idle
         self._clock = clock
@@ -39,6 +54,8 @@ class Workspaces:
     def create(self, tenant: str, id: str | None = None) -> str:
         """Create a folder and return its id. Raises `Conflict` if it is taken, and `TooMany`."""
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
+        if (tenant, id) in self._folders:
+            raise _taken(id)
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         count = sum(not entry.name.startswith("~") for entry in os.scandir(folder))
@@ -47,11 +64,13 @@ class Workspaces:
         try:
             (folder / id).mkdir(mode=0o700)
         except FileExistsError:
-            raise Conflict(f"Workspace {id!r} already exists. Use another id.") from None
+            raise _taken(id) from None
         return id
 
     def check(self, tenant: str, id: str) -> Path:
         """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
+        if (given := self._folders.get((tenant, id))) is not None:
+            return given
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -60,13 +79,13 @@ class Workspaces:
             raise _missing(id)
         return folder
 
-    def enter(self, tenant: str, id: str) -> LocalRuntime:
+    def enter(self, tenant: str, id: str) -> FolderRuntime:
         """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
                 if found.runtime is None:
-                    found.runtime = LocalRuntime(folder)
+                    found.runtime = self._runtimes.open(folder)
                 return found.runtime
         except BaseException:
             self.leave(tenant, id)
@@ -96,6 +115,8 @@ class Workspaces:
     def delete(self, tenant: str, id: str) -> None:
         """Remove the files. Raises `Conflict` while they are in use, and `ConversationNotFound`."""
         folder = self.check(tenant, id)
+        if (tenant, id) in self._folders:
+            raise Conflict(f"Workspace {id!r} is a folder of the server's operator, and stays.")
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None and found.users:
@@ -134,6 +155,10 @@ class Workspaces:
             if one.runtime is not None:
                 with suppress(OSError):
                     one.runtime.close()
+
+
+def _taken(id: str) -> Conflict:
+    return Conflict(f"Workspace {id!r} already exists. Use another id.")
 
 
 def _missing(id: str) -> ConversationNotFound:

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, RiskFinding
+from holdfast.runtime.confinement import Confinement
 
 _LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
 _INTERNAL = (".internal", ".local", ".lan", ".intranet", ".corp", ".home.arpa", ".localdomain")
@@ -23,9 +24,12 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def fetch(url: str, hosts: Sequence[str], sends: str = "") -> RiskFinding:
+def fetch(
+    url: str, hosts: Sequence[str], sends: str = "", confinement: Confinement | None = None
+) -> RiskFinding:
     """Judge asking a host for something; with `sends`, which says what, also giving it something.
-    `hosts` are patterns of the hosts that may be asked."""
+    `hosts` are patterns of the hosts that may be asked. `confinement` has the bounds of the
+    sandbox that it is asked from."""
     scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
     if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
         return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
@@ -38,6 +42,8 @@ def fetch(url: str, hosts: Sequence[str], sends: str = "") -> RiskFinding:
     act = f"{sends} to {host}" if sends else f"fetches from {host}"
     if any(fnmatchcase(host, pattern.lower()) for pattern in hosts):
         return RiskFinding(MEDIUM if sends else LOW, act)
+    if confinement is not None and not confinement.hosts:
+        return RiskFinding(MEDIUM, f"{act}, from which the sandbox keeps it")
     where = _where(host)
     if where and where != "this machine":
         return RiskFinding(HIGH, f"reaches {host}, {where}")

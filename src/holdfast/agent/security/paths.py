@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from holdfast.runtime.confinement import Confinement
+
 LOW, MEDIUM, UNKNOWN, HIGH = range(4)
 
 
@@ -127,13 +129,21 @@ _MAX_MATCHES = 500  # names that a glob may become
 
 class ShellPaths:
     """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks.
-    `writable` are further folders that count as inside."""
+    `writable` are further folders that count as inside. `confinement` has the bounds of the
+    sandbox that the paths are used in."""
 
-    __slots__ = ("_inside", "_left", "home", "workdir")
+    __slots__ = ("_confinement", "_inside", "_left", "home", "workdir")
 
-    def __init__(self, workdir: str, home: str, writable: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        workdir: str,
+        home: str,
+        writable: Sequence[str] = (),
+        confinement: Confinement | None = None,
+    ) -> None:
         self.workdir = _real_folder(workdir) if workdir else ""
         self.home = home
+        self._confinement = confinement
         folders = [self.workdir]
         for one in writable:
             expanded = home + one[1:] if one.startswith("~") else one
@@ -149,6 +159,8 @@ class ShellPaths:
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
+        if self._confinement is not None and _below(path, self._confinement.workdir):
+            path = self.workdir + path[len(self._confinement.workdir) :]
         return os.path.realpath(os.path.join(cwd or "/", path))
 
     def inside(self, real: str) -> bool:
@@ -175,6 +187,8 @@ class ShellPaths:
         inside = self.inside(real)
         outside = f"{act} what is outside of the working directory: {shown}"
         if kind == "write" and not inside:
+            if self._kept_out(real):
+                return RiskFinding(MEDIUM, f"{outside}, from which the sandbox keeps it")
             return RiskFinding(HIGH, outside)
         if kind == "write" and _OBEYED & set(real.removeprefix(self.workdir).split("/")):
             return RiskFinding(HIGH, f"{act} {shown}, which is obeyed without being looked at")
@@ -192,6 +206,14 @@ class ShellPaths:
         if inside or (public and kind != "use"):
             return RiskFinding(LOW)
         return RiskFinding(UNKNOWN if kind == "use" else MEDIUM, outside)
+
+    def _kept_out(self, real: str) -> bool:
+        """Return whether a sandbox keeps changes of this real path outside of the working directory
+        from the host. A folder that holds one which commands may change is not kept from them."""
+        if self._confinement is None or not self.workdir:
+            return False
+        shared = (self.workdir, self._confinement.workdir, *self._confinement.writable)
+        return not any(_below(real, one) or _below(one, real) for one in shared)
 
     def secret(self, path: str, real: str) -> bool:
         """Return whether a path has the name or the place of a secret. A certificate is none: only
@@ -283,6 +305,11 @@ class ShellPaths:
         if path.startswith("/proc/"):
             return path not in _SYSTEM_FILES
         return any(f"{path}/".startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
+
+
+def _below(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def made_again(name: str) -> bool:

@@ -271,6 +271,9 @@ def _cp(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
         sources, targets = found.operands[:-1], found.operands[-1:]
     use.paths("R" if deep else "r", sources)
     use.paths("w", [*targets, *(sources if moves else ())])
+    if moves and not all(paths.is_inside(word.text, use.cwd) for word in targets):
+        # A sandbox keeps such a write from the host, but the files are gone with the sandbox.
+        use.note(HIGH, "takes files out of the working directory")
     for folder in targets if not moves else ():
         if os.path.isdir(use.at(folder.text)):
             # A file of the folder that is replaced may be a link.
@@ -312,7 +315,8 @@ def _curl(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
     for url in [*[word.text for word in found.operands], *found.values("--url")]:
         if re.search(r"[{}\[\]]", re.sub(r"//\[[0-9a-fA-F:.]+\]", "", url)):
             use.note(UNKNOWN, "asks addresses that it makes up")
-        use.reader.note(*fetch(url, use.reader.hosts, "sends data" if sends else ""))
+        what = "sends data" if sends else ""
+        use.reader.note(*fetch(url, use.reader.hosts, what, use.reader.confinement))
         if into_file:
             file = url.partition("?")[0].rpartition("/")[2] or "index.html"
             use.paths("w", [ShellWord(file)])

@@ -151,7 +151,7 @@ def special(use: ProgramUse, found: Options) -> Sequence[ShellWord]:
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull":
             if is_url(what):
-                use.reader.note(*fetch(what, use.reader.hosts))
+                use.reader.note(*fetch(what, use.reader.hosts, "", use.reader.confinement))
             plain = r"(?:https?|git)://.*|git@[\w.-]+:[\w./-]+"
             if "::" in what:
                 use.note(HIGH, "runs another program to fetch with")

@@ -100,7 +100,9 @@ class RiskRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(_risk(found), by=self.name)
 
     def _command(self, command: str, about: Surroundings) -> RiskFinding:
-        reader = ScriptReader(ShellPaths(about.workdir, _home(), self.writable), self.hosts, judge)
+        confinement = about.confinement
+        paths = ShellPaths(about.workdir, _home(), self.writable, confinement)
+        reader = ScriptReader(paths, self.hosts, judge, confinement)
         workdir, state = reader.paths.workdir, about.shell
         # A shell that is started again begins in the working directory.
         cwds = [workdir]
@@ -129,7 +131,7 @@ class RiskRules(msgspec.Struct, frozen=True):
         """Return the highest risk of the paths and addresses among a call's arguments; None if
         there are none."""
         findings = list[RiskFinding]()
-        paths = ShellPaths(about.workdir, _home(), self.writable)
+        paths = ShellPaths(about.workdir, _home(), self.writable, about.confinement)
         changes = about.annotations is None or not about.annotations.read_only
         kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
@@ -138,7 +140,7 @@ class RiskRules(msgspec.Struct, frozen=True):
             findings.append(RiskFinding(UNKNOWN, f"{call.name} is given more than is looked at"))
         for key, value in texts:
             if is_url(value) or key in _URL_KEYS:
-                findings.append(fetch(value, self.hosts))
+                findings.append(fetch(value, self.hosts, "", about.confinement))
             elif key in _PATH_KEYS and about.workdir:
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
                 if call.name == "grep" and not changes:

@@ -20,6 +20,7 @@ from holdfast.agent.security.paths import (
     made_again,
     word_set,
 )
+from holdfast.runtime.confinement import Confinement
 
 _MAX_CALLS = 2000  # of programs in one command; one counts once for each folder
 _MAX_FOLDERS = 8
@@ -49,15 +50,25 @@ class ScriptReader:
 
     Attributes:
         found: The highest risk up to now.
+        confinement: The bounds of the sandbox that the command runs in; None without one.
         rearranged: Set by programs that may put symlinks anywhere: what a path means after them is
             not known.
         wrote: Whether files may have been made since the directories were looked at.
     """
 
-    __slots__ = ("_left", "found", "hosts", "judge", "paths", "rearranged", "wrote")
+    __slots__ = (
+        *("_left", "confinement", "found", "hosts", "judge", "paths", "rearranged", "wrote"),
+    )
 
-    def __init__(self, paths: ShellPaths, hosts: Sequence[str], judge: ProgramJudge) -> None:
+    def __init__(
+        self,
+        paths: ShellPaths,
+        hosts: Sequence[str],
+        judge: ProgramJudge,
+        confinement: Confinement | None = None,
+    ) -> None:
         self.paths, self.hosts, self.judge = paths, hosts, judge
+        self.confinement = confinement
         self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
         self._left = _MAX_CALLS
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.errors import ConfigurationError, RuntimeFault
+from holdfast.runtime.confinement import Confinement
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
@@ -147,6 +148,10 @@ class SandboxedRuntime(FolderRuntime):
         """The allowed hosts, or "none"."""
         self._proxy = proxy
         super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+        writable = tuple(mount.target for mount in checked if mount.writable)
+        hosts = () if network == "none" else tuple(network)
+        self.confinement = Confinement(self.workdir_visible, writable, hosts)
+        """The bounds of the boxes, for those that judge calls."""
 
     def clone_repo(
         self,

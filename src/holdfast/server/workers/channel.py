@@ -20,6 +20,7 @@ import msgspec
 from holdfast import errors
 from holdfast.content import Data
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.shapes import ToolStanding
 
 T = TypeVar("T")
@@ -73,7 +74,8 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class Order(Data, frozen=True, kw_only=True):
     """The parts of an agent and the worker's settings.
 
-    `form`, `tools` and `options` are JSON. `patterns` is the policy; `refused` maps further
+    `form`, `tools` and `options` are JSON. `runtimes` is the kind of runtime that works in
+    `workdir`. `patterns`, `import_timeout` and `programs` are the policy; `refused` maps further
     refused modules to the reason. `folder` is the worker's own folder, `path` its module search
     path.
     """
@@ -87,7 +89,9 @@ class Order(Data, frozen=True, kw_only=True):
     patterns: list[str]
     refused: dict[str, str]
     import_timeout: float
+    programs: bool
     workdir: str
+    runtimes: WorkspaceRuntimes
     folder: str
     path: list[str]
 

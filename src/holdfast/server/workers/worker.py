@@ -26,7 +26,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.errors import Conflict
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server import agents
 from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.local_conversation import LocalConversation
@@ -72,9 +72,13 @@ class _Narrowed(Policy):
     """A policy that also refuses modules known to kill or hang the process that imports them."""
 
     def __init__(
-        self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float
+        self,
+        patterns: Sequence[str],
+        refused: dict[str, str],
+        import_timeout: float,
+        programs: bool,
     ) -> None:
-        super().__init__(patterns, entry_points=False, import_timeout=import_timeout)
+        super().__init__(patterns, False, import_timeout, programs)
         self._refused = refused
 
     def refusal(self, module: str) -> str:
@@ -125,7 +129,7 @@ class Worker:
         self._lock = threading.Lock()
         self._states = 0
         self._store: PipeStore | None = None
-        self._runtime: LocalRuntime | None = None
+        self._runtime: FolderRuntime | None = None
         self._live: LocalConversation | None = None
 
     def run(self) -> None:
@@ -249,13 +253,13 @@ class Worker:
             # process cannot.
             tempfile.tempdir = order.folder
             try:
-                self._runtime = LocalRuntime(order.workdir)
+                self._runtime = order.runtimes.open(order.workdir)
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
         options = msgspec.json.decode(order.options, type=ConversationOptions)
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
-        policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
+        policy = _Narrowed(order.patterns, order.refused, order.import_timeout, order.programs)
         # All modules that the client names, in its tools or in the agent's form.
         names = {*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)}
         names.discard("")

@@ -22,6 +22,7 @@ from holdfast.server.agents import AgentParts, BuiltAgent
 from holdfast.server.forms import own_variables
 from holdfast.server.policy import Policy
 from holdfast.server.records import DEFAULT, RUN, ConversationRecord
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.workers.channel import AgentReport, Order
 from holdfast.server.workers.deaths import Deaths, WorkerDied
 from holdfast.server.workers.processes import WorkerProcesses
@@ -64,6 +65,7 @@ class WorkerPool:
         deaths: Deaths,
         memory: int,
         patience: Patience | None = None,
+        runtimes: WorkspaceRuntimes = WorkspaceRuntimes(),
     ) -> None:
         if memory and memory < 256:
             raise ConfigurationError(
@@ -75,6 +77,7 @@ class WorkerPool:
         self._variables = dict(variables)
         self._deaths = deaths
         self._patience = patience or Patience()
+        self._runtimes = runtimes
         self._lock = threading.Lock()
         self._talks: set[WorkerConnection] = set()
         # Modules that kill or hang their importer: how, and when that was observed.
@@ -251,7 +254,9 @@ class WorkerPool:
             patterns=[*policy.patterns, *policy.packages, *below],
             refused=refused,
             import_timeout=policy.import_timeout,
+            programs=policy.programs,
             workdir=workdir,
+            runtimes=self._runtimes,
             folder="",
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
         )

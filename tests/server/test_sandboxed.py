@@ -1,0 +1,156 @@
+"""`holdfast serve --sandbox require`: each conversation's commands are in a sandbox of their own,
+on threads and in worker processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+
+from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
+from holdfast.agent.serial_form import form_of
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from tests.serve_process import KEY, ServeProcess
+
+pytestmark = pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
+_ISOLATIONS = ["thread", "process"]
+
+
+def serving(folder: Path, isolation: str, *arguments: str) -> ServeProcess:
+    return ServeProcess(folder, "--isolation", isolation, *arguments)
+
+
+def key_of(server: ServeProcess, tenant: str) -> str:
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "keys", "add", "--tenant", tenant]
+    added = subprocess.run(
+        [*command, "--store", str(server.store)], capture_output=True, text=True, check=True
+    )
+    return added.stdout.strip()
+
+
+def of_ann(server: ServeProcess) -> RemoteWorkspace:
+    """The workspace of another tenant."""
+    return RemoteWorkspace(server.url, key_of(server, "ann"), id="of-ann")
+
+
+def ran(server: ServeProcess, key: str, *commands: str) -> list[str]:
+    """The results of commands in a conversation of the tenant with this key."""
+    script: list[Any] = [("terminal", {"command": command}) for command in commands]
+    with RemoteWorkspace(server.url, key) as workspace:
+        agent = Agent(ScriptedLLM([*script, "Done."]), workspace.tools)
+        with RemoteConversation(agent, workspace=workspace) as conversation:
+            conversation.send_message("Go.")
+            conversation.run()
+            events = conversation.get_history()
+    return [event.result.text for event in events if event.type == "toolResult"]
+
+
+def look(server: ServeProcess, path: str) -> list[str]:
+    """Commands that look for the files of the server and of other tenants."""
+    return [
+        "echo mine > a.txt; cat a.txt",
+        f"cat {path}; ls {server.folder}; ls /proc/{server.pid}",
+        f"echo x > {server.folder}/planted",
+        f"exec 3<>/dev/tcp/127.0.0.1/{server.port} && echo connected",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", _ISOLATIONS)
+def test_commands_see_neither_the_server_nor_other_workspaces(
+    tmp_path: Path, isolation: str
+) -> None:
+    with serving(tmp_path, isolation, "--sandbox", "require") as server, of_ann(server) as ann:
+        ann.write_file("private.txt", "only for ann\n")
+        assert ann.run_command("cat private.txt").text.startswith("only for ann\n")
+        [path] = map(str, tmp_path.rglob("private.txt"))
+        mine, seen, _, connected = ran(server, KEY, *look(server, path))
+    assert mine.startswith("mine\n")
+    assert "only for ann" not in seen
+    assert "s.db-wal" not in seen
+    assert seen.count("No such file or directory") == 2
+    assert not (tmp_path / "planted").exists()
+    assert "connected" not in connected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", _ISOLATIONS)
+def test_without_the_option_they_do(tmp_path: Path, isolation: str) -> None:
+    with serving(tmp_path, isolation) as server, of_ann(server) as ann:
+        ann.write_file("private.txt", "only for ann\n")
+        [path] = map(str, tmp_path.rglob("private.txt"))
+        _, seen, _, connected = ran(server, KEY, *look(server, path))
+    assert "only for ann" in seen
+    assert "s.db-wal" in seen
+    assert (tmp_path / "planted").exists()
+    assert "connected" in connected
+
+
+@pytest.mark.slow
+def test_two_conversations_in_one_workspace_have_a_sandbox_each(tmp_path: Path) -> None:
+    with serving(tmp_path, "thread", "--sandbox", "require") as server, of_ann(server) as ann:
+        first = ann.run_command("sleep 600.77 & touch /tmp/x; echo $!", conversation_id="a")
+        assert first.meta["exitCode"] == 0
+        second = "ls /tmp/x; ps -ef | grep -c '[s]leep 600.77'"
+        other = ann.run_command(second, conversation_id="b").text
+        same = ann.run_command(second, conversation_id="a").text
+    assert "cannot access '/tmp/x'" in other.replace("‘", "'").replace("’", "'")  # noqa: RUF001
+    assert "\n0\n" in f"\n{other}"
+    assert "\n1\n" in f"\n{same}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", _ISOLATIONS)
+def test_a_client_starts_no_programs_outside_of_the_sandbox(tmp_path: Path, isolation: str) -> None:
+    with serving(tmp_path, isolation, "--sandbox", "require") as server:
+        form = dict(form_of(Agent(ScriptedLLM(["Done."]))).mapping)
+        for section in ("mcp_servers", "mcpServers", "MCP_SERVERS"):
+            form["tools"] = {
+                section: {"x": {"command": "touch", "args": [str(tmp_path / "started")]}}
+            }
+            nested = {"delegates": {"other": dict(form)}, **{k: form[k] for k in ("model",)}}
+            for agent in (form, nested):
+                reply = server.ask("POST", "/api/conversations", {"id": "c", "agent": agent})
+                assert reply.status in (400, 422), reply
+                assert "no programs outside of its sandbox" in str(reply.json)
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--network", "pypi.org"], "--network is for the sandbox; add --sandbox require"),
+        (["--sandbox", "auto"], "invalid choice: 'auto'"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0"]
+    command += ["--store", str(tmp_path / "s.db"), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, words in ended.stderr) == (2, True), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_server_without_a_sandbox_does_not_start(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from holdfast.runtime.sandbox import mechanisms\n"
+        "mechanisms.MECHANISMS = ()\n"
+        "from holdfast.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    command = [sys.executable, "-c", program, "serve", "--sandbox", "require"]
+    command += ["--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("holdfast: --sandbox require: No sandbox can be made")
