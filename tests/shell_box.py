@@ -143,6 +143,21 @@ TRAPS |= {
     "/testbed/bare/objects/info/x": "",
     "/testbed/bare/refs/heads/x": "",
 }
+# Names that a shell, `xargs` or a program may take for options, for several words, or for code.
+TRAPS |= {
+    f"/testbed/odd/{name}": "odd\n"
+    for name in (
+        "-rf",
+        "--exec=canary",
+        "-delete",
+        "x /outside/notes.txt",
+        "y /testbed/.env.py",
+        "a[$(canary)]",
+        "$(canary).py",
+        "; canary",
+        "plain.py",
+    )
+}
 # Archives whose members lead out, or are files that git obeys.
 _MEMBERS = {
     ".git/config": TRAPS["/testbed/cfg/git/config"],

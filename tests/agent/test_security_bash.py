@@ -192,8 +192,8 @@ def test_rules_that_allow_everything_are_caught(level: str) -> None:
 def test_the_generators_hide_commands_that_bash_runs() -> None:
     random = Random(7)
     with Judge("medium") as permissive:
-        for generate in (shell_scripts.script, shell_scripts.path):
-            assert permissive.grouped([generate(random) for _ in range(10)]), generate.__name__
+        for generate in (shell_scripts.script, shell_scripts.path, shell_scripts.flow):
+            assert permissive.grouped([generate(random) for _ in range(40)]), generate.__name__
 
 
 # --- tables ---
@@ -300,6 +300,13 @@ def _seeds() -> list[str]:
 def test_generated_scripts_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random = Random(1)
     scripts = [shell_scripts.script(random) for _ in range(800)]
+    assert not (faults := judge.grouped(scripts)), shown(faults)
+
+
+@pytest.mark.slow
+def test_loops_and_variables_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
+    random = Random(9)
+    scripts = [shell_scripts.flow(random) for _ in range(1500)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
 
 

@@ -72,24 +72,14 @@ credentials.json secrets.json secrets.yml secrets.yaml secrets.toml .bash_histor
 .sqlite_history .rediscli_history .viminfo .fly .railway .vercel .authinfo .authinfo.gpg .msmtprc
 .mutt .claude.json
 """)
-_SECRET_ENDS = word_set("""
-.cargo/credentials.toml .config/gh .config/glab-cli .config/hub .codex/auth.json
-.claude/.credentials.json .gemini/oauth_creds.json .config/op .config/rclone .config/gcloud
-.config/doctl .config/heroku .config/github-copilot .config/openai .config/anthropic
-.config/configstore .config/containers/auth.json .config/sops .config/age .config/pip
-.config/pypoetry/auth.toml .config/git/credentials .config/goose .config/opencode .config/chromium
-.config/google-chrome .config/filezilla .config/netlify .config/stripe .config/nuget
-.config/fish/fish_variables .local/share/keyrings .local/share/opencode/auth.json
-.local/share/fish/fish_history .m2/settings.xml .m2/settings-security.xml
-.gradle/gradle.properties .nuget/nuget.config .gem/credentials .bundle/config
-.cache/huggingface/token .huggingface/token .kaggle/kaggle.json .pulumi/credentials.json
-""")
 _SECRET_PATHS = word_set("""
 /run/secrets /var/run/secrets /run/credentials /etc/sudoers /etc/sudoers.d /etc/ssl/private
 /etc/krb5.keytab /etc/wireguard /etc/openvpn /etc/NetworkManager/system-connections /etc/ppp
 /etc/security/opasswd /etc/kubernetes /var/lib/sss /var/lib/docker /var/lib/kubelet
 /var/spool/cron /root
 """)
+# All that is hidden in a home folder: settings of programs hold their credentials.
+_HIDDEN_AT_HOME = re.compile(r"/(?:home|Users)/[^/]+/(?:\.|Library/Keychains)")
 _SECRET_NAMES = re.compile(
     r"\.env\.(?!example$|sample$|template$|dist$|defaults$).+|ssh_host_.+_key"
     r"|.+\.(?:pem|p12|pfx|kdbx|keystore|jks|key)|.*service[-_]?account.*\.json"
@@ -178,7 +168,7 @@ class ShellPaths:
         """Judge the use of a path: "read" or "write" a file, "look" at its name and size, or "use"
         it as a program of the project may. `act` names the act in the reason."""
         shown = path if len(path) <= 80 else f"{path[:77]}..."
-        if path in _DEVICES:
+        if path in _DEVICES and (path != "-" or kind != "write"):
             return RiskFinding(LOW)
         try:
             real = self.real(path, cwd)
@@ -218,6 +208,9 @@ class ShellPaths:
     def secret(self, path: str, real: str) -> bool:
         """Return whether a path has the name or the place of a secret. A certificate is none: only
         a private key is."""
+        hidden = _HIDDEN_AT_HOME.match(real) or real.startswith(f"{self.home}/.")
+        if hidden and (not self.inside(real) or self.workdir == self.home):
+            return True
         prefix = f"{self.workdir}/" if self.workdir else ""
         if not any(_is_secret(one.removeprefix(prefix)) for one in {path, real}):
             return False
@@ -272,6 +265,23 @@ class ShellPaths:
                 secrets += [below.lstrip("/")] if secret else []
         return FolderScan(secrets, leads_out, self._left > 0)
 
+    def odd_names(self, real: str, names: FileNames) -> bool:
+        """Return whether folders, or files with these names, have or may have names
+        that are taken for several words or for an option. Those within `.git` are git's."""
+        todo = [real]
+        while todo:
+            try:
+                entries = list(os.scandir(todo.pop()))
+            except OSError:
+                continue
+            self._left -= len(entries)
+            folders = [one for one in entries if one.is_dir(follow_symlinks=False)]
+            kept = [*folders, *[one for one in entries if names.keep(one.name)]]
+            if self._left < 0 or any(re.search(r"^-|[\s'\"\\]", one.name) for one in kept):
+                return True
+            todo += [one.path for one in folders if one.name != ".git"]
+        return False
+
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """Return the paths that a glob may become at this moment, and the glob itself; None if they
         are too many."""
@@ -325,12 +335,9 @@ def _fits(name: str, part: str) -> bool:
 
 
 def _is_secret(path: str) -> bool:
-    slashed = f"/{path.lower()}/"
-    if "/." in slashed and any(f"/{one}/" in slashed for one in _SECRET_ENDS):
-        return True
     return any(
         part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub"))
-        for part in slashed.split("/")
+        for part in path.lower().split("/")
     )
 
 

@@ -26,8 +26,8 @@ from holdfast.agent.security.paths import (
     word_set,
 )
 from holdfast.agent.security.programs import judge
-from holdfast.agent.security.repository import searched
 from holdfast.agent.security.script import ScriptReader, shell_effect
+from holdfast.agent.security.special import searched
 from holdfast.content import ToolCall
 from holdfast.runtime.paths import home_folder
 

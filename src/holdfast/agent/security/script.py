@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.agent.security import grammar
-from holdfast.agent.security.grammar import ShellWord, UnjudgedCommand
+from holdfast.agent.security.grammar import (
+    ANYTHING,
+    Compound,
+    Script,
+    ShellWord,
+    UnjudgedCommand,
+)
 from holdfast.agent.security.paths import (
     HIGH,
     LOW,
@@ -22,7 +28,7 @@ from holdfast.agent.security.paths import (
 )
 from holdfast.runtime.confinement import Confinement
 
-_MAX_CALLS = 2000  # of programs in one command; one counts once for each folder
+_MAX_CALLS = 2000  # of programs in one command; one counts once for each folder and turn of a loop
 _MAX_FOLDERS = 8
 # Builtins that change what later commands mean, or run their words as builtins, and the forms in
 # which some do not.
@@ -30,15 +36,20 @@ _CHANGERS = word_set(
     ". source eval exec export declare typeset local readonly unset alias unalias set shopt trap"
     " enable hash read mapfile readarray getopts let bind complete compgen compopt history fc"
     " logout pushd popd disown suspend bg fg caller return shift builtin command coproc umask"
-    " ulimit times printf wait jobs test [ [["
+    " ulimit times printf wait jobs break continue test [ [["
 )
+_TEST = re.compile(r"!|-[bcdefghknprswxzLNOS]|-(?:eq|ne|lt|le|gt|ge|nt|ot|ef)|-\d+|={1,2}|!=|-[ao]")
 _HARMLESS_FORMS = {
-    "command": re.compile(r"-[vV] .*"),
+    "command": re.compile(r"-[vV]\n.*", re.DOTALL),
     "printf": re.compile(r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+", re.DOTALL),
-    "wait": re.compile(r""),
+    "wait": re.compile(r"\x02?"),
     "jobs": re.compile(r""),
-    "set": re.compile(r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?: |$))+"),
+    "set": re.compile(r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?:\n|$))+"),
 }
+# Variables of the environment that may be shown.
+_SHOWN = word_set(
+    "PATH USER SHELL LANG PWD VIRTUAL_ENV HOSTNAME JAVA_HOME GOPATH TERM CONDA_PREFIX"
+)
 
 # Judges a program with its words in a folder ("": not known) and its input ("", or "pipe" or
 # "document" for one that is redirected). Returns the folder that the shell is in afterwards.
@@ -54,11 +65,8 @@ class ScriptReader:
         rearranged: Set by programs that may put symlinks anywhere: what a path means after them is
             not known.
         wrote: Whether files may have been made since the directories were looked at.
+        feeds: The words of the programs before this one in its pipeline.
     """
-
-    __slots__ = (
-        *("_left", "confinement", "found", "hosts", "judge", "paths", "rearranged", "wrote"),
-    )
 
     def __init__(
         self,
@@ -70,7 +78,8 @@ class ScriptReader:
         self.paths, self.hosts, self.judge = paths, hosts, judge
         self.confinement = confinement
         self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
-        self._left = _MAX_CALLS
+        self.feeds = list[Sequence[ShellWord]]()
+        self._left, self._variables, self._set = _MAX_CALLS, dict[str, ShellWord](), list[str]()
 
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
         """Judge a command that begins in one of `cwds` ("": not known); the commands `before` run
@@ -79,7 +88,7 @@ class ScriptReader:
             return RiskFinding(HIGH, reason)
         try:
             for one in before:
-                cwds = self._script(grammar.parse(one, self.paths.home), cwds)
+                cwds, self._variables = self._script(grammar.parse(one, self.paths.home), cwds), {}
                 self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
         except UnjudgedCommand as reason:
@@ -114,6 +123,9 @@ class ScriptReader:
     def _named(self, word: ShellWord, cwd: str, kind: str, act: str) -> Sequence[str]:
         """Return the paths that a word may name."""
         path, shown = word.text, repr(word.text[:80])
+        if path and min(path) <= grammar.JOB:
+            self.note(UNKNOWN, f"{act} what is not known beforehand")
+            return ()
         if self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
             self.note(UNKNOWN, f"{act} {shown} after a command that may have made a link of it")
         elif not cwd and not path.startswith("/"):
@@ -135,42 +147,146 @@ class ScriptReader:
 
     # --- scripts ---
 
-    def _script(
-        self, script: Sequence[grammar.ShellPipeline], cwds: Sequence[str]
-    ) -> Sequence[str]:
+    def _script(self, script: Script, cwds: Sequence[str]) -> Sequence[str]:
         """Judge pipelines one after the other, in each of the folders that the shell may be in.
         Return those that it may be in afterwards."""
-        now = cwds  # where the pipeline before has succeeded
+        now, unsure = cwds, len(self._set)  # where the pipeline before has succeeded
         for pipeline in script:
-            now = now if pipeline.operator == "&&" else cwds
-            now = list(dict.fromkeys([self._pipeline(pipeline, cwd) for cwd in now]))
+            if pipeline.operator != "&&":
+                now, unsure = cwds, self._forget(unsure)
+            begin = len(self._set)
+            now = list(dict.fromkeys([to for cwd in now for to in self._pipeline(pipeline, cwd)]))
+            if pipeline.operator == "||":
+                self._forget(begin)
+            elif pipeline.operator == ";":  # what it has set is set whatever happens
+                unsure = len(self._set)
             cwds = list(dict.fromkeys([*cwds, *now]))
             if len(cwds) > _MAX_FOLDERS:
                 now = cwds = [""]
+        self._forget(unsure)
         return cwds
 
-    def _pipeline(self, pipeline: grammar.ShellPipeline, cwd: str) -> str:
-        """Judge the programs of a pipeline. Return the folder that it leaves the shell in."""
-        after, alone = cwd, len(pipeline.calls) == 1 and not pipeline.background
+    def _forget(self, begin: int) -> int:
+        """Forget the variables that were set since a moment: they may have been, or not."""
+        for name in self._set[begin:]:
+            self._variables.pop(name, None)
+        return len(self._set)
+
+    def _pipeline(self, pipeline: grammar.ShellPipeline, cwd: str) -> Sequence[str]:
+        """Judge the commands of a pipeline. Return the folders that it may leave the shell in."""
+        alone, outer = len(pipeline.calls) == 1 and not pipeline.background, self.feeds
+        before, after, self.feeds = dict(self._variables), list[str](), list[Sequence[ShellWord]]()
         for index, call in enumerate(pipeline.calls):
-            after = self._call(call, cwd, "pipe" if index else "")
-        return after if alone else cwd
+            stdin = "pipe" if index else ""
+            if isinstance(call, Compound):
+                for redirect in call.redirects:
+                    self._redirect(redirect, cwd)
+                after = self._compound(call, cwd)
+                self.feeds.append(())
+            else:
+                after = [self._call(call, cwd, stdin)]
+            if not alone:
+                self._variables = dict(before)
+        self.feeds = outer
+        return after if alone else [cwd]
+
+    def _compound(self, call: Compound, cwd: str) -> Sequence[str]:
+        """Judge a compound command. Return the folders that it may leave the shell in."""
+        scripts, begin, now = call.scripts, len(self._set), [cwd]
+        if call.kind == "{":
+            return self._script(scripts[0], now)
+        if call.kind == "(":
+            return self._subshell(scripts[0], cwd)
+        after: Sequence[str] = now
+        for value in [one for word in call.words for one in self._expand(word, cwd)]:
+            self._known_names(value, cwd)
+            self._forget(begin)
+            self._set.append(call.variable)
+            self._variables[call.variable] = value
+            after = self._script(scripts[0], after)
+        self._forget(begin)
+        if call.kind == "for":
+            return list(dict.fromkeys([cwd, *after]))
+        for _ in range(1 if call.kind == "if" else 2):
+            for index, script in enumerate(scripts):  # conditions, and what they decide about
+                reached = self._script(script, now)
+                self._forget(begin)
+                if index % 2 or index + 1 == len(scripts):
+                    after = [*after, *reached]
+                else:
+                    now = [*now, *reached]
+            if call.kind != "if" and {*after, *now} != {cwd}:
+                self.note(UNKNOWN, "goes to another folder at each turn of a loop")
+        return list(dict.fromkeys([*now, *after]))
+
+    def _subshell(self, script: Script, cwd: str) -> Sequence[str]:
+        before = dict(self._variables)
+        self._script(script, [cwd])
+        self._variables = before
+        return [cwd]
+
+    def _known_names(self, word: ShellWord, cwd: str) -> None:
+        """Raise `UnjudgedCommand` if names that a pattern stands for may be several words."""
+        if not word.glob or ANYTHING in word.text:
+            return
+        changed = self.wrote or self.rearranged or self.found.rank > LOW or not cwd
+        for name in ["-"] if changed else self.paths.matches(word.text, cwd) or ["-"]:
+            if not re.fullmatch(r"(?!-)[\w./@%+,:=*?\[\]-]+", name):
+                raise UnjudgedCommand("it goes through files whose names are not known")
+
+    def _expand(self, word: grammar.Word, cwd: str, value: bool = False) -> list[ShellWord]:
+        """Return the words that a shell makes of one; as `value` of a variable it makes one."""
+        if isinstance(word, ShellWord):
+            return [word]
+        pieces, alone = list[tuple[str, bool]](), len(word.pieces) == 1
+        for kind, what, quoted in word.pieces:
+            text, bare = ANYTHING, True
+            if not isinstance(what, str):
+                self._subshell(what, cwd)
+                text = "/dev/stdin" if kind == "reads" else ANYTHING
+            elif kind not in ("name", "braced"):
+                text, bare = what, kind == "bare"
+            elif what in self._variables:
+                text, bare = self._variables[what].text, self._variables[what].glob or not quoted
+                split = " " in text or "\n" in text
+                odd = not re.fullmatch(r"[\w./:=@%+,^*?\0-\2 \n-]*", text) or (split and not alone)
+                if not quoted and not value and odd:
+                    raise UnjudgedCommand(f"it splits the value of {what}")
+                if not quoted and not value and split:
+                    return [grammar.joined([(one, True)], one) for one in text.split()]
+            elif what == "PWD" and cwd and grammar.is_plain(cwd) and not value:
+                text = cwd
+            elif what not in _SHOWN:
+                raise UnjudgedCommand(f"it uses the variable {what[:40]}")
+            pieces.append((text, bare))
+        kinds = {kind for kind, _, _ in word.pieces}
+        if not value and "quote" not in kinds and not any(text for text, _ in pieces):
+            return []
+        whole = grammar.joined(pieces, pieces[0][0] if word.pieces[0][0] == "bare" else "")
+        return [whole._replace(glob=whole.glob or ANYTHING in whole.text)]
 
     def _call(self, call: grammar.ProgramCall, cwd: str, stdin: str) -> str:
         for redirect in call.redirects:
             stdin = self._redirect(redirect, cwd) or stdin
         self._left -= 1
         if self._left < 0:
-            self.note(UNKNOWN, "has more parts than are judged")
-            return cwd
-        for name, value in call.variables:
-            if name == "PYTHONPATH":  # Python takes modules from these folders
-                for folder in value.split(":"):
+            raise UnjudgedCommand("it has more parts than are judged")
+        for name, template in call.variables:
+            value = self._expand(template, cwd, value=True)[0]
+            if not call.words:
+                self._set.append(name)
+                self._variables[name] = value._replace(glob=False)
+            elif name == "PYTHONPATH":  # Python takes modules from these folders
+                for folder in value.text.split(":"):
                     inside = self.paths.is_inside(folder or ".", cwd or "/")
                     self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80]}")
             elif name.startswith(("DJANGO", "FLASK")):
                 self.note(MEDIUM, "runs the project's own code")
-        return self.judge(self, call.words, cwd, stdin) if call.words else cwd
+        words = [one for word in call.words for one in self._expand(word, cwd)]
+        after = self.judge(self, words, cwd, stdin) if words else cwd
+        fed = any(redirect.operator[0] == "<" for redirect in call.redirects)
+        self.feeds.append(() if fed else words)
+        return after
 
     def _redirect(self, redirect: grammar.Redirect, cwd: str) -> str:
         """Judge a redirection. Return the kind of input that it gives to the program."""
@@ -178,7 +294,10 @@ class ScriptReader:
             return "document"
         if redirect.operator == ">&":
             return ""
-        target, reads = redirect.target, redirect.operator == "<"
+        words, reads = self._expand(redirect.target, cwd), redirect.operator == "<"
+        if redirect.operator == "<<<":
+            return "document"
+        target = words[0] if len(words) == 1 else ShellWord(ANYTHING, True)
         if target.glob:
             self.note(UNKNOWN, "redirects to a path that is not known beforehand")
         if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
@@ -199,40 +318,72 @@ def shell_effect(command: str) -> str:
         script, effect = grammar.parse(command, "/"), ""
     except UnjudgedCommand:
         return "changes"
-    for call in [call for pipeline in script for call in pipeline.calls if call.words]:
-        if changes(call.words):
+    # A word with a variable in it may be any; in a test it is no subscript if there is none.
+    subscripts = re.search(r"[*?]|\$\(|\[(?![\[ ])", command)
+    for call in _calls(script):
+        tests = isinstance(call[0], ShellWord) and call[0].text in ("test", "[", "[[")
+        any_word = ShellWord("x") if tests and not subscripts else ShellWord(ANYTHING, True)
+        words = [one if isinstance(one, ShellWord) else any_word for one in call]
+        if changes(words):
             return "changes"
-        effect = "moves" if call.words[0].text == "cd" else effect
+        effect = "moves" if words[0].text == "cd" else effect
     return effect
+
+
+def _calls(script: Script) -> Iterator[Sequence[grammar.Word]]:
+    for call in [call for pipeline in script for call in pipeline.calls]:
+        if isinstance(call, Compound):
+            yield from [words for part in call.scripts for words in _calls(part)]
+        elif call.words:
+            yield call.words
 
 
 def changes(words: Sequence[ShellWord]) -> bool:
     """Return whether a program with its words may change the shell that runs it."""
     name, *rest = words
+    texts = [word.text for word in rest]
+    if name.text == "export":
+        set_to = [text.partition("=") for text in texts]
+        return not rest or not all(dash and grammar.harmless(one, to) for one, dash, to in set_to)
+    if name.text in ("test", "[", "[["):
+        return not _tests(name.text, rest, texts)
     if form := _HARMLESS_FORMS.get(name.text):
         known = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))
-        return not known or not form.fullmatch(" ".join([word.text for word in rest]))
+        return not known or not form.fullmatch("\n".join(texts))
     return name.text in _CHANGERS
 
 
-_DANGER = re.compile(
+def _tests(name: str, words: Sequence[ShellWord], texts: list[str]) -> bool:
+    """Return whether `test` only compares. It runs a subscript: `-v 'a[$(CMD)]'`, and within `[[`
+    also that of a number."""
+    end = {"[": ["]"], "[[": ["]]"]}.get(name, [])
+    if texts[len(texts) - len(end) :] != end or any(word.glob for word in words):
+        return False
+    counts = name == "[[" and any(re.fullmatch(r"-(?:[lgn][te]|ge|le|eq)", text) for text in texts)
+    return all(
+        "[" not in text
+        and (not counts or re.fullmatch(r"[-!\d\x01][\w-]*", text))
+        and (text[:1] != "-" or _TEST.fullmatch(text))
+        for text in texts[: len(texts) - len(end)]
+    )
+
+
+_DANGER = (
     r"(?:^|[;|&(){`!\n]|(?:\b(?:then|do|else|env|exec|command|nohup|eval|xargs)| -c) )[ \t]*"
     r"(?:[^\s;|&()]*/)?(?:(sudo|su|doas|mkfs[.\w]*|shred|nc|ncat|socat|ssh|scp|reboot|shutdown"
     r"|rm[ \t]+(?:-[^\s;]+[ \t]+)*-\w*[rR]\w*|rm[ \t]+--rec\w*)(?=\s|$)"
     r"|((?:ba|z|da)?sh)[ \t]+<(?:\(|<<))"
 )
-_SECRET_VARIABLE = re.compile(
-    r"(?i)\$\{?(\w*?(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE)\w{0,40})"
-)
+_SECRET_VARIABLE = r"(?i)\$\{?(\w*?(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE)\w{0,40})"
 
 
 def _apparent_danger(command: str, paths: ShellPaths, cwd: str) -> RiskFinding:
     """Return dangers that show in the words of a command about which nothing is proven."""
     text = re.sub(r"['\"\\]", "", command[:20_000])
-    if match := _DANGER.search(text):
+    if match := re.search(_DANGER, text):
         name = (match[1] or match[2])[:20]
         return RiskFinding(HIGH, f"{name} may do harm, in a command of which little is known")
-    if match := _SECRET_VARIABLE.search(text):
+    if match := re.search(_SECRET_VARIABLE, text):
         return RiskFinding(HIGH, f"shows or gives away ${match[1][:40]}, which may be a secret")
     words = re.findall(r"(>\|?[ \t]*|)(?<![^\s;|&()<>`=])([/~.][^\s;|&()<>`$]*)", text)
     for into, word in words[:200]:

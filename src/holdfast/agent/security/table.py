@@ -1,30 +1,23 @@
 """The table of programs: the options that each may have, and what it does with its operands.
 
-An entry is `names kind options`; lines that begin with a blank go on with it. `git.log,diff` are
-commands of git, `npm,pnpm.run` is a command of both, and `pnpm.` has the options that stand before
-any command. An option that is not in the entry makes the risk unknown. `-ab` are letters without a
-value, `--long` and `:word` are names with two dashes and one, `#` allows `-20`, and `&name` is a
-group of `GROUPS`. `=` behind options: they have a value; `?`: only one that is glued on
-(`-i.bak`, `--color=auto`). A letter behind that is the kind of the value. The last sign is a flag:
+A row is `names kind options`; lines that begin with a blank go on with it. `git.log,diff` are
+commands of git, and `pnpm.` has the options before any command. An option that is not in its row
+makes the risk unknown. `-ab` are letters, `long` has two dashes, `:word` has one, `#` are numbers,
+`&name` is a group. `=`: it has a value; `?`: only a glued one. A kind of the value follows, and a
+flag: `+` changes something, `^` throws work away (high), `$` sends something to an address, `*`
+works on all that is in folders, or only lists.
 
-    +  change something (medium)    ^  throw work away (high)    $  send something to an address
-    *  work on all that is in folders (cp, diff, grep, rm), or only list (git branch, git tag)
+A kind has a letter for each operand; a star repeats one, and what is behind it is for the last:
 
-A kind has a letter for each operand; a star behind one repeats it, and letters behind the star are
-for the last operands:
+    r R  read a file, a folder   w D  write to it, delete it   l  look at its name   c  run its code
+    k K  write to, read a plain path                p a  a path or name of the project, or any text
+    g O  a revision or a file to read, to replace   q i y  a list of packages, of Python, of npm
+    t x  a text, anything                           X 0  another program with its words, none
+    s    a text, or `@` and a file                  and those of `TEXTS`
 
-    r  read the file         R  read all that is in the folder    l  look at it, not into it
-    w  write to it           c  run its code                      q  install what it lists
-    p  a path or a name of the project; a  the same, or any text
-    i  install this Python package                                y  install this npm package
-    t  plain text            e  a plain name                      x  anything, options too
-    X  this word and those behind it are another program          0  none
-    k, K  write to, read it: no `..`, no glob, no other machine   s  a text, or `@` and a file
-    d, h, j, m, n, o, v, z, B, P  a text for which `use` has a pattern
-
-Signs behind a kind: `+` changes or fetches something (medium), `!` runs the project's own code
-(medium), `~` may make links, so that the paths of later commands are not known, `^` is high, for
-the reason that follows.
+Signs behind it: `+` changes something where it stands, `%` does if it has operands, `@` fetches
+something, `!` runs the project's own code (all medium), `~` may make links, so that the paths of
+later commands are not known, `^` is high, for the reason that follows.
 """
 
 from __future__ import annotations
@@ -34,258 +27,246 @@ from holdfast.agent.security.paths import word_set
 GROUPS = {
     # Long options of programs that only read. Their values are glued on: a word behind one counts
     # as an operand, which is judged more strictly.
-    "long": """--all? --brief --color? --count --extended-regexp --fixed-strings --format?
-        --human-readable --ignore-all-space --ignore-case --invert-match --key? --line-number
-        --lines? --list? --long --max-depth? --no-filename --null --numeric-sort
-        --only-matching --quiet --reverse --size --sort? --summarize --text --time? --type?
-        --unified? --unique --utc --verbose --version-sort --width? --with-filename
-        --word-regexp""",
-    "log": """# -abcdefghiklpqrstuvwzEFPRWy0 -nLGSU= -M? -B? -C? --oneline --stat? --numstat
-        --shortstat --summary --name-only --name-status --patch --no-patch --graph --decorate?
-        --no-decorate --all --pretty? --format= --abbrev-commit --date= --author= --grep=
-        --since= --after= --max-count= --skip= --merges --no-merges --first-parent --follow
-        --reverse --color? --no-color --word-diff? --cached --staged --unified=
-        --ignore-space-change --ignore-all-space --diff-filter= --quiet --check --no-ext-diff
-        --no-textconv --no-index --count""",
-    "ref": """--count= --sort= --format= --points-at=* --merged?* --no-merged?* --contains?*
-        --color? --no-color --column? --list*""",
-    "replay": "--continue --abort --skip --quit --no-edit --no-commit --quiet --no-verify",
-    "node": """-DEPOdsya -w? -C?c --save-dev --save --legacy-peer-deps --force --silent --no-audit
-        --no-fund --ignore-scripts --production --omit? --json --depth? --all --long
-        --frozen-lockfile --if-present --no-frozen-lockfile --workspaces --workspace?
-        --workspace-root --quiet --verbose --dev --yes --audit-level? -r""",
-    "tool": """-qvsnjhlTiwdbxaA --fix --check --diff --quiet --verbose --write --watch? --format?
-        --output-format? --statistics --select? --ignore? --exclude? --exit-zero --no-fix
-        --no-cache --line-length? --max-line-length? --config?c --strict
-        --ignore-missing-imports --disable? --enable? --count --color? --no-color --ext?
-        --max-warnings? --noEmit --project?c --skipLibCheck --errors-only --jobs? --check-only
-        --in-place --recursive --all-files --all --workspace --json -p?c -l? -E -W? -r
-        --config-file?c --rcfile?c --build --debug --dry-run --list --ci --coverage?
-        --parallel? --filter? --no-interaction --settings? --failfast --verbosity? --bail?""",
-    "go": """:v :m :race :cover :short :count= :run= :bench= :benchmem :timeout= :parallel= :tags=
-        :coverprofile=w :failfast :json :o=w :mod=""",
-    "docker": """-aqnft --all --format? --tail? --since? --follow""",
-    "gh": """-cw -LsRalqBHA? --limit? --state? --json? --repo? --comments --log --log-failed
-        --name-only --author? --label? --jq? --search? --branch?""",
+    "long": """all? brief color? count extended-regexp fixed-strings format? human-readable
+        ignore-all-space ignore-case invert-match key? line-number lines? list? long max-depth?
+        no-filename null numeric-sort only-matching quiet reverse size sort? summarize text time?
+        type? unified? unique utc verbose version-sort width? with-filename word-regexp""",
+    "log": """# -abcdefghiklpqrstuvwzEFPRWy0 -nLGSU= -M? -B? -C? oneline stat? numstat shortstat
+        summary name-only name-status patch no-patch graph decorate? no-decorate all pretty?
+        format= abbrev-commit date= author= grep= since= after= max-count= skip= merges no-merges
+        first-parent follow reverse color? no-color word-diff? cached staged unified=
+        ignore-space-change ignore-all-space diff-filter= quiet check no-ext-diff no-textconv
+        no-index count until= before= full-history dirstat? minimal ignore-blank-lines patience
+        histogram find-renames? show-signature topo-order date-order remotes? branches? tags? raw
+        submodule? compact-summary left-right cherry-pick boundary ours theirs base full-index
+        no-renames no-prefix exit-code relative? walk-reflogs committer= regexp-ignore-case""",
+    "ref": """count= sort= format= points-at=* merged?* no-merged?* contains?* color? no-color
+        column? list*""",
+    "replay": """continue abort skip quit no-edit no-commit quiet no-verify""",
+    "node": """-DEPOdsyaq -w? -C?c save-dev save legacy-peer-deps force silent no-audit no-fund
+        ignore-scripts production omit? json depth? all long frozen-lockfile if-present
+        no-frozen-lockfile workspaces workspace? workspace-root quiet verbose dev yes
+        audit-level? -r""",
+    "tool": """-qvsnjhlTiwdbxaA fix check diff quiet verbose write watch? format? output-format?
+        statistics select? ignore? exclude? exit-zero no-fix no-cache line-length?
+        max-line-length? config?c strict ignore-missing-imports disable? enable? count color?
+        no-color ext? max-warnings? noEmit project?c skipLibCheck errors-only jobs? check-only
+        in-place recursive all-files all workspace json -p?c -l? -E -W? -r config-file?c rcfile?c
+        build debug dry-run list ci coverage? parallel? filter? no-interaction settings? failfast
+        verbosity? bail? recursive? good-names? bad-names-rgxs? ignore-paths? reports? score?
+        extend-select? extend-ignore? unsafe-fixes show-fixes show-source preview
+        per-file-ignores? max-complexity? show-error-codes no-error-summary pretty
+        check-untyped-defs follow-imports? explicit-package-bases namespace-packages
+        python-version? target-version? profile? skip-string-normalization stdin-filename?
+        hook-stage? from-ref? to-ref? no-incremental listFiles verbatim outputstyle?
+        no-error-on-unmatched-pattern fix-dry-run no-eslintrc keepdb no-input tag? exclude-tag?
+        testNamePattern? updateSnapshot runInBand silent passWithNoTests no-coverage
+        detectOpenHandles forceExit maxWorkers? run ui? reporter? project? headed? grep? workers?
+        retries? timeout? noUnusedLocals strictNullChecks esModuleInterop target? module? lib?
+        jsx? moduleResolution? declaration allowJs checkJs resolveJsonModule
+        experimentalDecorators""",
+    "go": """:v :m :race :cover :short :count= :run= :bench= :benchmem :timeout= :parallel=
+        :tags= :coverprofile=w :failfast :json :o=w :mod=""",
+    "docker": """-aqnft all format? tail? since? follow""",
+    "gh": """-cwj -LsRalqBHA? job? attempt? exit-status interval? limit? state? json? repo?
+        comments log log-failed name-only author? label? jq? search? branch?""",
 }
 
 PROGRAMS = """
 echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,clear,exit x*
-base64 r* -diD -w= --decode &long
-cat r* -AbeEnstTuv --number &long
+base64 r* -diD -w= decode &long | cat r* -AbeEnstTuv number &long
 cmp,comm,column,expand,unexpand,fmt,fold,nl,paste,tac,rev,tsort,size,strings,od,hexdump,nm,join,
-    objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r --table &long
-cksum,md5sum,sha1sum,sha256sum,sha512sum r* -btwz --tag &long
-cut r* -nsz -bcdf= --complement --only-delimited --output-delimiter= &long
-date d* -uR -d= -I? --date= --iso-8601? --rfc-3339= --utc
-df l* -aHhiklPTv -tBx= --output? &long
-diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= --recursive* --new-file &long
-du l* -0aAbcDHhkLlmPSsx -dtB= --max-depth= --exclude= --apparent-size &long
-env 0+
-printenv n*+
-file r* -bEhikLNnrsSv0 -eFP= --mime-type &long
+ objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r table &long
+cksum,md5sum,sha1sum,sha256sum,sha512sum r* -btwz tag &long
+cut r* -nsz -bcdf= complement only-delimited output-delimiter= &long
+date d* -uR -d= -I? date= iso-8601? rfc-3339= utc | df l* -aHhiklPTv -tBx= output? &long
+diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= recursive* new-file &long
+du l* -0aAbcDHhkLlmPSsx -dtB= max-depth= exclude= apparent-size &long | env X
+xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs | top 0 -bc -npud=
+tput t* | fd,fdfind tl* -HIaiglLs -tdeE= type= extension= max-depth= exclude= hidden no-ignore
+cloc,tokei,scc R* quiet by-file | javap r* -clpsv | dos2unix,unix2dos w*+ -q
+sqlite3 kQ*+ :header :csv :json :column :line :readonly :bail :batch | zip kR*+ -rqjv9 -x=
+printenv n*+ | file r* -bEhikLNnrsSv0 -eFP= mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
-grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r --max-count= --include=
-    --exclude= --exclude-dir= --context= --files-with-matches --recursive* &long
-head r* # -qvz -nc= --lines= --bytes= &long
-tail r* # -fFqvz -ncs= --lines= --bytes= &long
-hostname 0 -adfisI
-iconv r* -cls -ft= -o=w --from-code= --to-code= --output=w
-id t* -agGnruzZ
+grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r max-count= include= exclude=
+ exclude-dir= context= files-with-matches recursive* &long
+head r* # -qvz -nc= lines= bytes= &long | tail r* # -fFqvz -ncs= lines= bytes= &long
+hostname 0 -adfisI | iconv r* -cls -ft= -o=w from-code= to-code= output=w | id t* -agGnruzZ
 ip.addr,address,a,route,r,link,neigh 0
-jq jr* -nrjaeCMsScR --null-input --raw-output --slurp --sort-keys --compact-output
-man,whatis e* -fkaw
-less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX
-locale,sysctl e* -ackvnmtqNA &long
-ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= --almost-all &long
+jq jr* -nrjaeCMsScR null-input raw-output slurp sort-keys compact-output | man,whatis e* -fkaw
+less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX | locale,sysctl e* -ackvnmtqNA &long
+ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= almost-all &long
 lsof t* -abhlnNPRtUvV -cdgpsu= -i?
-netstat,ss,pstree,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx --all
+netstat,ss,pstree,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx all
 pgrep,pidof t* -afilnovxs -uPt= &long
-ps Bt* -AaCdeFfHjLlMNTwyV -CGgopqstuUknO= --forest --no-headers --sort= --format= --pid= --user=
-pwd 0
-readlink,realpath l* -femnqsvzLP --canonicalize-existing --canonicalize-missing --relative-to= &long
-rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r --glob= --type= --files --hidden
-    --no-ignore --files-with-matches --context= &long
-awk,gawk,mawk tr* -F= -v= --field-separator= --assign=
-sed r* -nErszu -el= -i? --expression= --in-place? --quiet --regexp-extended
-seq t* # -w -fs= &long
+ps Bt* -AaCdeFfHjLlMNTwyV -CGgopqstuUknO= forest no-headers sort= format= pid= user= | pwd 0
+readlink,realpath l* -femnqsvzLP canonicalize-existing canonicalize-missing relative-to= &long
+rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r glob= type= files hidden no-ignore
+ files-with-matches context= &long | awk,gawk,mawk tr* -F= -v= field-separator= assign=
+sed r* -nErszu -el= -i? expression= in-place? quiet regexp-extended | seq t* # -w -fs= &long
 shuf r* -rz -n= &long
-sort r* # -bdfghiMnrRVcCmsuz -ktS= -o=w --key= --field-separator= --output=w &long
-stat l* -Lft -c= --printf= --terse &long
-tr t* -cCdst --delete --complement &long
-tree l* -aAdfiCDFghilnNpqrsStuUvxXJQ -LPI= --prune --gitignore &long
-uniq rw # -cdDiuz -fsw= --repeated --skip-fields= &long
-wc r* -clmLw &long
-which,whereis t* -asbm --all
-xxd rw -abCdeEipruhv -cglosn=
-bash,sh,dash,zsh ca*! -exun
-timeout tX -fvp -k= -s= --foreground --preserve-status --kill-after= --signal=
-nice X # -n=
-nohup X
-valgrind X -qv --leak-check=
-stdbuf X -ioe=
-touch w*+ -acmh -dt= -r=r --date= --reference=r --no-create
-mkdir w*+ -pv -m=v --mode=v --parents --verbose
-rmdir w*+ -pv --ignore-fail-on-non-empty --parents
-truncate w*+ -c -s= --size=
-tee w* -aip --append
-cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w --preserve? --recursive* --target-directory=w
-mv w*w+ -fintTuv -t=w --target-directory=w
-install r*w+ -bcCDpTv -m=v --mode=v --verbose
-rm w*+ -fdvi -rR* -I --recursive* --force --dir --verbose --one-file-system
-chmod vw*+ -cfv --verbose
-ln k*+~ -sfnvrT --symbolic --force --no-dereference
-gzip,gunzip,bzip2,xz,unxz,zstd w*+ # -cdfkltqv --stdout --decompress --force --keep --list --test
-unzip.-l,-v,-Z1 r*+
-tar.t,tf,tzf,tvf,tzvf,tjf,-tf,-tzf,-tvf,-tzvf Kt*
-tar.cf,czf,cvf,czvf,cjf,-cf,-czf,-cvf,-czvf,-cjf kR*+ --exclude=
-kill z*+ -l :9 :15 :TERM :KILL :INT :HUP
-git.log,diff,show,rev-list t* &log
-git.status t* -sbvz -u? --short --branch --porcelain? --untracked-files? --ignored?
-git.blame t* # -bcefklnpstwz -lL= -M? -C? --porcelain
-git.grep tt* # -aiIwvhHEFGPnlLzcopqWr -eABCm= --ignore-case --line-number --files-with-matches
-git.ls-files t* -cdmosuktvz -x= --cached --modified --others --ignored --exclude= --exclude-standard
-git.ls-tree t* -drtlz --long --name-only --name-status --full-name --full-tree --abbrev? --format=
-git.shortlog t* -nsec --numbered --summary --email --no-merges --all --since= --until=
-git.cat-file,merge-base,show-ref,check-ignore,describe t* -tspeadqvznH --all --always --tags
+sort r* # -bdfghiMnrRVcCmsuz -ktS= -o=w key= field-separator= output=w &long
+stat l* -Lft -c= printf= terse &long | tr t* -cCdst delete complement &long
+tree l* -aAdfiCDFghilnNpqrsStuUvxXJQ -LPI= prune gitignore &long
+uniq rw # -cdDiuz -fsw= repeated skip-fields= &long | wc r* -clmLw &long
+which,whereis t* -asbm all | xxd rw -abCdeEipruhv -cglosn= | bash,sh,dash,zsh ca*! -exun
+timeout tX -fvp -k= -s= foreground preserve-status kill-after= signal= | nice X # -n= | nohup X
+valgrind X -qv leak-check= | stdbuf X -ioe= | touch w*+ -acmh -dt= -r=r date= reference=r no-create
+mkdir w*+ -pv -m=v mode=v parents verbose | rmdir w*+ -pv ignore-fail-on-non-empty parents
+truncate w*+ -c -s= size= | tee w* -aip append
+cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w preserve? recursive* target-directory=w
+mv w*w+ -fintTuv -t=w target-directory=w | install r*w+ -bcCDpTv -m=v mode=v verbose
+rm w*+ -fdvi -rR* -I recursive* force dir verbose one-file-system | chmod vw*+ -cfv verbose
+ln k*+~ -sfnvrT symbolic force no-dereference
+gzip,gunzip,bzip2,xz,unxz,zstd w*+ # -cdfkltqv stdout decompress force keep list test
+unzip.-l,-v,-Z1 r*+ | tar.t,tf,tzf,tvf,tzvf,tjf,-tf,-tzf,-tvf,-tzvf Kt*
+tar.cf,czf,cvf,czvf,cjf,-cf,-czf,-cvf,-czvf,-cjf kR*+ exclude=
+kill z*+ -l :9 :15 :TERM :KILL :INT :HUP | git.log,diff,show,rev-list g* &log
+git.status g* -sbvz -u? short branch porcelain? untracked-files? ignored?
+git.blame g* # -bcefklnpstwz -lL= -M? -C? porcelain
+git.grep tg* # -aiIwvhHEFGPnlLzcopqWr -eABCm= ignore-case line-number files-with-matches
+git.ls-files g* -cdmosuktvz -x= cached modified others ignored exclude= exclude-standard
+git.ls-tree g* -drtlz long name-only name-status full-name full-tree abbrev? format=
+git.shortlog g* -nsec numbered summary email no-merges all since= until=
+git.cat-file,merge-base,show-ref,check-ignore,describe g* -tspeadqvznH all always tags
 git.for-each-ref t* &ref
-git.rev-parse t* -q --show-toplevel --git-dir --is-inside-work-tree --abbrev-ref? --verify --short?
-git.version,help t* -ag
-git.remote,worktree,submodule,bisect,reflog 0 # -v --verbose --all --oneline
-git.worktree,bisect.list,log t*+
-git.submodule.status,summary t* --recursive --cached
-git.remote.show,get-url t*+ -n
-git.lfs.ls-files,status,env,version t* -lans --long --all --name-only --size --json
-git.stash 0+~ -ukqS -m= --include-untracked --keep-index --quiet
-git.stash.push t*+~ -ukqSp -m= --include-untracked --keep-index --quiet --message= --staged
-git.stash.pop,apply,drop t*+~ -q --index --quiet
-git.stash.list,show t* &log
-git.branch t* -vqdi -arl* -u=+ -DMfC^ -m+ --all* --verbose --remotes* --show-current --move+
-    --set-upstream-to=+ --unset-upstream+ --force^ &ref
-git.tag t* -a -l* -m= -n?* -df^ --message= --annotate --delete^ --force^ &ref
-git.config t* -lz --get --get-all --list --show-origin --global --local --unset
-git.add w*+ -AuvnN --all --update --verbose --dry-run --intent-to-add
-git.commit t*+ -aqvsn -mcC= -u? -F=r --all --message= --author= --amend --no-edit --no-verify
-    --allow-empty --signoff --dry-run
-git.init w*+ -q -b= --quiet --bare --initial-branch=
-git.mv w*w+~ -vkn --verbose --dry-run
-git.rm w*+~ -qnr --quiet --dry-run --cached --ignore-unmatch
-git.apply r*+~ -vR3N -p= --check --stat --reverse --cached
-git.archive t*+ -v -o=w --output=w --format= --prefix=
-git.checkout t*+~ -qtd -b= -f^ -B=^ --quiet --detach --track? --no-track --orphan= --force^
-git.switch t*+~ -qd -c= --quiet --create= --detach --track? --no-track --orphan=
-git.restore t*+~ -Sq --staged --quiet -s= --source= -W^ --worktree^
-git.reset t*+ -qN --quiet --soft --mixed --hard^ --merge^ --keep^
-git.clean t* -ndxXqf -e= --dry-run --quiet --force --exclude=
-git.revert,cherry-pick t*+~ -nxs -m= --mainline= --allow-empty &replay
-git.rebase t*+~ -qvn --onto= --autostash --no-autostash --keep-empty &replay
-git.merge t*+~ -qvn -m= -s= --no-ff --ff --ff-only --squash &replay
-git.fetch t*+ -apqvtn --all --prune --tags --no-tags --quiet --verbose --depth= --unshallow
-git.pull t*+~ -qvrn --rebase? --no-rebase --ff-only --ff --no-ff --quiet --verbose --autostash
-git.clone t*+~ -qvnl -b= -o= --branch= --depth= --single-branch --quiet
-git.push ^ sends out history
+git.rev-parse t* -q show-toplevel git-dir is-inside-work-tree abbrev-ref? verify short?
+git.version,help,count-objects t* -agvH
+git.diff-tree,diff-index,diff-files,whatchanged,name-rev,cherry,range-diff,check-attr g* -z stdin
+ root no-commit-id always &log
+git.format-patch g*+ # -k -o=w stdout output-directory=w cover-letter no-stat
+git.ls-remote t*@ -htq heads tags refs symref get-url | git.bisect.start,good,bad,reset,skip t*+~
+git.reflog 0 &log | git.reflog.show g* &log
+git.remote,worktree,submodule,bisect 0 # -v verbose all oneline | git.worktree,bisect.list,log t*
+git.submodule.status,summary t* recursive cached | git.remote.show,get-url t*@ -n
+git.lfs.ls-files,status,env,version t* -lans long all name-only size json
+git.stash 0+~ -ukqS -m= include-untracked keep-index quiet
+git.stash.push t*+~ -ukqSp -m= include-untracked keep-index quiet message= staged
+git.stash.pop,apply,drop t*+~ -q index quiet | git.stash.list,show g* &log
+git. - -Pp -C= -c= no-pager no-optional-locks
+git.branch t*% -vqdi -arl* -u=+ -DMfC^ -m all* verbose remotes* show-current move+
+ set-upstream-to=+ unset-upstream force^ &ref
+git.tag t*% -a -l* -m= -n?* -df^ message= annotate delete^ force^ &ref
+git.config t* -lz get get-all list show-origin global local unset
+git.add w*+ -AuvnNf all update verbose dry-run intent-to-add
+git.commit t*+ -aqvsn -mcC= -u? -F=r all message= author= amend no-edit no-verify allow-empty
+ allow-empty-message file=r signoff dry-run fixup= squash= date= reuse-message= cleanup=
+ no-gpg-sign no-status branch short porcelain | git.init w*+ -q -b= quiet bare initial-branch=
+git.mv w*w+~ -vkn verbose dry-run | git.rm w*+~ -qnr quiet dry-run cached ignore-unmatch
+git.apply r*+~ -vR3N -p= check stat reverse cached
+git.archive t*+ -v -o=w output=w format= prefix=
+git.checkout O*+~ -qtd -b= -f^ -B=^ quiet detach track? no-track orphan= force^
+git.switch t*+~ -qd -c= quiet create= detach track? no-track orphan=
+git.restore O*+~ -Sq staged quiet -s= source= -W^ worktree^
+git.reset t*+ -qN quiet soft mixed hard^ merge^ keep^
+git.clean t* -ndxXqf -e= dry-run quiet force exclude=
+git.revert,cherry-pick t*+~ -nxs -m= mainline= allow-empty &replay
+git.rebase t*+~ -qvn onto= autostash no-autostash keep-empty &replay
+git.merge t*+~ -qvn -m= -s= no-ff ff ff-only squash &replay
+git.fetch t*+ -apqvtn all prune tags no-tags quiet verbose depth= unshallow
+git.pull t*+~ no-edit -qvrn rebase? no-rebase ff-only ff no-ff quiet verbose autostash
+git.clone t*+~ -qvnl -b= -o= branch= depth= single-branch quiet | git.push ^ sends out history
 git.remote.add,set-url,rm,remove,rename,prune,update ^ changes where the repository sends its work
 git.worktree.add,move,remove,prune ^ makes, moves or deletes a working tree
 git.submodule.add,update,init,deinit,foreach,sync ^ does what submodules name
 git.symbolic-ref.--short t
 git.filter-branch,filter-repo,update-ref,send-email,symbolic-ref ^ rewrites or sends out history
-pytest p*! -qvxslh -knmWr= --tb= --maxfail= --durations= --lf --verbose --quiet --no-header
-    --collect-only --capture= --cov? --cov-report= --ignore= --color= --disable-warnings --timeout=
-    -c=c -p=
-jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c --runInBand --testNamePattern= --reporter=
-    --grep= -t= -g= &tool
+pytest p*! -qvxslh -knmWr= tb= maxfail= durations= lf verbose quiet no-header fixtures
+ fixtures-per-test spec setup-show setup-only setup-plan pdb doctest-modules co last-failed
+ failed-first
+ ff nf new-first stepwise sw strict-markers strict strict-config showlocals full-trace runxfail
+ import-mode= log-cli-level= log-level= cov-config=c cov-branch cov-fail-under= no-cov
+ durations-min= numprocesses= dist= reruns= benchmark-only benchmark-skip benchmark-disable
+ asyncio-mode= randomly-seed= deselect= rootdir=c markers noconftest no-summary exitfirst
+ snapshot-update junitxml=w junit-xml=w cache-clear cache-show? ds= reuse-db create-db forked
+ html=w ignore-glob= keep-duplicates doctest-glob= show-capture= timeout-method= log-cli?
+ nomigrations no-migrations doctest-plus remote-data? runslow mpl random-order cov-append
+ code-highlight= trace-config collect-only capture= cov? cov-report= ignore= color=
+ disable-warnings timeout= doctest-continue-on-failure setuponly trace lfnf= cov-context= -c=c -p=
+ -V | pyreverse p*! -o=e -p=e -AS | sphinx-build p*! -WEaqnTN -bj= -D= -M=e keep-going fresh-env
+jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c runInBand testNamePattern= reporter= grep=
+ -t= -g= &tool
 ruff,black,mypy,pyright,flake8,pylint,isort,eslint,prettier,tsc,stylelint,rubocop,autopep8,yapf,
-    pyflakes,vulture,bandit,golangci-lint,shellcheck,clang-format,clang-tidy,rustfmt,gofmt,
-    goimports,phpstan,yamllint,hadolint,cppcheck,ty,pre-commit,codespell,pydocstyle,pycodestyle,
-    pyupgrade p*! &tool
-rake,just p*! -nqvTPl --list --dry-run --tasks --trace
+ pyflakes,vulture,bandit,golangci-lint,shellcheck,clang-format,clang-tidy,rustfmt,gofmt,goimports,
+ phpstan,yamllint,hadolint,cppcheck,ty,pre-commit,codespell,pydocstyle,pycodestyle,pyupgrade p*!
+ &tool | rake,just p*! -nqvTPl list dry-run tasks trace
 rspec,phpunit,sbt,ant,grunt,gulp,next,vite,webpack,rollup,esbuild,turbo,nx,vue-tsc,behave,astro p*!
-    -c=c -ft? &tool
-django,django-admin,alembic,flask,celery,nosetests,sphinx-build p*! -WEaf -b= &tool
-mkdocs.build p*! -qcs --strict --clean
-ldd p*! -vur
-sqlfluff p*! --rules? --dialect? --force &tool
-tox,nox p*! -qvrpla -e= -s= --list --recreate --parallel?
-coverage p*! -mi --source= --show-missing --skip-covered --include= -d=w -o=w
-mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= --quiet --batch-mode --offline --stacktrace
-    --tests= --no-daemon -x= -P= :pl= -f=c
-make,gmake m*! -knpsBiw -j? -O? -C=c -f=c --keep-going --dry-run --jobs?
-cmake m*! -S=c -B=w -G= -D=m -j? --build=w --target= --config= --parallel? --preset= --fresh
-ctest p*! -VNQ -R= -E= -j= --output-on-failure --verbose --test-dir=c
-ninja p*! -v -j= -C=c
+ -c=c -ft? &tool | django,django-admin,alembic,flask,celery,nosetests p*! -WEaf -b= &tool
+mkdocs.build p*! -qcs strict clean | ldd p*! -vur | sqlfluff p*! rules? dialect? force &tool
+tox,nox p*! -qvrpla -e= -s= list recreate parallel?
+coverage p*! -mi source= show-missing skip-covered include= -d=w -o=w
+mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= quiet batch-mode offline stacktrace tests=
+ no-daemon -x= -P= :pl= -f=c | make,gmake m*! -knpsBiw -j? -O? -C=c -f=c keep-going dry-run jobs?
+cmake m*! -S=c -B=w -G= -D=m -j? build=w target= config= parallel? preset= fresh
+ctest p*! -VNQ -R= -E= -j= output-on-failure verbose test-dir=c | ninja p*! -v -j= -C=c
 gcc,g++,cc,clang,clang++ r*! -cvESgs -o=w -O?o -W?o -I=r -L=r -l= -D= -U= :std= :pthread :fPIC
-    :fsyntax-only :fsanitize=
-rustc r*! -O -g -o=w --edition= --crate-type= --explain=
-javac p*! :d=w :g :cp=c :classpath=c
-java p*! :cp=c :classpath=c :jar=c :ea :version
-node,nodejs ca*! --test --check --watch --test-reporter=
-tsx,ts-node,lua,perl,ruby,php,julia ca*! -wclT -I?
-python ca*! -uBvIsSEOb -W= -X=P
-python.unittest p*! -vqfbc -k= --verbose --failfast -s=c -p= -t=c
-python.compileall,py_compile w*! -qf
-python.json.tool rw! --sort-keys --indent= --compact --no-ensure-ascii --json-lines
-python.doctest,build,site,this p*! -vnsw --wheel --sdist
-python.cProfile ca*! -s=
-python.venv w*! --clear --system-site-packages --without-pip
-pip.list,show,freeze,check,debug,inspect,help t* -vfloeq --format= --outdated --local --user
-pip.index.versions t*+ --pre
-pip.config,cache.list,dir,info t*
-pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w --quiet --upgrade --no-deps --no-cache-dir
-    --force-reinstall --pre --editable=i --requirement=q --break-system-packages
-pip.uninstall t*! -yq --yes --quiet
-uv.sync,lock,tree,build,init,export,venv p*! -qU --quiet --dev --frozen --locked --check
-    --all-extras --extra= --group=
-uv.add,remove i*! -q --dev --group= --optional= --extra=
+ :fsyntax-only :fsanitize= | rustc r*! -O -g -o=w edition= crate-type= explain=
+javac p*! :d=w :g :cp=c :classpath=c | java p*! :cp=c :classpath=c :jar=c :ea :version
+node,nodejs ca*! test check watch test-reporter=
+tsx,ts-node,lua,perl,ruby,php,julia ca*! -wclT -I? | python ca*! -uBvIsSEOb -W= -X=P
+python.unittest p*! -vqfbc -k= verbose failfast -s=c -p= -t=c
+python.compileall,py_compile w*! -qf | python.tokenize,ast,dis,tabnanny,pyclbr r* -eaq
+python.platform,sysconfig 0
+python.json.tool rw! sort-keys indent= compact no-ensure-ascii json-lines
+python.doctest,build,site,this p*! -vnsw wheel sdist | python.cProfile ca*! -s=
+python.venv w*! clear system-site-packages without-pip
+pip.list,show,freeze,check,debug,inspect,help t* -vfloeq format= outdated local user files
+ not-required exclude-editable editable uptodate all disable-pip-version-check
+pip.index.versions t*@ pre | pip.config,cache.list,dir,info t*
+pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w quiet upgrade no-deps no-cache-dir timeout=
+ retries= no-input prefer-binary upgrade-strategy= progress-bar= only-binary= no-binary=
+ no-build-isolation no-use-pep517 dry-run ignore-installed no-warn-script-location
+ root-user-action= disable-pip-version-check verbose no-compile no-cache use-pep517
+ default-timeout= require-virtualenv constraint=q check-build-dependencies force-reinstall pre
+ editable=i requirement=q break-system-packages | pip.uninstall t*! -yq yes quiet
+uv.sync,lock,tree,build,init,export,venv p*! -qU quiet dev frozen locked check all-extras extra=
+ group= | uv.add,remove i*! -q dev group= optional= extra=
 poetry,pdm,pipenv,conda.show,check,info,list,install,add,remove,update,lock,build,sync,outdated i*!
-    -qynvDG --quiet --yes --no-interaction --with? --dev --no-root --all-extras -E? --tree
-conda,poetry.env.list,info t*
-npm. - -s --silent --prefix=c -w= --workspace= --workspaces
-yarn. - -s --silent --cwd=c
-pnpm. - -rsw --silent --recursive --filter= -F= -C=c --dir=c --workspace-root
-npm,pnpm.ls,list,why,explain,root,bin,prefix t* -g --global &node
-npm,pnpm,yarn.config.get,list t*+ --json
-npm,pnpm,yarn.view,info,show,outdated,ping,search,audit,fund,version,versions t*+ &node
-yarn.list,why t*+ &node
+ -qynvDG quiet yes no-interaction with? dev no-root all-extras -E? tree
+conda,poetry,mamba,micromamba.env.list,info t*
+conda,mamba,micromamba.create,install i*! -qy -n=e yes quiet name=e file=q
+conda,mamba,micromamba.list,search t*@ -n= name=
+npm. - -s silent prefix=c -w= workspace= workspaces | yarn. - -s silent cwd=c
+pnpm. - -rsw silent recursive filter= -F= -C=c dir=c workspace-root
+npm,pnpm.ls,list,why,explain,root,bin,prefix t* -g global &node
+npm,pnpm,yarn.config.get,list t* json
+npm,pnpm,yarn.view,info,show,outdated,ping,search,audit,fund,version,versions t*@ &node
+yarn.list,why t* pattern= &node
 npm,yarn,pnpm.install,i,ci,add,update,up,upgrade,dedupe,prune,remove,rm,uninstall,rebuild y*! &node
-bun.install,add,remove y*! -d --dev --production --frozen-lockfile
+bun.install,add,remove y*! -d dev production frozen-lockfile
 npm,yarn,pnpm,bun.run,run-script,test,t,start,build,lint,stop,dev,format,typecheck,check,coverage,
-    compile,watch,clean,e2e p*! &node &tool
-npm.pack p*! --dry-run --json
+ compile,watch,clean,e2e p*! &node &tool | npm.pack p*! dry-run json
 cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,update,fetch,fix,
-    nextest,outdated,audit p*! -qvr -j= -pFi= --release --quiet --verbose --all --workspace
-    --all-targets --all-features --no-default-features --features= --lib --bins --tests --bin=
-    --test= --package= --doc --message-format= --check --fix --no-deps --format-version=
-cargo.add,remove y*! --dev --build --features= --no-default-features --optional -F=
-go.run pa*! &go
-go.build,test,vet,fmt,mod,list,version,clean,work,doc,generate,get p*! &go
-go.env t* :json
-bundle.install,check,list,show,outdated i*! --quiet --jobs=
-bazel.build,test,query t*!
+ nextest,outdated,audit p*! -qvr -j= -pFi= release quiet verbose all workspace all-targets
+ all-features no-default-features features= lib bins tests bin= test= package= doc message-format=
+ check fix no-deps format-version=
+cargo.add,remove y*! dev build features= no-default-features optional -F= | go.run pa*! &go
+go.build,test,vet,fmt,mod,list,version,clean,work,doc,generate,get p*! &go | go.env t* :json
+bundle.install,check,list,show,outdated i*! quiet jobs= | bazel.build,test,query t*!
 composer.install,validate,show,test y*!
-dotnet.build,test,run,restore,format,clean,list p*! -vqc? --configuration= --no-restore --no-build
-    --verbosity= --filter=
-deno,bun.test,lint,check,fmt,info,task p*! --quiet --check --coverage --watch --bail
+dotnet.build,test,run,restore,format,clean,list p*! -vqc? configuration= no-restore no-build
+ verbosity= filter= | deno,bun.test,lint,check,fmt,info,task p*! quiet check coverage watch bail
 zig,dune,stack,cabal,mix,flutter,dart,swift.build,test,fmt,format,check,analyze p*!
-docker.ps,images,logs,inspect,version,info,stats,top,port t*+ -s &docker
-docker.compose.ps,logs,config,ls,images,top t*+ &docker
+docker.ps,images,logs,inspect,version,info,stats,top,port t*@ -s &docker
+docker.compose.ps,logs,config,ls,images,top t*@ &docker
 docker,podman ^ runs or changes containers, which may reach all of the machine
 kubectl ^ acts on a cluster in the user's name
-gh.pr,issue,repo,run,release,workflow.list,view,status,diff,checks t*+ &gh
-gh.api p*+ --jq= -q= --paginate -XfF=^ --method=^ --field=^ --raw-field=^ --input=^
-gh ^ acts on GitHub in the user's name
-apt.list,show,search,policy t* -a --installed --upgradable
-apt-cache.search,show,policy t* -n
-apt,apt-get ^ changes what is installed on the system
-dpkg.-l,-L,-s,-S,--list,--status,--search,--listfiles t*
-crontab.-l 0
-dpkg,rpm,crontab ^ changes the system, or has something run later
-systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln --all --no-pager --type= --state=
+gh.pr,issue,repo,run,release,workflow.list,view,status,diff,checks,watch t*@ &gh
+gh.api p*@ jq= -q= paginate -XfF=^ method=^ field=^ raw-field=^ input=^
+gh ^ acts on GitHub in the user's name | apt.list,show,search,policy t* -a installed upgradable
+apt-cache.search,show,policy t* -n | apt,apt-get ^ changes what is installed on the system
+dpkg.-l,-L,-s,-S,--list,--status,--search,--listfiles t* | crontab.-l 0 | rpm.-q,-qa,-qi,-ql e*
+rustup.show 0 | gem.list e* | openssl.version 0
+terraform.fmt,validate p*! :check :recursive :diff :json :no-color
+meson.setup,compile,test p*! -C=c -qv | mise.run,tasks p*!
+dpkg,rpm,crontab,nginx ^ changes the system, or has something run later
+systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln all no-pager type= state=
 systemctl,service ^ changes the system
-ping,host,nslookup,dig t*+ -46nv -c= -i= -W= -w= -t= --count=
-curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w --silent --show-error --fail
-    --location --head --verbose --compressed --data=$ --data-raw=$ --data-binary=$ --request=
-    --data-urlencode=$ --upload-file=r$ --header=h --user-agent= --output=w --max-time=
-wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= --quiet --output-document=w --spider --post-data=$
+ping,host,nslookup,dig t*@ -46nv -c= -i= -W= -w= -t= count=
+curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w silent show-error fail location
+ head verbose compressed data=$ data-raw=$ data-binary=$ request= data-urlencode=$ upload-file=r$
+ header=h user-agent= output=w max-time=
+wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= quiet output-document=w spider post-data=$
 rsync,ssh,scp,sftp,telnet,ftp,ansible,nc,ncat,netcat,socat,mail,sendmail ^ reaches another machine
 mkfs,fdisk,parted,mount,umount,losetup,wipefs,cryptsetup,swapoff,mkswap,fsck,dd ^ changes disks
 reboot,shutdown,halt,poweroff,init,pkill,killall,fuser ^ ends the machine or processes
@@ -298,50 +279,73 @@ su,chroot,nsenter,unshare,setpriv,systemd-run,sudo,doas,pkexec,runuser ^ runs it
 shred ^ destroys files
 """
 
-# Names of packages that are installed.
-PACKAGE = (
-    r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?"
-    r"(?:\s*(?:,\s*)?(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+)*"
-)
-NODE_PACKAGE = r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?"
-# A program of jq that reads neither the environment nor modules.
-JQ = (
-    r"(?!(?s:.*)(?:\$ENV|(?<![.\w$\"])env\b|\b(?:import|include|input_filename|get_search_list)\b"
-    r"|\$__prog))(?s:.*)"
-)
-# A target of make, or a variable of make or cmake with a value that runs nothing.
-BUILD_TARGET = (
-    r"(?!(?:SHELL|MAKEFLAGS)=)\w+(?::\w+)?=(?:\d*|yes|no|true|false|on|off|release|debug"
-    r"|RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+|python3?)"
-)
-# Permissions: none for everybody to write, none that lend rights.
-MODE = (
-    r"0?[0-7][0-7][0145]|[ugoa]*[-+=][rxX]*|[ug]+[-+=][rwxX]*|\+[rwxX]*"
-    r"|[ugoa]*-[rwxX]*(?:,[ug]*[-+=][rwxX]*)*|u=[rwx]*(?:,(?:g|o|go)=[rx]*)*"
-)
+# Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
+# why another one is high (`!`) or unknown (`?`). Lines that begin with a blank go on. `m` is a
+# variable of make, `v` permissions, `j` a program of jq, `Q` one of SQLite.
+TEXTS = r"""
+e? [\w.+-]+  # is given what may change something, or is read
+d? \+.*  # may set the clock
+z! %\d*|[1-9]\d+|[2-9]|\x02  # ends processes that are not known beforehand
+y? (?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?  # installs what is
+  no name
+i? [A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:,\s*)?(?:[=!~<>]?=|===
+ |[<>])\s*[\w.*+!-]+)*  # installs what is no name
+m? (?!(?:SHELL|MAKEFLAGS)=)\w+(?::\w+)?=(?:\d*|yes|no|true|false|on|off|release|debug
+ |RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+
+ |python3?)  # is given a variable that may run something
+v! 0?[0-7][0-7][0145]|[ugoa]*[-+=][rxX]*|[ug]+[-+=][rwxX]*|\+[rwxX]*
+ |[ugoa]*-[rwxX]*(?:,[ug]*[-+=][rwxX]*)*|u=[rwx]*(?:,(?:g|o
+ |go)=[rx]*)*  # lets everybody write, or lends rights
+n! (?!.*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH))\w+  # may show a secret
+P? importtime|dev|utf8|faulthandler|tracemalloc  # may import something
+j? (?!(?s:.*)(?:\$ENV|(?<![.\w$\"])env\b|\b(?:import|include|input_filename|get_search_list)\b
+ |\$__prog))(?s:.*)  # has a program that may read the environment or other files
+Q? \.(?:tables|schema|indexes|databases|dump)(?: \w+)?|(?!(?s:.*)\b(?:writefile|readfile|edit
+ |fsdir|load_extension|fts3_tokenizer|zipfile)\b)\s*(?:select|explain
+ |pragma table_info)\b[^;]*;?\s*  # has what may run or write something
+o? (?![lpa],)[\w,=+-]*  # gives options to another program
+B! [^e]*  # may show the environment of other processes
+h? (?!@)(?!.*%output).*  # shows a file, or writes to one
+"""
 # Lines of a file of requirements that install from elsewhere.
 FOREIGN_LINE = (
     r"^\s*(?:-(?!r|c|e\s*\.)|--(?!require|constraint|no-|only-)|(?:git|hg|svn|bzr)\+|\w+://"
     r"|[^#\n]*\s@\s)"
 )
-# Programs that print their version and nothing else; and those that read the project's settings
-# even then.
+# Settings in a repository's configuration that run no program.
+GIT_SETTINGS = r"""
+repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks
+eol autocrlf safecrlf quotepath abbrev untrackedcache preloadindex longpaths url fetch pushurl
+tagopt prune mirror remote merge rebase ff pushremote description vscode-merge-base gk-\S+
+github-pr-\S+ name email gpgsign active required access locksverify defaultbranch default
+autosetupremote ui objectformat partialclonefilter promisor worktreeconfig renames conflictstyle
+auto sparsecheckout sparsecheckoutcone postbuffer version enabled
+"""
+# Words of find, alone and with a value.
+FIND_ALONE = word_set(
+    "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable"
+    " -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
+)
+FIND_VALUED = word_set(
+    "-name -iname -path -ipath -regex -iregex -wholename -iwholename -lname -printf -type -xtype"
+    " -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth"
+    " -regextype -newermt"
+)
+# Programs that only read the files behind their other words.
+READERS = word_set("cat echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
+# Programs that print their version and nothing else.
 VERSIONED = word_set("""
 python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java javac
 npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
-openssl lua cython elixir ssh rsync zip unzip gdb
+openssl lua cython elixir ssh rsync zip unzip gdb htop patch
 """)
-VERSIONED_BY_PROJECT = word_set("""
-Rscript julia ipython cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv deno bun
-dotnet swift npx pytest mypy black tox jupyter flake8 isort pylint eslint prettier jest vite next
-""")
-# Programs whose options end at the first operand.
+# Programs whose options end at the first operand; those that have commands, such as git.
 STOPS = word_set(
     "awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash sh dash zsh"
-    " php lua java go.run xxd"
+    " php lua java go.run xxd env"
 )
 # Interpreters; programs that run one of the project's, and options that may stand before that.
-INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia python")
+INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia")
 RUNNERS = word_set("uv.run poetry.run pdm.run pipenv.run bundle.exec npm.exec pnpm.exec yarn.exec")
 RUN_OPTIONS = word_set(
     "-- --quiet -q --no-sync --frozen --locked --all-extras --dev --no-install --no"

@@ -1,9 +1,10 @@
-"""One program with its words, as the rules about programs are asked about it, and its options, as
-the table allows them."""
+"""One program with its words, as the rules about programs are asked about it, and its row of the
+table."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,44 +15,61 @@ from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, RiskFinding, word_set
 from holdfast.agent.security.script import ScriptReader
 
-_TOKEN = re.compile(r"(--|-|:)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
+_OPTION = re.compile(r"(--?|:|)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
 PUBLISHES = word_set(
     "publish deploy upload login logout release yank push owner adduser unpublish register"
     " gh-deploy site-deploy deploy-file"
 )
-# Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
-# the risk of another one.
+# Patterns are compiled when they are used: most programs need none.
 _TEXTS = {
-    letter: (re.compile(text, re.IGNORECASE), RiskFinding(rank, reason))
-    for letter, text, rank, reason in (
-        ("e", r"[\w.+-]+", UNKNOWN, "is given what may change something, or is read"),
-        ("d", r"\+.*", UNKNOWN, "may set the clock"),
-        ("z", r"%\d*|[1-9]\d+|[2-9]", HIGH, "ends processes that are not known beforehand"),
-        ("y", table.NODE_PACKAGE, UNKNOWN, "installs what is no name"),
-        ("i", table.PACKAGE, UNKNOWN, "installs what is no name"),
-        ("m", table.BUILD_TARGET, UNKNOWN, "is given a variable that may run something"),
-        ("o", r"(?![lpa],)[\w,=+-]*", UNKNOWN, "gives options to another program"),
-        ("v", table.MODE, HIGH, "lets everybody write, or lends rights"),
-        ("n", r"(?!.*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH))\w+", HIGH, "may show a secret"),
-        ("P", r"importtime|dev|utf8|faulthandler|tracemalloc", UNKNOWN, "may import something"),
-        ("j", table.JQ, UNKNOWN, "has a program that may read the environment or other files"),
-        ("B", r"[^e]*", HIGH, "may show the environment of other processes"),
-        ("h", r"(?!@)(?!.*%output).*", UNKNOWN, "shows a file, or writes to one"),
-    )
+    one[0]: (one[2], RiskFinding(HIGH if one[1] == "!" else UNKNOWN, one[3]))
+    for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
-_PATHS = {"r": ("read", "reads"), "l": ("look", "looks at"), "w": ("write", "writes to")}
+_ACTS = {
+    "r": ("read", "reads"),
+    "l": ("look", "looks at"),
+    "w": ("write", "writes to"),
+    "D": ("delete", "deletes"),
+}
 
 
-class OptionSpec(NamedTuple):
-    """An option: whether it takes a value (`=`, or `?`: only a glued one), the kind of the value,
-    and a flag, see `table`."""
+class ProgramRow(NamedTuple):
+    """A row of the table: the letters for the operands, the signs behind them, and the options, or
+    the reason why the program is high."""
 
-    value: str = ""
     kind: str = ""
-    flag: str = ""
+    signs: str = ""
+    options: str = ""
 
 
-class Options(NamedTuple):
+@functools.cache
+def commanded() -> frozenset[str]:
+    """Return the programs with commands, such as git."""
+    return frozenset([name.partition(".")[0] for name in rows() if "." in name]) - {"python"}
+
+
+@functools.cache
+def rows() -> Mapping[str, ProgramRow]:
+    """Return the table by the names of programs, and of their commands: `git.log`."""
+    found: dict[str, ProgramRow] = {}
+    text = re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS)
+    for line in re.split(r"\n| \| ", text):
+        if line:
+            names, kind, *rest = line.split(" ", 2)
+            # `npm,yarn.run`: a command of both
+            parts = itertools.product(*[part.split(",") for part in names.split(".")])
+            letters = kind.rstrip("+@!~^%")
+            row = ProgramRow(letters, kind[len(letters) :], rest[0] if rest else "")
+            found.update(dict.fromkeys(map(".".join, parts), row))
+    return found
+
+
+def row(name: str) -> ProgramRow:
+    """Return the row of a program; an empty one if it has none."""
+    return rows().get(name) or ProgramRow()
+
+
+class ProgramOptions(NamedTuple):
     """The options of a program with their values ("" for those without one), in their order, its
     operands, and the flags of its options."""
 
@@ -98,12 +116,12 @@ class ProgramUse(NamedTuple):
             self.reader.judge(self.reader, words, self.cwd, self.stdin)
 
     def paths(self, kind: str, words: Sequence[ShellWord], what: str = "") -> None:
-        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l` or `w`."""
+        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`."""
         for word in words:
             if kind == "R":
                 self.reader.search(word, self.cwd, FileNames(), f"{self.name} reads")
             else:
-                act, shown = _PATHS[kind]
+                act, shown = _ACTS[kind]
                 self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}")
 
     def operand(self, kind: str, word: ShellWord) -> None:
@@ -113,19 +131,17 @@ class ProgramUse(NamedTuple):
             self.note(HIGH, "installs from elsewhere")
         elif kind == "i" and re.match(r"\.|[^\[]*/", text):
             self.runs_code(ShellWord(text.partition("[")[0]))
-        elif kind == "m" and "=" not in text:
-            self.operand("p", word)
-        elif kind in _TEXTS:
+        elif kind in _TEXTS and (kind != "m" or "=" in text):
             allowed, other = _TEXTS[kind]
-            if not allowed.fullmatch(text):
+            if not re.fullmatch(allowed, text, re.IGNORECASE):
                 self.note(*other)
         elif (
             kind in "0"
-            or (kind == "p" and text.startswith("-"))
+            or (kind in "pm" and text.startswith("-"))
             or (kind == "r" and text[:1] in ("+", "@"))
         ):
             self.note(UNKNOWN, f"has a word {text[:40]!r} that is not in its table")
-        elif kind in "rRlw":
+        elif kind in "rRlwD":
             self.paths(kind, [word])
         elif kind == "c":
             self.runs_code(word)
@@ -137,18 +153,22 @@ class ProgramUse(NamedTuple):
             self.paths("r" if kind == "K" else "w", [word])
         elif kind == "s" and (file := re.match(r"[\w.-]*=?[@<]([^;]*)", text)):
             self.paths("r", [ShellWord(file[1])])
+        elif kind == "g" and self.cwd and text[:1] not in ("-", "^", "@"):
+            path = text.partition(":")[2] or text
+            matches = (
+                self.reader.paths.matches(path, self.cwd) if word.glob or "*" in path else None
+            )
+            for one in matches or [path]:
+                found = self.reader.paths.judge("read", one, self.cwd, f"{self.name} reads")
+                self.reader.note(*found)
+        elif kind == "O" and (word.glob or os.path.isdir(self.at(text))):
+            self.note(HIGH, "throws changes away")
         elif kind == "q":
-            self._requirements(word)
-        elif kind in "ap":
-            self.argument(word, kind == "p")
-
-    def _requirements(self, word: ShellWord) -> None:
-        if "://" in word.text:
-            self.note(HIGH, "installs from elsewhere")
-        self.runs_code(word)
-        lines = text_of(self.at(word.text))
-        if re.search(table.FOREIGN_LINE, lines, re.MULTILINE):
-            self.note(UNKNOWN, f"installs from elsewhere, as {word.text[:60]} says")
+            self.runs_code(word)
+            if "://" in text or re.search(table.FOREIGN_LINE, text_of(self.at(text)), re.MULTILINE):
+                self.note(UNKNOWN, f"installs from elsewhere, as {text[:60]} says")
+        elif kind in "apm":
+            self.argument(word, kind != "a")
 
     def runs_code(self, word: ShellWord) -> None:
         """Judge running the code of a file or folder."""
@@ -177,34 +197,35 @@ class ProgramUse(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _option_specs(text: str) -> Mapping[str, OptionSpec]:
-    """Return the options of an entry of the table; `#` stands for numbers."""
-    found = {"--help": OptionSpec(), "--version": OptionSpec()}
+def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
+    """Return the options of a row: how each takes a value, the value's kind, and a flag."""
+    found: dict[str, tuple[str, str, str]] = dict.fromkeys(("--help", "--version"), ("", "", ""))
     for token in text.split():
         if token[0] == "&":
             found |= _option_specs(table.GROUPS[token[1:]])
         elif token == "#":
-            found["#"] = OptionSpec()
-        elif match := _TOKEN.fullmatch(token):
-            names = [match[2]] if match[1] != "-" else list(match[2])
-            dashes = "--" if match[1] == "--" else "-"
-            spec = OptionSpec(*match.groups()[2:])
-            found |= dict.fromkeys([dashes + name for name in names], spec)
+            found["#"] = ("", "", "")
+        elif match := _OPTION.fullmatch(token):
+            dash, names, *spec = match.groups()
+            single = {"-": list(names), ":": [names]}.get(dash)
+            keys = [f"-{one}" for one in single] if single else [f"--{names}"]
+            found |= dict.fromkeys(keys, (spec[0], spec[1], spec[2]))
     return found
 
 
 def parse_options(
-    use: ProgramUse, entry: str, words: Sequence[ShellWord], stop: bool = False
-) -> Options:
+    use: ProgramUse, options: str, words: Sequence[ShellWord], stop: bool = False
+) -> ProgramOptions:
     """Take words apart as getopt does, and note what the options do.
 
     Args:
         use: The program.
-        entry: The options that it may have, as the table writes them.
+        options: The options that it may have, as the table writes them.
         words: The words behind its name.
         stop: The first operand ends the options.
     """
-    allowed, found, rest = _option_specs(entry), Options([], [], set()), list(reversed(words))
+    allowed, found = _option_specs(options), ProgramOptions([], [], set())
+    rest = list(reversed(words))
     while rest:
         word = rest.pop()
         text = word.text
@@ -221,17 +242,17 @@ def parse_options(
                 continue
             # Letters: the first that takes a value takes what is left of the word.
             place = 1
-            while (spec := allowed.get(f"-{text[place]}")) and not spec.value and text[place + 1 :]:
+            while (spec := allowed.get(f"-{text[place]}")) and not spec[0] and text[place + 1 :]:
                 _add_option(use, found, f"-{text[place]}", spec, "")
                 place += 1
             name, value = f"-{text[place]}", text[place + 1 :]
             equals = value
         spec = allowed.get(name)
-        is_text = spec is not None and spec.value and not spec.kind and text.startswith("--")
-        if spec is None or (equals and not spec.value) or (word.glob and not (is_text and equals)):
+        is_text = spec is not None and spec[0] and not spec[1] and text.startswith("--")
+        if spec is None or (equals and not spec[0]) or (word.glob and not (is_text and equals)):
             use.note(UNKNOWN, f"has an option {name[:40]} that is not in its table")
             continue
-        if spec.value == "=" and not equals:
+        if spec[0] == "=" and not equals:
             following = rest.pop() if rest else ShellWord("", True)
             if following.glob:
                 use.note(UNKNOWN, "has an option whose value is not known beforehand")
@@ -240,22 +261,24 @@ def parse_options(
     return found
 
 
-def _add_option(use: ProgramUse, found: Options, name: str, spec: OptionSpec, value: str) -> None:
+def _add_option(
+    use: ProgramUse, found: ProgramOptions, name: str, spec: tuple[str, str, str], value: str
+) -> None:
     """Add an option, and note what it does, also with its value."""
-    if spec.flag == "^":
+    if spec[2] == "^":
         use.note(HIGH, "throws work away, or changes what is elsewhere")
-    elif spec.flag == "+":
+    elif spec[2] == "+":
         use.note(MEDIUM, "changes something")
-    found.flags.add(spec.flag)
+    found.flags.add(spec[2])
     found.given.append((name, value))
-    if spec.kind and value:
-        use.operand(spec.kind, ShellWord(value))
+    if spec[1] and value:
+        use.operand(spec[1], ShellWord(value))
 
 
 def text_of(path: str) -> str:
     """Return the beginning of a file; "" if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(100_000)
+            return file.read(5_000_000 if path.endswith("index") else 100_000)
     except OSError:
         return ""
