@@ -46,6 +46,7 @@ from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.server_client import conversation_path
 from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
+from holdfast.tools import Cancellation
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.secrets import Secrets, SecretsByName
 
@@ -183,6 +184,9 @@ class RemoteConversation(ConversationInterface):
         )
         self._started = found.started
         self._drives = False  # True if this object started the loop
+        # the threads whose requests to start the loop have no answer yet
+        self._beginning: set[threading.Thread] = set()
+        self._not_begun = Cancellation()  # ends those requests
         self._runner: threading.Thread | None = None
         self._closing = self._closed = self._stops_server = False
         if self._options["secrets"] is not None:
@@ -387,9 +391,10 @@ class RemoteConversation(ConversationInterface):
                 raise ConversationBusy(f"{busy}; start_thread after that.")
             if self._started and self._drives:
                 return
-            self._prepare()
             self._send_tools()
-            self._copy.request("POST", "/start")
+            self._prepare()
+            if not self._begin("/start"):
+                self._check_open()
             self._started = True
         self._catch_up()
 
@@ -403,19 +408,45 @@ class RemoteConversation(ConversationInterface):
                 raise ConversationBusy(f"{self._title} is driven by the agent server; use wait().")
             self._runner = threading.current_thread()
         try:
-            self._prepare()
             self._send_tools()
+            self._prepare()
             self._follow()
-            self._copy.request("POST", "/run")
-            self._catch_up()
-            self._wait(None)
+            if self._begin("/run"):
+                self._catch_up()
+                self._wait(None)
         except KeyboardInterrupt:
             with suppress(HoldfastError):
                 self.interrupt()
             raise
         finally:
-            self._runner = None
+            with self._copy.changed:
+                self._runner = None
+                self._copy.changed.notify_all()
         return self.state
+
+    def _begin(self, path: str) -> bool:
+        """Ask the server to start the loop; return False if `close` or `detach` came first.
+
+        `close` sends its own request after the answer, since the server may carry out two requests
+        at once in any order.
+        """
+        changed, thread = self._copy.changed, threading.current_thread()
+        with changed:
+            if self._closing:
+                return False
+            self._drives = True
+            self._beginning.add(thread)
+        try:
+            self._copy.request("POST", path, cancelled=self._not_begun)
+            return True
+        except HoldfastError:
+            if not self._closing:
+                raise
+            return False
+        finally:
+            with changed:
+                self._beginning.discard(thread)
+                changed.notify_all()
 
     def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
         """Send `message`, if one is given, and run; return an iterator of the events and deltas as
@@ -538,12 +569,11 @@ class RemoteConversation(ConversationInterface):
         if not self._server.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
-        with self._lock:
+        with self._copy.changed:
             if self._closing:
                 return
             self._closing = True
             self._stops_server = stop and self._drives
-        with self._copy.changed:
             self._copy.closed = True
             self._copy.changed.notify_all()
         self._questions.close()
@@ -561,7 +591,7 @@ class RemoteConversation(ConversationInterface):
         self._finish(deadline)
 
     def _finish(self, deadline: float) -> None:
-        with self._lock:
+        with self._copy.changed:
             if self._closed:
                 return
             self._closed = True
@@ -578,12 +608,15 @@ class RemoteConversation(ConversationInterface):
             subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
+        self._await(lambda: self._runner in (None, threading.current_thread()), deadline)
         if self.agent is not None:
             self.agent.connections.closed()
         self._server.closed()
 
     def _stop_on_server(self, deadline: float) -> None:
         """Stop the server's run once, before results of calls that end here reach the model."""
+        self._await(lambda: self._beginning <= {threading.current_thread()}, deadline)
+        self._not_begun.cancel()
         stop, self._stops_server = self._stops_server, False
         if stop and self._follower.lost is None:
             try:
@@ -592,6 +625,12 @@ class RemoteConversation(ConversationInterface):
             except HoldfastError as error:
                 what = "conversation %s: the request to stop it on the agent server failed: %s"
                 _log.warning(what, self.id, error)
+
+    def _await(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Wait for a condition of this object's own threads until the deadline."""
+        with self._copy.changed:
+            while not condition() and (seconds := deadline - time.monotonic()) > 0:
+                self._copy.changed.wait(seconds)
 
     def __reduce__(self) -> Any:
         raise TypeError(f"A RemoteConversation is not pickled; open it there with {_HOW}.")
@@ -637,7 +676,6 @@ class RemoteConversation(ConversationInterface):
 
     def _prepare(self) -> None:
         """Give the caller's context to calls and questions, so that none waits for itself."""
-        self._drives = True
         context = contextvars.copy_context()
         self._questions.context = context
         if self._calls is not None:

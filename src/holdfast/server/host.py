@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +32,7 @@ from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.notifying_store import NotifyingStore
+from holdfast.server.pending_starts import PendingStarts
 from holdfast.server.records import Records, SameFile
 from holdfast.server.scheduler import Scheduler
 from holdfast.server.webhook_service import WebhookService
@@ -173,6 +174,7 @@ class Host:
             self._store, records, self._agents, self._scheduler.conversations, self.delete
         )
         self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
+        self._starts = PendingStarts()
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -553,6 +555,10 @@ class Host:
 
         def work(live: OpenConversation) -> str:
             with live.run_lock:
+                if withdrawn:
+                    raise errors.Conflict(
+                        f"Conversation {id!r} was closed while this request waited for it."
+                    )
                 if hosted and live.record.driven != records.HOSTED:
                     live.record = self._records.set_driven(live.record, records.HOSTED)
                 live.begin(hosted)
@@ -566,14 +572,21 @@ class Host:
                 self._scheduler.wake(record.store_id)
             return status.value
 
-        return self._scheduler.use(record, work)
+        with self._starts.pending(record.store_id) as withdrawn:
+            return self._scheduler.use(record, work)
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
-        next start. Return the status."""
+        next start. Return the status. Requests to drive it that still wait raise `Conflict`."""
         record = self._records.find(tenant, id)
-        if record.driven:
-            self._records.set_driven(record, records.IDLE)
+        self._starts.withdraw(record.store_id)
+        live = self._scheduler.conversations.find(record.store_id)
+        with nullcontext() if live is None else live.run_lock:  # a start that was first is recorded
+            record = self._records.find(tenant, id)
+            if record.driven:
+                record = self._records.set_driven(record, records.IDLE)
+            if live is not None:
+                live.record = msgspec.structs.replace(live.record, driven=record.driven)
         self._scheduler.cut_off(record.store_id)
         return self.status(tenant, id)
 
