@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM, Tool
+from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConversationClosed
 from tests.remote_parts import KEY as STUB_KEY
@@ -22,8 +22,9 @@ from tests.serve_process import ServeProcess
 from tests.waiting import until
 
 SLOW = """
-from holdfast import ToolContext
+from holdfast import ToolContext, tool
 
+@tool
 def slow(context: ToolContext) -> str:
     "Take long."
     context.sleep(60)
@@ -45,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
 def open_on(space: RemoteWorkspace) -> RemoteConversation:
     from hf_slow_tool import slow  # pyright: ignore[reportMissingImports]
 
-    agent = Agent(ScriptedLLM([("slow", {}), "Done."]), [Tool.from_function(slow)])
+    agent = Agent(ScriptedLLM([("slow", {}), "Done."]), [slow])
     return RemoteConversation(agent, space)
 
 

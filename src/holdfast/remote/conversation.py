@@ -670,7 +670,9 @@ class RemoteConversation(ConversationInterface):
         return ids[0]
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
-        once, by = f"{self.client}-{question_id}", "on_question"
+        # a decline may follow an answer that the server refused
+        once = f"{self.client}-{question_id}{'-declined' if values is None else ''}"
+        by = "on_question"
         answer = {"question_id": question_id, "values": values, "reason": reason, "by": by}
         self._command("answer", once=once, **answer)
 
