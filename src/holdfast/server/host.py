@@ -491,7 +491,7 @@ class Host:
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._execute(record, _about(command, call, hash), key and f"{key}:{call}")
+                self._execute(record, _about(command, call, hash), _call_key(key, call))
 
         self._idempotent.once(record, key, _decision(command), decide, pending)
 
@@ -523,7 +523,7 @@ class Host:
                 " differ."
             )
         for call, _, decision in decisions:
-            self._store.post(child, decision, key and f"{key}:{call}")
+            self._store.post(child, decision, _call_key(key, call))
 
     def _execute(
         self, record: records.ConversationRecord, command: cmd.Command, key: str | None
@@ -753,6 +753,12 @@ def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Ap
         return msgspec.structs.replace(command, call_id=call_id)
     hash = command.arguments_hash or hash
     return msgspec.structs.replace(command, call_id=call_id, arguments_hash=hash)
+
+
+def _call_key(key: str | None, call_id: str) -> str | None:
+    """Return the key of one call's decision. A client's key has no newline, so that it is the key
+    of no other request."""
+    return None if key is None else f"{key}\n{call_id}"
 
 
 def _decision(command: cmd.Approve | cmd.Reject) -> tuple[object, ...]:
