@@ -30,6 +30,7 @@ from holdfast.server.deliveries import Sending
 from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands
+from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.pending_starts import PendingStarts
@@ -175,6 +176,7 @@ class Host:
         )
         self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
         self._starts = PendingStarts()
+        self._changes = KeyedLocks()  # of the agents of conversations, by store id
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -406,14 +408,14 @@ class Host:
     ) -> shapes.CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
-        record, tools = self._records.find(tenant, id), request.tools
-        kept = self._agents.stored_parts(record)
-        form = forms.with_tools(kept.form, [tool.name for tool in tools])
-        modules, client_tools = request.tool_module_qualnames, request.client_tools
-        options = record.options
-        options = msgspec.structs.replace(options, modules=modules, client_tools=client_tools)
-        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
-        with self._scheduler.conversations.use(record.store_id) as live:
+        tools, modules = request.tools, request.tool_module_qualnames
+        with self._changing(tenant, id) as (record, live):
+            kept = self._agents.stored_parts(record)
+            form = forms.with_tools(kept.form, [tool.name for tool in tools])
+            options = msgspec.structs.replace(
+                record.options, modules=modules, client_tools=request.client_tools
+            )
+            wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
             record, built = self._agents.replace(record, wanted)
             live.set_tools(record, built)
             with live.run_lock:
@@ -433,11 +435,22 @@ class Host:
             for name, given in request.secrets.items()
         }
         Secrets(own)  # checks names and values
-        record = self._records.find(tenant, id)
-        with self._scheduler.conversations.use(record.store_id) as live:
+        with self._changing(tenant, id) as (record, live):
             record, built = self._agents.set_secrets(record, own)
             live.set_secrets(record, built)
+            with live.run_lock:
+                live.record = msgspec.structs.replace(live.record, secrets=record.secrets)
         return self.secret_names(tenant, id)
+
+    @contextmanager
+    def _changing(
+        self, tenant: str, id: str
+    ) -> Generator[tuple[records.ConversationRecord, OpenConversation]]:
+        """Yield the record and the open conversation for one change of its stored agent. Changes
+        come one after the other, since each reads what is stored, and writes it anew."""
+        place = self._records.find(tenant, id).store_id
+        with self._changes.hold(place), self._scheduler.conversations.use(place) as live:
+            yield self._records.find(tenant, id), live
 
     def secret_names(self, tenant: str, id: str) -> shapes.SecretNames:
         """Return the names and descriptions of the conversation's secrets."""
