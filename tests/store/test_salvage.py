@@ -59,7 +59,7 @@ def alpha(seq: int) -> ev.AnyEvent:
 
 
 class Maker:
-    """A store's file of format 3, written row by row as SQLiteStore does."""
+    """A store's file of format 4, written row by row as SQLiteStore does."""
 
     def __init__(self, path: Path) -> None:
         self.db = sqlite3.connect(path, isolation_level=None)

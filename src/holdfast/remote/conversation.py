@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import msgspec
 
+from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
@@ -25,6 +27,7 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
+from holdfast.conversation.outputs import no_output
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.conversation.stream import EventStream
@@ -290,6 +293,8 @@ class RemoteConversation(ConversationInterface):
     ) -> RemoteConversation:
         """Return a new conversation on the same server that begins with this one's events up to
         `seq` (None: all), like `Conversation.fork`."""
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"fork: agent takes an Agent or None, not {agent!r}.")
         self._catch_up()
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -351,9 +356,14 @@ class RemoteConversation(ConversationInterface):
         """Return the whole result of a call, even if the journal holds only its beginning and
         end. Raises `NotFound` if the call has no result."""
         if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
-            raise NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
+            raise no_output(call_id)
         path = f"/outputs/{quote(call_id, safe='')}"
-        return self._copy.read(ToolResult.from_json, "GET", path)
+        try:
+            return self._copy.read(ToolResult.from_json, "GET", path)
+        except ConversationNotFound:
+            raise
+        except NotFound as error:
+            raise no_output(call_id) from error
 
     def __repr__(self) -> str:
         return (
@@ -363,12 +373,22 @@ class RemoteConversation(ConversationInterface):
 
     # --- operations ---
 
-    def send_message(self, message: str | Message | ContentLike) -> ev.MessageAdded:
-        """Send a message from the user, like `Conversation.send_message`."""
+    def send_message(
+        self, message: str | Message | ContentLike, *, sender: str = "user"
+    ) -> ev.MessageAdded:
+        """Send a message, like `Conversation.send_message`. An agent server takes messages from
+        the user alone: another `sender` is a `ConfigurationError`."""
         content = checked_content(content_of(message))
+        if sender != "user":
+            cmd.check_sender("send_message", sender)
+            text = "an agent server takes messages from 'user' alone"
+            raise ConfigurationError(f"send_message: sender: {text}, not from {sender!r}.")
         self._check_open()
-        self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
+        # refused here as by a local journal: the request would change it without a word
+        now = datetime.now(UTC)
+        ev.record(ev.MessageAdded(seq=before + 1, id=event_id, timestamp=now, content=content))
+        self._send_tools()
         self._copy.request("POST", "/messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._server.timeout, 0
         while True:
@@ -651,9 +671,9 @@ class RemoteConversation(ConversationInterface):
             for field, value in fields.items()
             if value is not None or field == "values"
         }
-        try:
-            json.dumps(body.get("values"))
-        except (TypeError, ValueError) as error:
+        try:  # fails for half of a surrogate pair, which has no UTF-8 bytes
+            json.dumps(body.get("values"), ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
         self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
