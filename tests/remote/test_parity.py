@@ -9,9 +9,15 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import Agent, Conversation, RemoteConversation, ScriptedLLM
+from holdfast import Agent, Conversation, RemoteConversation, ScriptedLLM, ToolContext
 from holdfast.content import EmbeddedResource
-from holdfast.errors import ConfigurationError, Conflict, NotFound, UnreadableEvent
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    HoldfastError,
+    NotFound,
+    UnreadableEvent,
+)
 from tests.serve_process import ServeProcess
 
 Either = Conversation | RemoteConversation
@@ -113,3 +119,36 @@ def test_a_state_continues_in_no_conversation_with_events(server: ServeProcess) 
             remote.send_message("go")
         with pytest.raises(Conflict, match="has events already"):
             RemoteConversation.from_state(state, agent, space, "taken")
+
+
+def test_a_tool_that_a_client_runs_is_told_what_it_lacks_and_has_earlier_outputs(
+    server: ServeProcess,
+) -> None:
+    def first() -> str:
+        """Begin."""
+        return "the first result"
+
+    def second(context: ToolContext) -> str:
+        """Look."""
+        found = [context.output("4.0").text]
+        acts: list[Callable[[], Any]] = [
+            lambda: context.output("9.0"),
+            lambda: context.secret("TOKEN"),
+            lambda: context.spawn(agent, "hi"),
+        ]
+        for act in acts:
+            try:
+                act()
+            except HoldfastError as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return "\n".join(found)
+
+    agent = Agent(ScriptedLLM([("first", {}), ("second", {}), "Done."]), [first, second])
+    with server.workspace() as space, RemoteConversation(agent, space) as remote:
+        remote.send_message("go")
+        state = remote.run()
+        said = [e.result.text for e in state.events if e.type == "toolResult"][-1].split("\n")
+    assert said[0] == "the first result"
+    assert said[1].startswith("ToolError: No call '9.0'")
+    assert said[2].startswith("NotFound: There is no secret 'TOKEN' here: a tool that a client")
+    assert said[3].startswith("ConfigurationError: spawn: not available in a tool that a client")

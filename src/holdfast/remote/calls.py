@@ -19,7 +19,15 @@ from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import INTERRUPTED
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import ConfigurationError, HoldfastError, StoreError, TooMany, WrongProcess
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationNotFound,
+    HoldfastError,
+    NotFound,
+    StoreError,
+    TooMany,
+    WrongProcess,
+)
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation, ToolContext
@@ -30,6 +38,30 @@ from holdfast.tools.secrets import Secrets
 _log = logging.getLogger("holdfast.remote")
 
 _MAX_RESULT_BYTES = 1_000_000  # a result above this size may be one that the server refuses
+
+
+class _ClientContext(ToolContext):
+    """The context of a call that runs in a client, without what only the server has."""
+
+    __slots__ = ()
+
+    def secret(self, name: str) -> str:
+        if self.secrets is None:
+            raise NotFound(
+                f"There is no secret {name!r} here: a tool that a client of an agent server runs"
+                " has the secrets of its own RemoteConversation(secrets={...}) alone.",
+                "secret",
+                name,
+            )
+        return super().secret(name)
+
+    def spawn(self, *_: Any, **__: Any) -> Any:
+        """Raises `ConfigurationError`: the server has the store."""
+        raise ConfigurationError(
+            "spawn: not available in a tool that a client of an agent server runs, since the"
+            " server has the store. Use RemoteConversation(agent, workspace) or"
+            " Conversation(agent), or declare the tool in a module that the server may import."
+        )
 
 
 class ClientCalls:
@@ -192,7 +224,7 @@ class ClientCalls:
             if self._on_progress is not None:
                 self._on_progress(call.id, message)
 
-        context = ToolContext(
+        context = _ClientContext(
             self._copy.id,
             call.id,
             1,
@@ -203,6 +235,7 @@ class ClientCalls:
             None,
             self._asks,
             self._agent.llm,
+            self._output,
             secrets=self.secrets,
         )
         try:
@@ -212,6 +245,14 @@ class ClientCalls:
                 f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
                 "cancelled",
             )
+
+    def _output(self, call_id: str) -> ToolResult | None:
+        try:
+            return self._copy.output(call_id)
+        except ConversationNotFound:
+            raise
+        except NotFound:
+            return None
 
     def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._copy.changed:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
 import msgspec
 
@@ -27,7 +26,6 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
-from holdfast.conversation.outputs import no_output
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.conversation.stream import EventStream
@@ -38,7 +36,6 @@ from holdfast.errors import (
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
-    NotFound,
     NotPending,
     StoreError,
 )
@@ -355,15 +352,7 @@ class RemoteConversation(ConversationInterface):
     def get_output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call, even if the journal holds only its beginning and
         end. Raises `NotFound` if the call has no result."""
-        if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
-            raise no_output(call_id)
-        path = f"/outputs/{quote(call_id, safe='')}"
-        try:
-            return self._copy.read(ToolResult.from_json, "GET", path)
-        except ConversationNotFound:
-            raise
-        except NotFound as error:
-            raise no_output(call_id) from error
+        return self._copy.output(call_id)
 
     def __repr__(self) -> str:
         return (
