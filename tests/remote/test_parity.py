@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, Conversation, RemoteConversation, ScriptedLLM, ToolContext
-from holdfast.content import EmbeddedResource
+from holdfast.content import EmbeddedResource, TextContent, ToolResult
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -152,3 +152,25 @@ def test_a_tool_that_a_client_runs_is_told_what_it_lacks_and_has_earlier_outputs
     assert said[1].startswith("ToolError: No call '9.0'")
     assert said[2].startswith("NotFound: There is no secret 'TOKEN' here: a tool that a client")
     assert said[3].startswith("ConfigurationError: spawn: not available in a tool that a client")
+
+
+@pytest.mark.parametrize("value", [float("nan"), (1, 2), {1: 2}])
+def test_a_result_that_json_would_change_fails_as_a_local_one_does(
+    server: ServeProcess, value: Any
+) -> None:
+    def look() -> ToolResult:
+        """Look."""
+        return ToolResult((TextContent("seen"),), {"a": value})
+
+    def results(one: Either) -> list[Any]:
+        one.send_message("go")
+        return [e.result for e in one.run().events if e.type == "toolResult"]
+
+    script = [("look", {}), "Done."]
+    with Conversation(Agent(ScriptedLLM(script), [look])) as local:
+        expected = results(local)
+    with (
+        server.workspace() as space,
+        RemoteConversation(Agent(ScriptedLLM(script), [look]), space) as remote,
+    ):
+        assert results(remote) == expected

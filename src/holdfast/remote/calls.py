@@ -7,16 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
-
-import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
-from holdfast.conversation.calls import INTERRUPTED
+from holdfast.conversation.calls import INTERRUPTED, UNWRITABLE
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import (
@@ -26,12 +25,14 @@ from holdfast.errors import (
     NotFound,
     StoreError,
     TooMany,
+    UnreadableEvent,
     WrongProcess,
 )
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.context import Asks
+from holdfast.tools.results import clean
 from holdfast.tools.running import start_thread
 from holdfast.tools.secrets import Secrets
 
@@ -261,11 +262,16 @@ class ClientCalls:
     def _post_result(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
         """Post a result until the server takes or refuses it. A call whose result cannot be
         posted stays this client's as long as it lives."""
-        try:
-            size = len(msgspec.json.encode(result))
-        except (TypeError, ValueError) as error:
-            text = f"{call.name!r} ran, but its result is not valid JSON: {error}."
-            result, size = ToolResult.failure(text, "internal"), 0
+        now = datetime.now(UTC)
+        try:  # refused here as by a local journal: the request would change it without a word
+            finished = ev.ToolCallFinished(
+                seq=1, id="1", timestamp=now, call_id=call.id, result=result
+            )
+            size = len(ev.record(finished))
+        except (UnreadableEvent, TypeError, ValueError) as error:
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            text = UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
+            result, size = ToolResult.failure(text), 0
         key = f"{self._copy.client}-{call.id}"
         body: dict[str, Any] = {"result": result, "duration": duration}
         try:
