@@ -414,7 +414,7 @@ class Conversation(ConversationInterface):
         """Carry out a command (`holdfast.commands`) in one transaction.
 
         With a `key` the command goes through the store's inbox: a second one with the same key
-        is not carried out again, and the call returns at once. Raises the command's
+        is not carried out again, and has the outcome of the first. Raises the command's
         `ConfigurationError` if it does not fit, `ToolValidationError` if an approval's new
         arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`.
         """
