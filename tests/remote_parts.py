@@ -281,6 +281,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+def connections(port: int) -> list[str]:
+    """The open connections of this process, either end, that belong to a server's port, as the
+    kernel lists them."""
+    ours = {_target(fd) for fd in Path("/proc/self/fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return [
+        " ".join(line)
+        for line in lines
+        if f"socket:[{line[9]}]" in ours
+        and any(end.endswith(f":{port:04X}") for end in line[1:3])
+        and line[3] != "0A"  # listening
+    ]
+
+
+def _target(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except OSError:
+        return ""
+
+
 class Proxy:
     """A TCP proxy before `port` that cuts connections, holds pieces back, sends pieces of event
     streams twice, and drops the second half of one.

@@ -26,7 +26,7 @@ from holdfast import (
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation.journal import utc_now
-from holdfast.errors import ConfigurationError, Conflict, StoreError
+from holdfast.errors import ConfigurationError, Conflict, NotFound, StoreError
 from holdfast.store import BLOBS, Batch, Store, Summary
 from tests.waiting import until
 
@@ -183,7 +183,7 @@ def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
         assert whole == ToolResult(
             [TextContent(text), TextContent("small")], {"rows": ["x" * 100] * 50}, meta={"k": 1}
         )
-        with pytest.raises(ConfigurationError, match=r"'9\.9' has no result"):
+        with pytest.raises(NotFound, match=r"'9\.9' has no result"):
             conversation.get_output("9.9")
         id = first.result.meta[BLOBS][0]["id"]
         fork = conversation.fork()

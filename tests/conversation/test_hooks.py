@@ -423,7 +423,9 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
         conversation.execute(Send("bad"))
     with pytest.raises(HookDenied):
         conversation.execute(Send("bad"), "3")
-    conversation.execute(Send("bad"), "3")  # it was done: nothing is said of it again
+    with pytest.raises(HookDenied) as again:  # not judged again: its outcome was kept
+        conversation.execute(Send("bad"), "3")
+    assert (again.value.hook, again.value.on) == ("filter", "message")
     assert texts(conversation) == ["first (user)", "good (user)"]
     assert (
         sum(note.text.endswith("denied it: no") for note in of(conversation, ev.NoteRecorded)) == 3

@@ -38,6 +38,7 @@ from holdfast.conversation import journal_lock as changed_module
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.errors import (
     ConfigurationError,
+    Conflict,
     ConversationBusy,
     ConversationClosed,
     Fenced,
@@ -1561,7 +1562,7 @@ def test_an_empty_state_and_a_taken_id_are_what_they_are() -> None:
             assert second.status is S.IDLE
         first.send_message("go")
         first.close()
-        with pytest.raises(ConfigurationError, match="has events already"):
+        with pytest.raises(Conflict, match="has events already"):
             Conversation.from_state(first.state, agent, store, "c")
 
 

@@ -102,6 +102,16 @@ def about(context: ToolContext) -> dict[str, Any]:
     }
 
 
+def lacks(what: str, context: ToolContext) -> str:
+    """Ask the context for what only the parent has."""
+    acts: dict[str, Any] = {
+        "output": lambda: context.output("1.0"),
+        "secret": lambda: context.secret("TOKEN"),
+        "spawn": lambda: context.spawn(None),
+    }
+    return str(acts[what]())
+
+
 def runtime(context: ToolContext) -> str:
     return str(context.runtime)
 

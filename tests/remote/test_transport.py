@@ -45,34 +45,13 @@ from holdfast.errors import (
 )
 from holdfast.remote import follower, server_client
 from holdfast.remote.failures import failure, named
-from tests.remote_parts import KEY, Proxy, StubServer, _Handler
+from tests.remote_parts import KEY, Proxy, StubServer, _Handler, connections
 from tests.waiting import until
 
 
 def open_on(url: str, id: str | None = None, tools: Any = (), **options: Any) -> RemoteConversation:
     workspace = RemoteWorkspace(url, KEY, timeout=options.pop("timeout", 60.0))
     return RemoteConversation(Agent(ScriptedLLM([]), tools), workspace, id, **options)
-
-
-def connections(port: int) -> list[str]:
-    """The open connections of this process, either end, that belong to a server's port, as the
-    kernel lists them."""
-    ours = {_target(fd) for fd in Path("/proc/self/fd").iterdir()}
-    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
-    return [
-        " ".join(line)
-        for line in lines
-        if f"socket:[{line[9]}]" in ours
-        and any(end.endswith(f":{port:04X}") for end in line[1:3])
-        and line[3] != "0A"  # listening
-    ]
-
-
-def _target(fd: Path) -> str:
-    try:
-        return str(fd.readlink())
-    except OSError:
-        return ""
 
 
 # --- events ---

@@ -31,6 +31,7 @@ from holdfast.errors import (
     ToolValidationError,
     TooMany,
 )
+from holdfast.server.agents import Agents
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
 from holdfast.server.policy import Policy
@@ -174,6 +175,41 @@ def test_a_run_that_comes_as_a_drive_ends_is_driven(
         go_on.set()
     until(lambda: host.state(T, "a").answer == "two", "the second run")
     until(lambda: not host._records.driven())
+
+
+def test_a_close_withdraws_a_run_that_waits_until_the_conversation_is_open(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, opening, go_on = Agents.open, threading.Event(), threading.Event()
+
+    def slow(agents: Agents, id: str) -> Any:
+        opening.set()
+        assert go_on.wait(30)
+        return found(agents, id)
+
+    def run() -> None:
+        try:
+            host.run(T, "a")
+        except Conflict as error:
+            refused.append(error)
+
+    refused: list[Conflict] = []
+    host.create(T, saying("one", id="a"))
+    host.execute(T, "a", Send("go"))
+    host.close(T, "a")
+    monkeypatch.setattr(host._scheduler, "_opened", lambda place: slow(host._agents, place))
+    threads = [threading.Thread(target=run), threading.Thread(target=host.close, args=(T, "a"))]
+    threads[0].start()
+    assert opening.wait(30)
+    threads[1].start()
+    entries = host._scheduler.conversations._conversations
+    until(lambda: entries["a"].closing)
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert "closed" in str(refused)
+    assert types(host, "a") == ["message"]
+    assert host._records.driven() == []
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,59 @@ def test_secrets_for_an_unknown_conversation_or_a_bad_value(tmp_path: Path) -> N
             RemoteConversation(agent_of(space), space, secrets={"TOKEN": "x"})
         with pytest.raises(ConversationNotFound):
             RemoteConversation(None, space, "nobody", secrets={"TOKEN": VALUE})
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_every_value_that_was_put_is_masked_though_many_were_put_at_once(
+    tmp_path: Path, isolation: str
+) -> None:
+    values = [f"value-number-{number:04}" for number in range(12)]
+
+    def said(server: Serving) -> str:
+        reply = server.ask("POST", "/api/conversations/a/messages", {"text": " ".join(values)})
+        assert reply.status == 202, reply
+        events = server.ask("GET", "/api/conversations/a/events").json["events"]
+        return [event for event in events if event["type"] == "message"][-1]["content"][0]["text"]
+
+    with Serving(tmp_path, isolation=isolation) as server:
+        server.make("a")
+
+        def put(value: str) -> None:
+            body = {"secrets": {"TOKEN": value}}
+            replies.append(server.ask("PUT", "/api/conversations/a/secrets", body).status)
+
+        replies: list[int] = []
+        threads = [threading.Thread(target=put, args=(value,)) for value in values]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert replies == [200] * len(values)
+        assert [value for value in values if value in said(server)] == []
+    with Serving(tmp_path, isolation=isolation) as server:
+        assert [value for value in values if value in said(server)] == []
+        assert said(server) == " ".join(["<secret:TOKEN>"] * len(values))
+
+
+def test_tools_and_secrets_that_are_put_at_once_are_both_kept(tmp_path: Path) -> None:
+    with Serving(tmp_path) as server:
+        server.make("a")
+        for number in range(10):
+            schema = {"type": "object", "properties": {}}
+            tools = {"tools": [{"name": f"tool_{number}", "inputSchema": schema}]}
+            secrets = {"secrets": {"TOKEN": f"{VALUE}-{number}"}}
+            threads = [
+                threading.Thread(
+                    target=server.ask, args=("PUT", f"/api/conversations/a/{name}", body)
+                )
+                for name, body in (("tools", tools), ("secrets", secrets))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            live = server.host._scheduler.conversations.find("a")
+            assert live is not None
+            stored = server.host._records.find("default", "a")
+            assert live.record.secrets == stored.secrets
+            assert live.record.tools == stored.tools

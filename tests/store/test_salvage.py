@@ -59,7 +59,7 @@ def alpha(seq: int) -> ev.AnyEvent:
 
 
 class Maker:
-    """A store's file of format 3, written row by row as SQLiteStore does."""
+    """A store's file of format 4, written row by row as SQLiteStore does."""
 
     def __init__(self, path: Path) -> None:
         self.db = sqlite3.connect(path, isolation_level=None)
@@ -213,7 +213,7 @@ def test_a_sound_file_is_read_whole_and_nothing_beside_it_is_made(path: Path) ->
     assert found.troubles == ()
     assert {one.summary.id: list(one.events) for one in found.conversations} == EXPECTED
     assert all(one.gaps == () and one.notes == () for one in found.conversations)
-    assert check(path) == Report(str(path), 3, True, 3, ALPHA + BETA + GAMMA, 1)
+    assert check(path) == Report(str(path), 4, True, 3, ALPHA + BETA + GAMMA, 1)
     assert contents(path.parent) == before
 
 

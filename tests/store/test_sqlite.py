@@ -241,11 +241,11 @@ def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 1)
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 4")
+        db.execute("PRAGMA user_version = 5")
     db.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreError, match=r"was written by a newer Holdfast \(format 4, this one reads 3\)"
+        StoreError, match=r"was written by a newer Holdfast \(format 5, this one reads 4\)"
     ):
         SQLiteStore(path)
     assert path.read_bytes() == before

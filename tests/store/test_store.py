@@ -14,6 +14,7 @@ import pytest
 from holdfast import events as ev
 from holdfast.commands import Approve, Interrupt, Pause, Reject, Resume, Send
 from holdfast.content import TextContent
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -365,6 +366,21 @@ def test_a_key_is_posted_once_also_when_it_is_done(store: Store) -> None:
     assert store.commands(lease) == []
     store.acquire("d")
     assert store.post("d", Send("d"), "k") is True, "a key is of one conversation"
+
+
+def test_why_a_command_was_refused_is_kept_with_its_mark(store: Store) -> None:
+    lease = store.acquire("c")
+    for key in ("done", "refused", "waiting"):
+        store.post("c", Send(key), key)
+    done, refused, _ = [one.number for one in store.commands(lease)]
+    why = ErrorForm("HookDenied", "No ü today.", {"hook": "h", "failed": False})
+    batch = Batch([], summary("c", 0), done_commands=[done, refused], refusals={refused: why})
+    store.append(lease, batch)
+    store.release(lease)
+    found = {key: store.refusal("c", key) for key in ("done", "refused", "waiting", "unknown")}
+    assert found == {"done": None, "refused": why, "waiting": None, "unknown": None}
+    with pytest.raises(ConversationNotFound):
+        store.refusal("d", "refused")
 
 
 def test_the_inbox_waits_for_the_next_lease(store: Store) -> None:

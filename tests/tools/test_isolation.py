@@ -293,6 +293,14 @@ def test_there_is_no_runtime_and_the_model_is_told_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", ["output", "secret", "spawn"])
+def test_what_only_the_parent_has_is_named_as_missing(what: str) -> None:
+    found = run(callbacks.lacks, {"what": what}, ToolContext("c", "1.0"))
+    assert f"where there is no context.{what}" in found.text
+    assert found.is_error
+
+
+@pytest.mark.slow
 def test_what_is_printed_stays_out_of_the_channel(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "holdfast.tools.isolation"):
         assert run(callbacks.babble, {"text": "x" * 1000, "times": 500}).text == "said"

@@ -20,12 +20,13 @@ from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.journal import Clock, utc_now
 from holdfast.conversation.message_content import checked_content, content_of
 from holdfast.conversation.observer import Observing, observers
-from holdfast.conversation.outputs import blobs_of
+from holdfast.conversation.outputs import blobs_of, no_output
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, fold
 from holdfast.conversation.stream import EventStream
 from holdfast.errors import (
     ConfigurationError,
+    Conflict,
     ConversationBusy,
     ConversationNotFound,
     StoreError,
@@ -180,6 +181,8 @@ class Conversation(ConversationInterface):
         seq = len(events) if seq is None else seq
         if not isinstance(seq, int) or not 0 <= seq <= len(events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"fork takes a seq from 0 to {len(events)}, not {seq!r}.")
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"fork: agent takes an Agent or None, not {agent!r}.")
         if seq < len(events):
             del events[seq:]
             state = fold(events)
@@ -215,7 +218,7 @@ class Conversation(ConversationInterface):
         if state.events:
             self._hosting.open()
         if journal.fold.last_seq:
-            raise ConfigurationError(
+            raise Conflict(
                 f"from_state: conversation {self.id!r} has events already; give another id."
             )
         if not state.events:
@@ -292,10 +295,10 @@ class Conversation(ConversationInterface):
 
     def get_output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call, even if the journal holds only its beginning and
-        end. Raises `ConfigurationError` if the call has no result."""
+        end. Raises `NotFound` if the call has no result."""
         found = self._hosting.journal.output(call_id)
         if found is None:
-            raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
+            raise no_output(call_id)
         return found
 
     def __repr__(self) -> str:
@@ -417,7 +420,7 @@ class Conversation(ConversationInterface):
         """Carry out a command (`holdfast.commands`) in one transaction.
 
         With a `key` the command goes through the store's inbox: a second one with the same key
-        is not carried out again, and the call returns at once. Raises the command's
+        is not carried out again, and has the outcome of the first. Raises the command's
         `ConfigurationError` if it does not fit, `ToolValidationError` if an approval's new
         arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`.
         """

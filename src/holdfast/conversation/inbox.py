@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from holdfast import commands as cmd
-from holdfast.conversation.executor import REFUSALS, CommandExecutor, Effect, Prepared, detailed
+from holdfast.conversation.executor import (
+    REFUSALS,
+    CommandExecutor,
+    Effect,
+    Prepared,
+    UnfitCommand,
+    detailed,
+)
 from holdfast.conversation.hook_points import HookPoints, journal_denial
 from holdfast.conversation.run_context import RunContext
+from holdfast.error_forms import ErrorForm, error_of_form, form_of_error
 from holdfast.errors import (
     ConfigurationError,
     ConversationClosed,
@@ -15,6 +23,9 @@ from holdfast.errors import (
 )
 from holdfast.object_struct import ObjectStruct
 from holdfast.store import Posted
+from holdfast.tools.results import clean
+
+_MAX_REFUSAL_CHARS = 2000  # characters of the message of a refused command's error
 
 
 class _Outcome(ObjectStruct):
@@ -85,7 +96,7 @@ class CommandInbox(ObjectStruct):
             self._taken = posted.number
             effect = misfit = None
             with journal:
-                journal.take(posted)
+                journal.take(posted)  # its mark and its effect, or its error, in one transaction
                 if isinstance(prepared, HoldfastError):
                     misfit = prepared
                     if isinstance(prepared, HookDenied):
@@ -95,6 +106,8 @@ class CommandInbox(ObjectStruct):
                         effect = self._executor.apply(prepared)
                     except REFUSALS as error:
                         misfit = error
+                if misfit is not None:
+                    journal.refuse(posted, _kept(misfit))
             outcome = None if self._outcomes is None else self._outcomes.get(posted.key)
             if outcome is not None:
                 outcome.done, outcome.error = True, misfit
@@ -104,7 +117,7 @@ class CommandInbox(ObjectStruct):
 
     def execute(self, command: cmd.Command, key: str) -> None:
         """Post a command under `key`, and carry it out. Raises its `ConfigurationError`,
-        `Conflict` or `ToolValidationError`, whichever thread carried it out."""
+        `Conflict` or `ToolValidationError`, whichever thread carried it out, and whenever."""
         context, changed = self._context, self._context.journal.changed
         with changed:
             self._outcomes = outcomes = {} if self._outcomes is None else self._outcomes
@@ -121,10 +134,23 @@ class CommandInbox(ObjectStruct):
                     self._outcomes = outcomes or None
         if outcome.error is not None:
             raise detailed(outcome.error)
-        if not outcome.done and not repeated:
-            if context.failure is not None:
-                raise context.failure.with_traceback(None)
+        if outcome.done:
+            return
+        if context.failure is not None:
+            raise context.failure.with_traceback(None)
+        if context.closing or not repeated:
             raise ConversationClosed(
                 f"Conversation {context.journal.id!r} was closed; the command stays in its inbox"
                 " for the next owner."
             )
+        refused = context.journal.store.refusal(context.journal.id, key)
+        if refused is not None:
+            raise error_of_form(refused, ConfigurationError)
+
+
+def _kept(error: HoldfastError) -> ErrorForm:
+    """Return the error of a refused command as the store keeps it. The details of values that do
+    not fit are left out, since they may be secrets."""
+    shown = form_of_error(detailed(error))
+    details = {} if isinstance(error, UnfitCommand) else shown.details
+    return ErrorForm(shown.type, clean(str(error))[:_MAX_REFUSAL_CHARS], details)

@@ -12,6 +12,7 @@ from holdfast.conversation.message_content import json_arguments
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.tools.callables import refuse_async
+from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.conversation.replay import Replay
@@ -153,11 +154,9 @@ class ConversationInterface(FixedAttributes):
         Args:
             instructions: For a condenser that has a model write a summary.
         """
-        if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"condense: instructions takes a str or None, not {instructions!r}."
-            )
-        self._command("condense", instructions=instructions)
+        self._command(
+            "condense", instructions=_optional_text("condense", "instructions", instructions)
+        )
 
     def approve(
         self,
@@ -182,11 +181,11 @@ class ConversationInterface(FixedAttributes):
             )
         self._command(
             "approve",
-            call_id=call_id,
+            call_id=_optional_text("approve", "call_id", call_id),
             arguments=None if arguments is None else json_arguments(arguments),
-            arguments_hash=arguments_hash,
-            by=by,
-            reason=reason,
+            arguments_hash=_optional_text("approve", "arguments_hash", arguments_hash),
+            by=_text("approve", "by", by),
+            reason=_text("approve", "reason", reason),
         )
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
@@ -195,8 +194,12 @@ class ConversationInterface(FixedAttributes):
 
         Raises `NotPending` if the call does not wait, or none does.
         """
-        _check_reason("reject", reason)
-        self._command("reject", call_id=call_id, reason=reason, by=by)
+        self._command(
+            "reject",
+            call_id=_optional_text("reject", "call_id", call_id),
+            reason=_text("reject", "reason", reason),
+            by=_text("reject", "by", by),
+        )
 
     def answer(
         self,
@@ -212,7 +215,7 @@ class ConversationInterface(FixedAttributes):
         or False declines. Raises `ConfigurationError` if they do not fit the form, `NotPending` if
         no call waits for that answer.
         """
-        question_id = self._only_question() if question_id is None else question_id
+        by, question_id = self._answering("answer", by, question_id)
         self._command("answer", question_id=question_id, values=values, by=by)
 
     def decline(
@@ -220,9 +223,13 @@ class ConversationInterface(FixedAttributes):
     ) -> None:
         """Decline a running call's question to the user; without `question_id` the only one.
         Raises as `answer`."""
-        _check_reason("decline", reason)
-        question_id = self._only_question() if question_id is None else question_id
+        reason = _text("decline", "reason", reason)
+        by, question_id = self._answering("decline", by, question_id)
         self._command("answer", question_id=question_id, values=None, reason=reason, by=by)
+
+    def _answering(self, where: str, by: str, question_id: str | None) -> tuple[str, str]:
+        by, question_id = _text(where, "by", by), _optional_text(where, "question_id", question_id)
+        return by, self._only_question() if question_id is None else question_id
 
     def __enter__(self) -> Self:
         return self
@@ -231,6 +238,14 @@ class ConversationInterface(FixedAttributes):
         self.close()
 
 
-def _check_reason(where: str, reason: object) -> None:
-    if not isinstance(reason, str):
-        raise ConfigurationError(f"{where}: reason takes a str, not {reason!r}.")
+def _text(where: str, name: str, value: object) -> str:
+    """Return a str as UTF-8 can hold it. Raises `ConfigurationError` for another value."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{where}: {name} takes a str, not {value!r}.")
+    return clean(value)
+
+
+def _optional_text(where: str, name: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{where}: {name} takes a str or None, not {value!r}.")
+    return None if value is None else clean(value)

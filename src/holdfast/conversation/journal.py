@@ -21,6 +21,7 @@ from holdfast.conversation.fold import Fold, title_of
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.status import STATUSES
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
 from holdfast.object_struct import ObjectStruct
 from holdfast.processes import OwnerProcess
@@ -73,8 +74,8 @@ class Journal(ObjectStruct):
     _needs_catch_up: bool = False  # True if the events before the lease are still to be read
     _process_mark: str = ""  # the mark of processes that calls start under this lease
     _draft: ev.RecordedEvents | None = None
-    # of the draft: numbers of commands done, blobs referred to
-    _draft_extras: tuple[list[int], list[Blob]] | None = None
+    # of the draft: commands done, by number, with the errors of refused ones; blobs referred to
+    _draft_extras: tuple[dict[int, ErrorForm | None], list[Blob]] | None = None
     # the events in memory: at least all that a model is still shown
     tail: list[ev.AnyEvent] = []
     _so_far: ev.Checkpoint | None = None  # the fold of the events before `tail`
@@ -274,13 +275,20 @@ class Journal(ObjectStruct):
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
         """Store bytes with this transaction for event `seq`, by default the next one."""
-        self._draft_extras = self._draft_extras or ([], [])
+        self._draft_extras = self._draft_extras or ({}, [])
         self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
         """Mark a command as done with the transaction that is open."""
-        self._draft_extras = self._draft_extras or ([], [])
-        self._draft_extras[0].append(posted.number)
+        self._draft_extras = self._draft_extras or ({}, [])
+        self._draft_extras[0][posted.number] = None
+
+    def refuse(self, posted: Posted, error: ErrorForm) -> None:
+        """Mark a command as done with the transaction that is open, and keep its error."""
+        self.take(posted)
+        assert self._draft_extras is not None
+        error = error if self.secrets is None else self.secrets.mask_value(error)
+        self._draft_extras[0][posted.number] = error
 
     @property
     def next_seq(self) -> int:
@@ -290,10 +298,11 @@ class Journal(ObjectStruct):
     def _append(self, draft: ev.RecordedEvents) -> None:
         assert self.lease is not None
         summary, spending = self.summary(draft), self.spending
-        done, blobs = self._draft_extras or ((), ())
+        done, blobs = self._draft_extras or ({}, ())
+        refusals = {number: error for number, error in done.items() if error is not None}
         settled = () if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        batch = Batch(draft, summary, done, blobs, settled, reserved)
+        batch = Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals)
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:

@@ -10,10 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.content import Content, TextContent, ToolResult
+from holdfast.errors import NotFound
 from holdfast.events import AnyEvent, ToolCallFinished
 from holdfast.store import BLOBS, blob_id
 
 _HEAD = 0.7  # the beginning's part of the shown text, which says more than the end
+
+
+def no_output(call_id: str) -> NotFound:
+    """Return the error for a call without a result."""
+    return NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
 
 
 def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:

@@ -27,6 +27,7 @@ _HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect
 _MAX_QUESTIONS = 100  # questions of one call; an endlessly asking server must not fill the journal
 
 DECLINED = "the user declined"
+MISFIT = "on_question's answer does not fit the form"
 LATE = "no answer within {timeout:g} s"
 TAKEN_BACK = "the question was withdrawn before it was answered"
 
@@ -145,7 +146,7 @@ class UserQuestions(ObjectStruct):
             values = complete_answer("on_question", question.schema, found)
         except ConfigurationError as error:
             self._journal.log(f"the answer to question {question.id} was dropped: {error}")
-            return "on_question's answer does not fit the form"
+            return MISFIT
         except Exception as error:
             problem = f"on_question raised, so that question {question.id} has no answer"
             self._journal.log(problem, logging.ERROR, traceback=True)

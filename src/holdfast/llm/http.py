@@ -163,6 +163,7 @@ class HTTPPool:
                 self._target = f"http://{authority}"
                 self._always += self._proxy.authorization
         self._idle: list[HttpConnection] = []
+        self._closes = 0
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -210,11 +211,12 @@ class HTTPPool:
 
     def _exchange(self, head: bytes, body: bytes, limits: http1.Limits, stream: bool) -> Response:
         """Send a request that may safely be sent twice. `post` describes the rest."""
-        force_new = False
+        force_new, closes = False, self._closes
         while True:
             connection = None if force_new else self._take()
             if connection is None:
                 connection = self._connect(limits)
+            connection.pool_closes = closes
             try:
                 connection.begin(*limits)
                 connection.check()
@@ -235,9 +237,11 @@ class HTTPPool:
             return response
 
     def close(self) -> None:
-        """Close all idle connections. Running exchanges continue, and the pool stays usable."""
+        """Close all idle connections. Running exchanges continue, their connections are closed
+        after them, and the pool stays usable."""
         with self._lock:
             idle, self._idle = self._idle, []
+            self._closes += 1
         for connection in idle:
             connection.close()
 
@@ -250,7 +254,8 @@ class HTTPPool:
         connection.idle_since = now = time.monotonic()
         expired: list[HttpConnection] = []
         with self._lock:
-            self._idle.append(connection)
+            closed = connection.pool_closes != self._closes
+            (expired if closed else self._idle).append(connection)
             while self._idle and (
                 len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS
             ):

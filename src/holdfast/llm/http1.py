@@ -59,7 +59,7 @@ class HttpConnection:
 
     __slots__ = (
         *("_lock", "address", "cancelled", "deadline", "idle_since"),
-        *("read_timeout", "reused", "sock", "socket_timeout", "unregister"),
+        *("pool_closes", "read_timeout", "reused", "sock", "socket_timeout", "unregister"),
     )
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -67,6 +67,7 @@ class HttpConnection:
         self.address = address
         self.reused = False
         self.idle_since = 0.0
+        self.pool_closes = 0  # how often the pool had been closed when the exchange began
         # The socket's current timeout, kept to avoid a system call per read.
         self.socket_timeout: float | None = None
         self.read_timeout = 0.0

@@ -7,29 +7,62 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
-
-import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
-from holdfast.conversation.calls import INTERRUPTED
+from holdfast.conversation.calls import INTERRUPTED, UNWRITABLE
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import ConfigurationError, HoldfastError, StoreError, TooMany, WrongProcess
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationNotFound,
+    HoldfastError,
+    NotFound,
+    StoreError,
+    TooMany,
+    UnreadableEvent,
+    WrongProcess,
+)
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.context import Asks
+from holdfast.tools.results import clean
 from holdfast.tools.running import start_thread
 from holdfast.tools.secrets import Secrets
 
 _log = logging.getLogger("holdfast.remote")
 
 _MAX_RESULT_BYTES = 1_000_000  # a result above this size may be one that the server refuses
+
+
+class _ClientContext(ToolContext):
+    """The context of a call that runs in a client, without what only the server has."""
+
+    __slots__ = ()
+
+    def secret(self, name: str) -> str:
+        if self.secrets is None:
+            raise NotFound(
+                f"There is no secret {name!r} here: a tool that a client of an agent server runs"
+                " has the secrets of its own RemoteConversation(secrets={...}) alone.",
+                "secret",
+                name,
+            )
+        return super().secret(name)
+
+    def spawn(self, *_: Any, **__: Any) -> Any:
+        """Raises `ConfigurationError`: the server has the store."""
+        raise ConfigurationError(
+            "spawn: not available in a tool that a client of an agent server runs, since the"
+            " server has the store. Use RemoteConversation(agent, workspace) or"
+            " Conversation(agent), or declare the tool in a module that the server may import."
+        )
 
 
 class ClientCalls:
@@ -192,7 +225,7 @@ class ClientCalls:
             if self._on_progress is not None:
                 self._on_progress(call.id, message)
 
-        context = ToolContext(
+        context = _ClientContext(
             self._copy.id,
             call.id,
             1,
@@ -203,6 +236,7 @@ class ClientCalls:
             None,
             self._asks,
             self._agent.llm,
+            self._output,
             secrets=self.secrets,
         )
         try:
@@ -213,6 +247,14 @@ class ClientCalls:
                 "cancelled",
             )
 
+    def _output(self, call_id: str) -> ToolResult | None:
+        try:
+            return self._copy.output(call_id)
+        except ConversationNotFound:
+            raise
+        except NotFound:
+            return None
+
     def _register_cleanup(self, key: object, cleanup: Callable[[], None]) -> None:
         with self._copy.changed:
             self._cleanups.setdefault(key, cleanup)
@@ -220,11 +262,16 @@ class ClientCalls:
     def _post_result(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
         """Post a result until the server takes or refuses it. A call whose result cannot be
         posted stays this client's as long as it lives."""
-        try:
-            size = len(msgspec.json.encode(result))
-        except (TypeError, ValueError) as error:
-            text = f"{call.name!r} ran, but its result is not valid JSON: {error}."
-            result, size = ToolResult.failure(text, "internal"), 0
+        now = datetime.now(UTC)
+        try:  # refused here as by a local journal: the request would change it without a word
+            finished = ev.ToolCallFinished(
+                seq=1, id="1", timestamp=now, call_id=call.id, result=result
+            )
+            size = len(ev.record(finished))
+        except (UnreadableEvent, TypeError, ValueError) as error:
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            text = UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
+            result, size = ToolResult.failure(text), 0
         key = f"{self._copy.client}-{call.id}"
         body: dict[str, Any] = {"result": result, "duration": duration}
         try:

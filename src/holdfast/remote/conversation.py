@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
 import msgspec
 
+from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
@@ -35,7 +36,6 @@ from holdfast.errors import (
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
-    NotFound,
     NotPending,
     StoreError,
 )
@@ -46,6 +46,7 @@ from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.server_client import conversation_path
 from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
+from holdfast.tools import Cancellation
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.secrets import Secrets, SecretsByName
 
@@ -183,6 +184,9 @@ class RemoteConversation(ConversationInterface):
         )
         self._started = found.started
         self._drives = False  # True if this object started the loop
+        # the threads whose requests to start the loop have no answer yet
+        self._beginning: set[threading.Thread] = set()
+        self._not_begun = Cancellation()  # ends those requests
         self._runner: threading.Thread | None = None
         self._closing = self._closed = self._stops_server = False
         if self._options["secrets"] is not None:
@@ -286,6 +290,8 @@ class RemoteConversation(ConversationInterface):
     ) -> RemoteConversation:
         """Return a new conversation on the same server that begins with this one's events up to
         `seq` (None: all), like `Conversation.fork`."""
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"fork: agent takes an Agent or None, not {agent!r}.")
         self._catch_up()
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -346,10 +352,7 @@ class RemoteConversation(ConversationInterface):
     def get_output(self, call_id: str) -> ToolResult:
         """Return the whole result of a call, even if the journal holds only its beginning and
         end. Raises `NotFound` if the call has no result."""
-        if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
-            raise NotFound(f"get_output: call {call_id!r} has no result.", "call", call_id)
-        path = f"/outputs/{quote(call_id, safe='')}"
-        return self._copy.read(ToolResult.from_json, "GET", path)
+        return self._copy.output(call_id)
 
     def __repr__(self) -> str:
         return (
@@ -359,12 +362,22 @@ class RemoteConversation(ConversationInterface):
 
     # --- operations ---
 
-    def send_message(self, message: str | Message | ContentLike) -> ev.MessageAdded:
-        """Send a message from the user, like `Conversation.send_message`."""
+    def send_message(
+        self, message: str | Message | ContentLike, *, sender: str = "user"
+    ) -> ev.MessageAdded:
+        """Send a message, like `Conversation.send_message`. An agent server takes messages from
+        the user alone: another `sender` is a `ConfigurationError`."""
         content = checked_content(content_of(message))
+        if sender != "user":
+            cmd.check_sender("send_message", sender)
+            text = "an agent server takes messages from 'user' alone"
+            raise ConfigurationError(f"send_message: sender: {text}, not from {sender!r}.")
         self._check_open()
-        self._send_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
+        # refused here as by a local journal: the request would change it without a word
+        now = datetime.now(UTC)
+        ev.record(ev.MessageAdded(seq=before + 1, id=event_id, timestamp=now, content=content))
+        self._send_tools()
         self._copy.request("POST", "/messages", {"content": content, "eventId": event_id})
         deadline, number = time.monotonic() + self._server.timeout, 0
         while True:
@@ -387,9 +400,10 @@ class RemoteConversation(ConversationInterface):
                 raise ConversationBusy(f"{busy}; start_thread after that.")
             if self._started and self._drives:
                 return
-            self._prepare()
             self._send_tools()
-            self._copy.request("POST", "/start")
+            self._prepare()
+            if not self._begin("/start"):
+                self._check_open()
             self._started = True
         if self._follower.thread is not None:  # otherwise the first to read the copy catches up
             self._catch_up()
@@ -404,19 +418,45 @@ class RemoteConversation(ConversationInterface):
                 raise ConversationBusy(f"{self._title} is driven by the agent server; use wait().")
             self._runner = threading.current_thread()
         try:
-            self._prepare()
             self._send_tools()
+            self._prepare()
             self._follow()
-            self._copy.request("POST", "/run")
-            self._catch_up()
-            self._wait(None)
+            if self._begin("/run"):
+                self._catch_up()
+                self._wait(None)
         except KeyboardInterrupt:
             with suppress(HoldfastError):
                 self.interrupt()
             raise
         finally:
-            self._runner = None
+            with self._copy.changed:
+                self._runner = None
+                self._copy.changed.notify_all()
         return self.state
+
+    def _begin(self, path: str) -> bool:
+        """Ask the server to start the loop; return False if `close` or `detach` came first.
+
+        `close` sends its own request after the answer, since the server may carry out two requests
+        at once in any order.
+        """
+        changed, thread = self._copy.changed, threading.current_thread()
+        with changed:
+            if self._closing:
+                return False
+            self._drives = True
+            self._beginning.add(thread)
+        try:
+            self._copy.request("POST", path, cancelled=self._not_begun)
+            return True
+        except HoldfastError:
+            if not self._closing:
+                raise
+            return False
+        finally:
+            with changed:
+                self._beginning.discard(thread)
+                changed.notify_all()
 
     def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
         """Send `message`, if one is given, and run; return an iterator of the events and deltas as
@@ -542,12 +582,11 @@ class RemoteConversation(ConversationInterface):
         if not self._server.owner.here:  # a forked child process owns nothing here
             return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
-        with self._lock:
+        with self._copy.changed:
             if self._closing:
                 return
             self._closing = True
             self._stops_server = stop and self._drives
-        with self._copy.changed:
             self._copy.closed = True
             self._copy.changed.notify_all()
         self._questions.close()
@@ -565,7 +604,7 @@ class RemoteConversation(ConversationInterface):
         self._finish(deadline)
 
     def _finish(self, deadline: float) -> None:
-        with self._lock:
+        with self._copy.changed:
             if self._closed:
                 return
             self._closed = True
@@ -582,12 +621,15 @@ class RemoteConversation(ConversationInterface):
             subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
+        self._await(lambda: self._runner in (None, threading.current_thread()), deadline)
         if self.agent is not None:
             self.agent.connections.closed()
         self._server.closed()
 
     def _stop_on_server(self, deadline: float) -> None:
         """Stop the server's run once, before results of calls that end here reach the model."""
+        self._await(lambda: self._beginning <= {threading.current_thread()}, deadline)
+        self._not_begun.cancel()
         stop, self._stops_server = self._stops_server, False
         if stop and self._follower.lost is None:
             try:
@@ -596,6 +638,12 @@ class RemoteConversation(ConversationInterface):
             except HoldfastError as error:
                 what = "conversation %s: the request to stop it on the agent server failed: %s"
                 _log.warning(what, self.id, error)
+
+    def _await(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Wait for a condition of this object's own threads until the deadline."""
+        with self._copy.changed:
+            while not condition() and (seconds := deadline - time.monotonic()) > 0:
+                self._copy.changed.wait(seconds)
 
     def __reduce__(self) -> Any:
         raise TypeError(f"A RemoteConversation is not pickled; open it there with {_HOW}.")
@@ -616,9 +664,9 @@ class RemoteConversation(ConversationInterface):
             for field, value in fields.items()
             if value is not None or field == "values"
         }
-        try:
-            json.dumps(body.get("values"))
-        except (TypeError, ValueError) as error:
+        try:  # fails for half of a surrogate pair, which has no UTF-8 bytes
+            json.dumps(body.get("values"), ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
         self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
@@ -635,13 +683,14 @@ class RemoteConversation(ConversationInterface):
         return ids[0]
 
     def _send_answer(self, question_id: str, values: Any, reason: str) -> None:
-        once, by = f"{self.client}-{question_id}", "on_question"
+        # a decline may follow an answer that the server refused
+        once = f"{self.client}-{question_id}{'-declined' if values is None else ''}"
+        by = "on_question"
         answer = {"question_id": question_id, "values": values, "reason": reason, "by": by}
         self._command("answer", once=once, **answer)
 
     def _prepare(self) -> None:
         """Give the caller's context to calls and questions, so that none waits for itself."""
-        self._drives = True
         context = contextvars.copy_context()
         self._questions.context = context
         if self._calls is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors
+from holdfast.error_forms import ErrorForm, error_of_form
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -50,22 +50,7 @@ def named(
         return NoSuchFile(message)
     if status == 401 and name == "ConfigurationError":
         name = "KeyRefused"
-    kind: Any = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
-        kind = _by_status(status)
-    if kind is errors.LimitExceeded:
-        made = errors.LimitExceeded("", 0, 0, "")
-    elif kind is errors.LeaseHeld:
-        made = errors.LeaseHeld("", "")
-    elif kind is errors.UnreadableEvent:
-        made = errors.UnreadableEvent("", "")
-    else:
-        made = kind(message)
-    made.args = (message,)  # some classes build their own message from their fields
-    for field, value in (details or {}).items():
-        if field in vars(made):
-            setattr(made, field, value)
-    return made
+    return error_of_form(ErrorForm(name, message, details or {}), _by_status(status))
 
 
 def _by_status(status: int) -> type[HoldfastError]:

@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from holdfast import events as ev
+from holdfast.content import ToolResult
 from holdfast.conversation.journal_lock import JournalLock
+from holdfast.conversation.outputs import no_output
 from holdfast.conversation.state import Fold
-from holdfast.errors import StoreError
+from holdfast.errors import ConversationNotFound, NotFound, StoreError
 from holdfast.llm.http import Response
 from holdfast.remote.server_client import Found, ServerClient, TooLong, conversation_path
 
@@ -101,6 +104,18 @@ class JournalCopy:
                 if time.monotonic() >= deadline:
                     sent = f"sent only {now} of them in {seconds:g} s"
                     raise StoreError(f"{where} reports {last} events, but {sent}.")
+
+    def output(self, call_id: str) -> ToolResult:
+        """Return the whole result of a call. Raises `NotFound`."""
+        if not call_id or "/" in call_id or call_id in (".", ".."):  # not possible in a path
+            raise no_output(call_id)
+        path = f"/outputs/{quote(call_id, safe='')}"
+        try:
+            return self.read(ToolResult.from_json, "GET", path)
+        except ConversationNotFound:
+            raise
+        except NotFound as error:
+            raise no_output(call_id) from error
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """Return the events after `seq`. Needs the lock."""

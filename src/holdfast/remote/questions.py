@@ -6,13 +6,14 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from holdfast import events as ev
-from holdfast.conversation.questions import OnQuestion
+from holdfast.conversation.questions import DECLINED, MISFIT, OnQuestion
 from holdfast.conversation.run_context import inside
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, NotPending
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import send_until_answered
 from holdfast.tools import Cancellation
@@ -52,21 +53,40 @@ class ClientQuestions:
 
     def _ask_user(self, function: Callable[[ev.Question], Any], question: ev.Question) -> None:
         inside.set((*inside.get(), self._copy.mark))
-        values, reason = None, "the user declined"
+        values, reason = self._call(function, question)
         try:
-            values = function(question)
-        except Exception as error:
-            what = "conversation %s: on_question raised, so that question %s has no answer"
-            _log.exception(what, self._copy.id, question.id)
-            reason = f"on_question raised {type(error).__name__}"
-        if values not in (None, False):
-            reason = ""
-        try:  # until the server takes it, so that the user is not asked again
-            answer = partial(self._answer, question.id, values, reason)
-            send_until_answered(answer, self._ended, lambda: False)
+            self._send(question.id, values, reason)
+        except NotPending as error:  # another answer was first
+            _log.info("conversation %s: %s", self._copy.id, error)
         except HoldfastError as error:
             what = "conversation %s: the agent server refused the answer to question %s: %s"
             _log.warning(what, self._copy.id, question.id, error)
+            if values is not None:  # the call must not wait for an answer that never comes
+                with suppress(HoldfastError):
+                    self._send(question.id, None, "the agent server refused on_question's answer")
+
+    def _call(
+        self, function: Callable[[ev.Question], Any], question: ev.Question
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return the function's answer, completed; None and the reason if there is none."""
+        what = f"conversation {self._copy.id}: "
+        try:
+            values = complete_answer("on_question", question.schema, function(question))
+        except ConfigurationError as error:
+            _log.warning("%sthe answer to question %s was dropped: %s", what, question.id, error)
+            return None, MISFIT
+        except BaseException as error:  # sys.exit in the function
+            _log.exception(
+                "%son_question raised, so that question %s has no answer", what, question.id
+            )
+            return None, f"on_question raised {type(error).__name__}"
+        return values, DECLINED if values is None else ""
+
+    def _send(self, question_id: str, values: dict[str, Any] | None, reason: str) -> None:
+        """Send an answer until the server takes or refuses it, so that the user is not asked
+        again."""
+        answer = partial(self._answer, question_id, values, reason)
+        send_until_answered(answer, self._ended, lambda: False)
 
     def close(self) -> None:
         """Send no further answer."""
@@ -95,5 +115,5 @@ class ClientQuestions:
         with self._copy.changed:
             self._own_questions += 1
             id = f"{call_id}?{self._own_questions}"
-        answer = self._function(ev.Question(id, clean(message), schema, clean(url), clean(asker)))
-        return complete_answer("on_question", schema, answer)
+        question = ev.Question(id, clean(message), schema, clean(url), clean(asker))
+        return self._call(self._function, question)[0]

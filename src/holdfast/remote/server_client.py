@@ -187,7 +187,7 @@ class ServerClient:
             patience: Seconds for each attempt of a request that runs for long.
             raw: A text body, sent instead of `body` as it is.
         """
-        data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
+        data = raw if raw is not None else b"" if body is None else _encoded(body, path)
         kind = "text/plain" if raw is not None else "application/json"
         headers = self._head(client) + (f"Content-Type: {kind}\r\n" if data else "")
         if method == "POST":
@@ -321,6 +321,13 @@ class ServerClient:
             "A client of an agent server holds its key and is not pickled; make another"
             " RemoteWorkspace(url, key) there."
         )
+
+
+def _encoded(body: Any, path: str) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"A request to {path} must be valid JSON: {error}.") from error
 
 
 def conversation_path(id: str) -> str:

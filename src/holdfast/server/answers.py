@@ -33,6 +33,10 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.HoldfastError, 409),
 )
 _DETAILS: Mapping[str, tuple[str, ...]] = {
+    "HookDenied": ("hook", "on", "failed"),
+    "UnreadableEvent": ("event", "problem"),
+    "NotFound": ("kind", "id"),
+    "ConversationNotFound": ("kind", "id"),
     "LimitExceeded": ("type", "value", "limit", "source"),
     "LeaseHeld": ("conversation_id", "holder"),
     "TooMany": ("bound",),
@@ -45,7 +49,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: str
     message: str
-    details: dict[str, str | float] = {}
+    details: dict[str, str | float | bool] = {}
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):

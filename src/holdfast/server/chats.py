@@ -19,6 +19,7 @@ from holdfast.conversation.conversation import random_id
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
 from holdfast.server.agents import Agents
+from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.records import HOSTED, IDLE, RUN, Records
 from holdfast.store import Batch, Blob, Store, Summary
@@ -134,12 +135,6 @@ class ChatRecords:
         return [(tenant, id) for tenant, id in self._records.rows(query)]
 
 
-class _TurnLock:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
-
-
 class Chats:
     """The chats of one host. Thread-safe; blocking."""
 
@@ -158,7 +153,7 @@ class Chats:
         self._conversations = conversations
         self._delete = delete
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, str], _TurnLock] = {}
+        self._turns = KeyedLocks()
         self._waiting: Counter[tuple[str, str]] = Counter()
 
     # --- exclusion and waiting clients ---
@@ -168,20 +163,8 @@ class Chats:
         """Hold a conversation exclusively: no other thread decides about its continuation. Yields
         False if another one does and `wait` is False. A thread may nest a block only for a new
         conversation."""
-        with self._lock:
-            held = self._held.setdefault((tenant, id), _TurnLock())
-            held.users += 1
-        entered = False
-        try:
-            entered = held.lock.acquire(blocking=wait)
+        with self._turns.hold((tenant, id), wait) as entered:
             yield entered
-        finally:
-            if entered:
-                held.lock.release()
-            with self._lock:
-                held.users -= 1
-                if not held.users:
-                    del self._held[tenant, id]
 
     def enter(self, tenant: str, id: str) -> None:
         """Add a client that waits for an answer."""

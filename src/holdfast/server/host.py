@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -30,8 +30,10 @@ from holdfast.server.deliveries import Sending
 from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands
+from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.notifying_store import NotifyingStore
+from holdfast.server.pending_starts import PendingStarts
 from holdfast.server.records import Records, SameFile
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.scheduler import Scheduler
@@ -180,6 +182,8 @@ class Host:
             self._store, records, self._agents, self._scheduler.conversations, self.delete
         )
         self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
+        self._starts = PendingStarts()
+        self._changes = KeyedLocks()  # of the agents of conversations, by store id
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -411,14 +415,14 @@ class Host:
     ) -> shapes.CreatedConversation:
         """Replace the conversation's tools. The change takes effect with the model's next
         answer, also during a run."""
-        record, tools = self._records.find(tenant, id), request.tools
-        kept = self._agents.stored_parts(record)
-        form = forms.with_tools(kept.form, [tool.name for tool in tools])
-        modules, client_tools = request.tool_module_qualnames, request.client_tools
-        options = record.options
-        options = msgspec.structs.replace(options, modules=modules, client_tools=client_tools)
-        wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
-        with self._scheduler.conversations.use(record.store_id) as live:
+        tools, modules = request.tools, request.tool_module_qualnames
+        with self._changing(tenant, id) as (record, live):
+            kept = self._agents.stored_parts(record)
+            form = forms.with_tools(kept.form, [tool.name for tool in tools])
+            options = msgspec.structs.replace(
+                record.options, modules=modules, client_tools=request.client_tools
+            )
+            wanted = self._agents.requested_parts(tenant, form, kept.secrets, tools, options)
             record, built = self._agents.replace(record, wanted)
             live.set_tools(record, built)
             with live.run_lock:
@@ -438,11 +442,22 @@ class Host:
             for name, given in request.secrets.items()
         }
         Secrets(own)  # checks names and values
-        record = self._records.find(tenant, id)
-        with self._scheduler.conversations.use(record.store_id) as live:
+        with self._changing(tenant, id) as (record, live):
             record, built = self._agents.set_secrets(record, own)
             live.set_secrets(record, built)
+            with live.run_lock:
+                live.record = msgspec.structs.replace(live.record, secrets=record.secrets)
         return self.secret_names(tenant, id)
+
+    @contextmanager
+    def _changing(
+        self, tenant: str, id: str
+    ) -> Generator[tuple[records.ConversationRecord, OpenConversation]]:
+        """Yield the record and the open conversation for one change of its stored agent. Changes
+        come one after the other, since each reads what is stored, and writes it anew."""
+        place = self._records.find(tenant, id).store_id
+        with self._changes.hold(place), self._scheduler.conversations.use(place) as live:
+            yield self._records.find(tenant, id), live
 
     def secret_names(self, tenant: str, id: str) -> shapes.SecretNames:
         """Return the names and descriptions of the conversation's secrets."""
@@ -496,7 +511,7 @@ class Host:
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._execute(record, _about(command, call, hash), key and f"{key}:{call}")
+                self._execute(record, _about(command, call, hash), _call_key(key, call))
 
         self._idempotent.once(record, key, _decision(command), decide, pending)
 
@@ -528,7 +543,7 @@ class Host:
                 " differ."
             )
         for call, _, decision in decisions:
-            self._store.post(child, decision, key and f"{key}:{call}")
+            self._store.post(child, decision, _call_key(key, call))
 
     def _execute(
         self, record: records.ConversationRecord, command: cmd.Command, key: str | None
@@ -560,6 +575,10 @@ class Host:
 
         def work(live: OpenConversation) -> str:
             with live.run_lock:
+                if withdrawn:
+                    raise errors.Conflict(
+                        f"Conversation {id!r} was closed while this request waited for it."
+                    )
                 if hosted and live.record.driven != records.HOSTED:
                     live.record = self._records.set_driven(live.record, records.HOSTED)
                 live.begin(hosted)
@@ -573,14 +592,21 @@ class Host:
                 self._scheduler.wake(record.store_id)
             return status.value
 
-        return self._scheduler.use(record, work)
+        with self._starts.pending(record.store_id) as withdrawn:
+            return self._scheduler.use(record, work)
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
-        next start. Return the status."""
+        next start. Return the status. Requests to drive it that still wait raise `Conflict`."""
         record = self._records.find(tenant, id)
-        if record.driven:
-            self._records.set_driven(record, records.IDLE)
+        self._starts.withdraw(record.store_id)
+        live = self._scheduler.conversations.find(record.store_id)
+        with nullcontext() if live is None else live.run_lock:  # a start that was first is recorded
+            record = self._records.find(tenant, id)
+            if record.driven:
+                record = self._records.set_driven(record, records.IDLE)
+            if live is not None:
+                live.record = msgspec.structs.replace(live.record, driven=record.driven)
         self._scheduler.cut_off(record.store_id)
         return self.status(tenant, id)
 
@@ -747,6 +773,12 @@ def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Ap
         return msgspec.structs.replace(command, call_id=call_id)
     hash = command.arguments_hash or hash
     return msgspec.structs.replace(command, call_id=call_id, arguments_hash=hash)
+
+
+def _call_key(key: str | None, call_id: str) -> str | None:
+    """Return the key of one call's decision. A client's key has no newline, so that it is the key
+    of no other request."""
+    return None if key is None else f"{key}\n{call_id}"
 
 
 def _decision(command: cmd.Approve | cmd.Reject) -> tuple[object, ...]:

@@ -3,19 +3,20 @@ executed once and answered the same way each time."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import msgspec
 
 from holdfast import errors
+from holdfast.error_forms import ErrorForm, Field, error_of_form, form_of_error
 from holdfast.server.records import ConversationRecord, Records
 
 _ABOUT = "what a request came to"  # part of the sealed data: a change makes old records unreadable
 
-# The kinds of errors that a repeated request raises again, the more special ones first.
-_KINDS: tuple[type[errors.HoldfastError], ...] = (
+# The errors that a repeated request raises again.
+_REFUSALS = (
     errors.ToolValidationError,
-    errors.NotPending,
     errors.Conflict,
     errors.NotFound,
     errors.Denied,
@@ -26,20 +27,22 @@ Call = tuple[str, str]  # a call's id and the hash of its arguments
 
 
 class _CommandOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The stored outcome of a request. `calls` are the tool calls of a decision. `error` and
-    `message` describe why the request was invalid, if it was."""
+    """The stored outcome of a request. `calls` are the tool calls of a decision. If the request
+    was invalid, `error` is the name of the error's class; the sealed `message` and `fields` are
+    the error's."""
 
     calls: list[Call] = []
     error: str = ""
     message: str = ""
+    fields: str = ""  # JSON; none in records of earlier versions
 
 
 class IdempotentCommands:
     """The idempotency keys of requests to conversations. Thread-safe.
 
-    The conversation's inbox makes a command run only once. These records keep the facts that the
-    inbox loses once a command is done: the calls that a decision concerned, and why a request
-    was invalid.
+    The conversation's inbox makes a command run only once, and keeps why it was refused. These
+    records keep the facts that the inbox lacks: the calls that a decision concerned, and the
+    whole error, which may quote secret values.
     """
 
     def __init__(self, records: Records) -> None:
@@ -69,16 +72,24 @@ class IdempotentCommands:
             found = self._records.store_answer(record.tenant, name, digest, first, forced=False)
         kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
-            text = self._records.seal.open(bytes.fromhex(kept.message), _ABOUT).decode()
-            raise next(kind for kind in _KINDS if kind.__name__ == kept.error)(text)
+            fields = msgspec.json.decode(self._opened(kept.fields) or b"{}", type=dict[str, Field])
+            form = ErrorForm(kept.error, self._opened(kept.message).decode(), fields)
+            raise error_of_form(form, errors.ConfigurationError)
         try:
             work(kept.calls)
         except errors.ConversationNotFound:
             raise  # not the outcome: a deletion that fails gives the conversation back
-        except _KINDS as error:
-            kind = next(kind for kind in _KINDS if isinstance(error, kind))
-            # Sealed, because the message may quote arguments.
-            sealed = self._records.seal.seal(str(error).encode(errors="replace"), _ABOUT)
-            outcome = _CommandOutcome(error=kind.__name__, message=sealed.hex())
+        except _REFUSALS as error:
+            form = form_of_error(error)
+            message = self._sealed(form.message.encode(errors="replace"))
+            fields = self._sealed(json.dumps(form.details).encode())
+            outcome = _CommandOutcome(error=form.type, message=message, fields=fields)
             self._records.replace_answer(record.tenant, name, msgspec.json.encode(outcome))
             raise
+
+    def _sealed(self, data: bytes) -> str:
+        """Seal data that may quote arguments."""
+        return self._records.seal.seal(data, _ABOUT).hex()
+
+    def _opened(self, text: str) -> bytes:
+        return self._records.seal.open(bytes.fromhex(text), _ABOUT) if text else b""

@@ -181,7 +181,6 @@ class LocalConversation:
 
     def set_secrets(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the conversation's secrets from its next call on."""
-        self.record = msgspec.structs.replace(self.record, secrets=record.secrets)
         self._conversation.hosting.set_secrets(built.secrets)
 
     def close(self, timeout: float) -> None:

@@ -35,6 +35,7 @@ class NotifyingStore:
         self.acquire, self.renew, self.release = store.acquire, store.renew, store.release
         self.read, self.tail, self.follow = store.read, store.tail, store.follow
         self.post, self.commands, self.note = store.post, store.commands, store.note
+        self.refusal = store.refusal
         self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
         self.blob, self.fork, self.list, self.close = (
             store.blob,

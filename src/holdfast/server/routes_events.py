@@ -87,8 +87,10 @@ def add(routes: Routes) -> None:
     ) -> Events:
         """In order, at most `limit`."""
         found = host.read(tenant, id, after_seq, limit)
-        last = found[-1].seq if found else after_seq
-        if len(found) >= limit:
+        # If no event follows `after_seq`, it is the last one's or not one of the journal's.
+        known = found or (host.read(tenant, id, after_seq - 1, 1) if after_seq else [])
+        last = known[-1].seq if known else 0
+        if len(found) >= limit or (after_seq and not known):
             last = host.get(tenant, id).last_seq
         return Events([msgspec.Raw(ev.encode(event)) for event in found], last)
 

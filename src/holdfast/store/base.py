@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from holdfast.content import Data
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
@@ -90,6 +91,7 @@ class Batch(msgspec.Struct, frozen=True):
     `summary` is the listing entry after `events`; without events it is ignored. `done_commands` are
     the numbers of inbox commands to mark as done. `blobs` are bytes that these events refer to.
     `settlements` are applied as `Store.settle` does; then `reservation` is held as by `reserve`.
+    `refusals` are the errors of those done commands that were refused, by their numbers.
     """
 
     events: Sequence[AnyEvent]
@@ -98,6 +100,7 @@ class Batch(msgspec.Struct, frozen=True):
     blobs: Sequence[Blob] = ()
     settlements: Sequence[Settlement] = ()
     reservation: Reservation | None = None
+    refusals: Mapping[int, ErrorForm] = {}
 
 
 # The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
@@ -220,6 +223,11 @@ class Store(Protocol):
         A second command with the same `key` is dropped, also when the first one is done; False
         reports that. Raises `ConversationNotFound`.
         """
+        ...
+
+    def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
+        """Return the error of the command that was posted under this key and refused; None for
+        any other one. Raises `ConversationNotFound`."""
         ...
 
     def commands(self, lease: Lease) -> list[Posted]:

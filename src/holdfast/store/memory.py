@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import LeaseHeld, StoreError
 from holdfast.events import AnyEvent, records
 from holdfast.processes import OwnerProcess
@@ -23,7 +24,17 @@ if TYPE_CHECKING:
 
 
 class _Record:
-    __slots__ = ("blobs", "epoch", "events", "held", "inbox", "keys", "notify", "summary")
+    __slots__ = (
+        "blobs",
+        "epoch",
+        "events",
+        "held",
+        "inbox",
+        "keys",
+        "notify",
+        "refusals",
+        "summary",
+    )
 
     def __init__(self, summary: Summary) -> None:
         self.events: list[AnyEvent] = []
@@ -34,6 +45,7 @@ class _Record:
         # None until needed, to save memory: a process may hold many thousands of conversations.
         self.inbox: list[Posted] | None = None
         self.keys: set[str] | None = None
+        self.refusals: dict[str, ErrorForm] | None = None  # by key
         self.blobs: list[Blob] | None = None
 
 
@@ -149,6 +161,9 @@ class MemoryStore(Store):
                     f" event {len(record.events)}. Nothing was written."
                 )
             if done := batch.done_commands:
+                for posted in record.inbox or ():
+                    if (refusal := batch.refusals.get(posted.number)) is not None:
+                        record.refusals = {**(record.refusals or {}), posted.key: refusal}
                 record.inbox = [
                     posted for posted in record.inbox or () if posted.number not in done
                 ] or None
@@ -264,6 +279,10 @@ class MemoryStore(Store):
         if notify is not None:
             notify()
         return True
+
+    def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
+        with self._lock:
+            return (self._existing(conversation_id).refusals or {}).get(key)
 
     def commands(self, lease: Lease) -> list[Posted]:
         with self._lock:

@@ -159,12 +159,13 @@ class PageRows:
         for cell in cells:
             if cell.kinds == "NIB":
                 events.append(cell)
-            elif cell.kinds in ("TB", "NITN"):
+            elif cell.kinds in ("TB", "NITN", "NITNN"):
                 match self._image.values(cell):
                     case (str() as id, bytes() as data) if blob_id(data) == id:
                         self._blobs.setdefault(id, _place(number, cell))
                     # The store's mark that the remaining events of this number may be freed.
-                    case (None, int() as freed, "", None):
+                    # Before format 4 its row had no last column.
+                    case (None, int() as freed, "", None) | (None, int() as freed, "", None, None):
                         self._freed.add(freed)
                     case _:
                         pass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 
-FORMAT = 3  # PRAGMA user_version; a newer Holdfast writes a higher one
+FORMAT = 4  # PRAGMA user_version; a newer Holdfast writes a higher one
 APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
 # The number of WAL pages that triggers a checkpoint, after which the WAL is reused from its start.
@@ -77,6 +77,9 @@ _THIRD = (
     ),
 )
 
+# Format 4: the errors of refused commands, as JSON.
+_FOURTH = ("ALTER TABLE inbox ADD COLUMN refusal BLOB",)
+
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
     """Return the file's format, 0 if the file is empty. Raises `StoreError` if the file is no store
@@ -123,6 +126,7 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             *(_FIRST if found < 1 else ()),
             *(_SECOND if found < 2 else ()),
             *(_THIRD if found < 3 else ()),
+            *(_FOURTH if found < 4 else ()),
         ):
             db.execute(statement)
         if found < FORMAT:

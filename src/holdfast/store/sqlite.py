@@ -15,9 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from holdfast import commands
 from holdfast import events as ev
 from holdfast.commands import Command
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
@@ -314,8 +317,12 @@ class SQLiteStore(Store):
         else:
             _fence(db, number, lease)
         if batch.done_commands:
-            query = "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?"
-            db.executemany(query, [(command, number) for command in batch.done_commands])
+            query = (
+                "UPDATE inbox SET data = NULL, refusal = ? WHERE number = ? AND conversation = ?"
+            )
+            refused = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
+            done = [(refused.get(command), command, number) for command in batch.done_commands]
+            db.executemany(query, done)
         for key, id, data in blobs:
             db.execute("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", (id, data))
             db.execute("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", (key, id))
@@ -432,6 +439,20 @@ class SQLiteStore(Store):
         if command_number:
             self._watcher.posted(number, command_number)
         return command_number > 0
+
+    def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
+        query = "SELECT refusal FROM inbox WHERE conversation = ? AND key = ?"
+
+        def look(db: sqlite3.Connection) -> tuple[bytes | None] | None:
+            cursor = db.cursor()
+            return cursor.execute(
+                query, (*self._row(cursor, "number", conversation_id), key)
+            ).fetchone()
+
+        found = self._reader.read(look)
+        if found is None or found[0] is None:
+            return None
+        return msgspec.json.decode(found[0], type=ErrorForm)
 
     def commands(self, lease: Lease) -> list[Posted]:
         """A command of a newer version stays in the inbox."""

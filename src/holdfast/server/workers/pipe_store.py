@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast import store
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.workers.channel import WorkerChannel
@@ -58,7 +59,8 @@ class PipeStore(store.Store):
             for event, data in zip(batch.events, ev.records(batch.events), strict=True)
         ]
         rest = batch.done_commands, batch.blobs, batch.settlements, batch.reservation
-        return self._call("append", encoded, batch.summary, *rest, type=bool)
+        refusals = dict(batch.refusals)
+        return self._call("append", encoded, batch.summary, *rest, refusals, type=bool)
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -86,6 +88,9 @@ class PipeStore(store.Store):
 
     def post(self, conversation_id: str, command: cmd.Command, key: str | None = None) -> bool:
         return self._call("post", self._which(conversation_id), cmd.encode(command), key, type=bool)
+
+    def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
+        return self._call("refusal", self._which(conversation_id), key, type=ErrorForm | None)
 
     def commands(self, lease: store.Lease) -> list[store.Posted]:
         id = self._which(lease.conversation_id)

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast import store
+from holdfast.error_forms import ErrorForm
 from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
 from holdfast.runtime import processes
 from holdfast.server.workers.channel import callable_methods
@@ -52,6 +53,7 @@ class WorkerStoreProxy:
         blobs: list[store.Blob],
         settlements: list[store.Settlement],
         reservation: store.Reservation | None,
+        refusals: dict[int, ErrorForm],
     ) -> bool:
         id, decoded = summary.id, [ev.decode(data) for data in events]
         if id not in self._leases or (id != self.id and summary.spawner not in self._family):
@@ -61,7 +63,8 @@ class WorkerStoreProxy:
         self._check_settled(settlements)
         if reservation is not None:
             self._check_spending([reservation.key], reservation.roots)
-        batch = store.Batch(decoded, summary, done_commands, blobs, settlements, reservation)
+        rest = done_commands, blobs, settlements, reservation, refusals
+        batch = store.Batch(decoded, summary, *rest)
         held = self._store.append(self._held(id), batch)
         if decoded and id == self.id:
             self.status = summary.status
@@ -88,6 +91,9 @@ class WorkerStoreProxy:
 
     def post(self, id: str, command: bytes, key: str | None) -> bool:
         return self._store.post(self._ours(id), cmd.decode(command), key)
+
+    def refusal(self, id: str, key: str) -> ErrorForm | None:
+        return self._store.refusal(self._ours(id), key)
 
     def note(self, id: str, notes: list[str]) -> None:
         self._marks.update(notes)
@@ -181,6 +187,7 @@ class WorkerStoreProxy:
 
 METHODS = callable_methods(
     WorkerStoreProxy,
-    "append read tail blob commands post note acquire renew release list bound reserve settle",
+    "append read tail blob commands post refusal note acquire renew release list bound reserve"
+    " settle",
 )
 """The methods that a worker may call."""

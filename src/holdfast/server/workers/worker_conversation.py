@@ -284,7 +284,6 @@ class WorkerConversation(WorkerConnection):
         self.report = self.channel.call("set_tools", self._order(record), type=ch.AgentReport)
 
     def set_secrets(self, record: ConversationRecord, built: BuiltAgent) -> None:
-        self.record = msgspec.structs.replace(self.record, secrets=record.secrets)
         self.channel.call("set_secrets", self._order(record))
 
     def close(self, timeout: float) -> None:

@@ -48,17 +48,31 @@ class _Context(ToolContext):
     @property
     def runtime(self) -> object | None:
         """Raises `ToolError`: this process has no runtime."""
-        raise ToolError(
-            f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"
-            " no context.runtime. Use files and processes directly, or make the tool without"
-            " isolation.",
-            retryable=False,
-            max_retries=0,
-        )
+        raise self._missing("context.runtime", "Use files and processes directly, or make")
 
     @runtime.setter
     def runtime(self, value: object | None) -> None:
         """Ignore the value, which is always None here."""
+
+    def output(self, call_id: str) -> ToolResult:
+        """Raises `ToolError`: this process has no journal."""
+        raise self._missing("context.output")
+
+    def secret(self, name: str) -> str:
+        """Raises `ToolError`: this process has no secrets of the conversation."""
+        raise self._missing("context.secret")
+
+    def spawn(self, *_: Any, **__: Any) -> Any:
+        """Raises `ToolError`: this process has no store."""
+        raise self._missing("context.spawn", "Use Conversation(agent), or make")
+
+    def _missing(self, what: str, advice: str = "Make") -> ToolError:
+        return ToolError(
+            f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"
+            f" no {what}. {advice} the tool without isolation.",
+            retryable=False,
+            max_retries=0,
+        )
 
 
 def work(channel: int) -> None:

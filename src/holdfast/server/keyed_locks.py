@@ -1,0 +1,40 @@
+"""Locks by key, each of which exists while a thread uses it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Hashable
+from contextlib import contextmanager
+
+
+class _KeyedLock:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+
+
+class KeyedLocks:
+    """Any number of locks, each with a key such as a conversation's id. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, _KeyedLock] = {}
+
+    @contextmanager
+    def hold(self, key: Hashable, wait: bool = True) -> Generator[bool]:
+        """Hold the key's lock within the block. Yields False if another thread holds it and `wait`
+        is False."""
+        with self._lock:
+            found = self._locks.setdefault(key, _KeyedLock())
+            found.users += 1
+        entered = False
+        try:
+            entered = found.lock.acquire(blocking=wait)
+            yield entered
+        finally:
+            if entered:
+                found.lock.release()
+            with self._lock:
+                found.users -= 1
+                if not found.users:
+                    del self._locks[key]
