@@ -4,6 +4,12 @@ directory is a project with a few files."""
 from __future__ import annotations
 
 COMMANDS: tuple[tuple[str, str], ...] = (
+    # --- what is hidden in a home folder, apart from toolchains and libraries ---
+    ("medium", "cat ~/.pyenv/versions/3.12.1/lib/python3.12/os.py"),
+    ("medium", "cat /home/bob/.cargo/registry/src/a/lib.rs"),
+    ("high", "cat ~/.cargo/credentials.toml"),
+    ("high", "cat /home/bob/.local/share/keyrings/login"),
+    ("high", "cat ~/.pyenvs"),
     # --- what only reads ---
     ("low", "ls -la"),
     ("low", "ls src && cat README.md"),

@@ -78,8 +78,15 @@ _SECRET_PATHS = word_set("""
 /etc/security/opasswd /etc/kubernetes /var/lib/sss /var/lib/docker /var/lib/kubelet
 /var/spool/cron /root
 """)
-# All that is hidden in a home folder: settings of programs hold their credentials.
-_HIDDEN_AT_HOME = re.compile(r"/(?:home|Users)/[^/]+/(?:\.|Library/Keychains)")
+# All that is hidden in a home folder, because settings of programs hold their credentials, but for
+# the folders of toolchains and libraries, which agents read.
+_HOME = re.compile(r"/(?:home|Users)/[^/]+/")
+_HIDDEN_AT_HOME = re.compile(
+    r"(?:\.(?!(?:pyenv|rbenv|nodenv|rustup|nvm|asdf|sdkman|virtualenvs|venvs?|bun/bin|go/pkg"
+    r"|cargo/(?:registry|bin|git)|local/(?:bin|lib|pipx|share/(?:virtualenvs|uv|mise))"
+    r"|conda/(?:envs|pkgs)|m2/repository|gradle/caches|cache/(?:pip|uv|pypoetry/virtualenvs))"
+    r"(?:/|$))|Library/Keychains)"
+)
 _SECRET_NAMES = re.compile(
     r"\.env\.(?!example$|sample$|template$|dist$|defaults$).+|ssh_host_.+_key"
     r"|.+\.(?:pem|p12|pfx|kdbx|keystore|jks|key)|.*service[-_]?account.*\.json"
@@ -208,7 +215,10 @@ class ShellPaths:
     def secret(self, path: str, real: str) -> bool:
         """Return whether a path has the name or the place of a secret. A certificate is none: only
         a private key is."""
-        hidden = _HIDDEN_AT_HOME.match(real) or real.startswith(f"{self.home}/.")
+        home = len(self.home) + 1 if real.startswith(f"{self.home}/") else 0
+        if not home and (found := _HOME.match(real)) is not None:
+            home = found.end()
+        hidden = home and _HIDDEN_AT_HOME.match(real, home)
         if hidden and (not self.inside(real) or self.workdir == self.home):
             return True
         prefix = f"{self.workdir}/" if self.workdir else ""
