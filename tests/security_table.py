@@ -7,7 +7,6 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     # --- what is hidden in a home folder, apart from toolchains and libraries ---
     ("medium", "cat ~/.pyenv/versions/3.12.1/lib/python3.12/os.py"),
     ("medium", "cat /home/bob/.cargo/registry/src/a/lib.rs"),
-    ("high", "cat ~/.cargo/credentials.toml"),
     ("high", "cat /home/bob/.local/share/keyrings/login"),
     ("high", "cat ~/.pyenvs"),
     # --- what only reads ---
