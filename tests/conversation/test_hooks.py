@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,17 +17,19 @@ from holdfast import (
     ConversationStatus,
     MemoryStore,
     ScriptedLLM,
+    SQLiteStore,
     TextContent,
     ToolCall,
     ToolContext,
     ToolManager,
     ToolResult,
+    tool,
 )
 from holdfast import events as ev
 from holdfast.agent.additions import Situation
 from holdfast.agent.condenser import Condensed
 from holdfast.agent.hooks import Condensing, Ending, Incoming, Starting, Stopping
-from holdfast.commands import Send
+from holdfast.commands import Interrupt, Send
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError, HookDenied, ToolError
 from holdfast.llm.completion import Completion
@@ -745,3 +748,62 @@ def test_content_that_a_message_hook_returns_is_the_messages() -> None:
     )
     assert conversation.send_message("x").content == (TextContent("a"), TextContent("b"))
     conversation.close()
+
+
+def test_an_interrupt_passes_a_message_whose_hook_is_slow(tmp_path: Path) -> None:
+    started, asked = threading.Event(), threading.Event()
+    release, ended = threading.Event(), threading.Event()
+
+    def slow(message: Any, context: Any) -> None:
+        if message.text == "posted":
+            asked.set()
+            assert release.wait(30)
+
+    @tool
+    def work(context: ToolContext) -> str:
+        """Works until it is cancelled."""
+        started.set()
+        try:
+            context.sleep(60)
+        finally:
+            ended.set()
+        return "done"
+
+    agent = Agent(ScriptedLLM([("work", {}), "Done."]), [work], hooks=[Hook(slow, on="message")])
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store) as conversation,
+    ):
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert started.wait(30)
+        sender = threading.Thread(target=lambda: conversation.execute(Send("posted"), "one"))
+        sender.start()
+        assert asked.wait(30)
+        conversation.execute(Interrupt(), "two")
+        assert conversation.status is ConversationStatus.PAUSED
+        assert ended.wait(30)
+        assert not release.is_set()
+        release.set()
+        sender.join(30)
+        conversation.execute(Interrupt(), "two")  # known: done once
+        texts = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
+        assert texts == ["go", "posted"]
+
+
+def test_a_hook_may_post_a_command_which_follows_its_message(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def posts(message: Any, context: Any) -> None:
+        asked.append(message.text)
+        if message.text == "first":
+            conversation.execute(Send("second"), "two")
+
+    agent = Agent(ScriptedLLM(["Done.", "Done."]), hooks=[Hook(posts, on="message")])
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store) as conversation,
+    ):
+        conversation.execute(Send("first"), "one")
+        texts = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
+        assert texts == asked == ["first", "second"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -121,8 +121,6 @@ class HookPoints(ObjectStruct):
 
     _context: RunContext
     _closed: Cancellation | None = None  # cancels waits that do not belong to the run
-    # serialises the threads that drain the inbox while hooks judge a message
-    _message_lock: AbstractContextManager[object] | None = None
     _started: bool = False
     # the last context handed out; reused while its cancellation is the same
     _tool_context: ToolContext | None = None
@@ -213,15 +211,10 @@ class HookPoints(ObjectStruct):
 
     # --- a message ---
 
-    def lock_for(self, command: Command | UnreadableCommand) -> AbstractContextManager[object]:
-        """Return a lock under which hooks are asked once about a message that several threads find
-        in the inbox. Runs no user code."""
+    def asks_about(self, command: Command | UnreadableCommand) -> bool:
+        """Return True if hooks are asked about a command that is in the inbox."""
         hooked = self._context.agent.hooked
-        if hooked is None or not hooked.message or not isinstance(command, Send):
-            return nullcontext()
-        with self._context.journal.changed:
-            self._message_lock = self._message_lock or threading.RLock()
-            return self._message_lock
+        return hooked is not None and bool(hooked.message) and isinstance(command, Send)
 
     def check_message(self, command: Send) -> HookedMessage:
         """Return a message after the agent's hooks.

@@ -175,7 +175,7 @@ class Hosting:
 
         with self.journal.changed:
             if self.context.delegation is None:
-                calls, drain = self._calls.context, self.inbox.drain
+                calls, drain = self._calls.context, self.drain_inbox
                 parts = self.context, self.journal, calls, drain, self._new_conversation
                 self.context.delegation = Delegation(*parts)
             return self.context.delegation
@@ -304,7 +304,7 @@ class Hosting:
         delay.
         """
         if self.has_lease:
-            self.inbox.drain()
+            self.inbox.drain(waits=False)
 
     # --- the loop ---
 
