@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,20 @@ def test_a_second_stream_begins_where_the_first_ended() -> None:
         seqs = [item.seq for item in first + second if not isinstance(item, Delta)]
         assert seqs == [event.seq for event in conversation.get_history()]
         assert list(conversation.stream()) == []
+
+
+def test_an_answer_that_comes_while_the_message_is_sent_has_its_deltas() -> None:
+    class Slow(Conversation):
+        def send_message(self, *arguments: Any, **options: Any) -> Any:
+            sent = super().send_message(*arguments, **options)
+            assert self.wait(20) is ConversationStatus.FINISHED
+            return sent
+
+    with Slow(Agent(ScriptedLLM(["One."], stream=True))) as conversation:
+        conversation.start_thread()
+        items = list(conversation.stream("a"))
+        assert [item.text for item in items if isinstance(item, Delta)] == ["One."]
+        assert names(items)[-1] == "status"
 
 
 def test_it_follows_a_conversation_that_a_thread_drives() -> None:

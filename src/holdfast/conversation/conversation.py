@@ -362,13 +362,12 @@ class Conversation(ConversationInterface):
         self._hosting.check_not_inside("stream")
         with self._hosting.journal.changed:
             after_seq = self._hosting.journal.fold.last_seq
-        if message is not None:
-            self.send_message(message)
         hosting = self._hosting
         return EventStream(
             hosting.journal,
             hosting.deltas,
             after_seq,
+            lambda: None if message is None else self.send_message(message),
             lambda: hosting.drive("run", resume=True),
             hosting.at_rest,
             hosting.interrupt,

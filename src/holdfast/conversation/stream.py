@@ -60,6 +60,7 @@ class EventStream:
         journal: StreamedJournal,
         deltas: DeltaSource,
         after_seq: int,
+        begin: Callable[[], object],
         run: Callable[[], object],
         at_rest: Callable[[], bool],
         interrupt: Callable[[], None],
@@ -68,6 +69,8 @@ class EventStream:
 
         Args:
             after_seq: The seq of the last event that is not yielded.
+            begin: Sends the message, if there is one. Called once deltas are listened to, because
+                another thread may answer at once. Its errors propagate.
             run: Drives the conversation until it rests. Raises `ConversationBusy` if another
                 thread drives it; the stream then follows that thread.
             at_rest: Returns True if the loop has nothing to do. Called under the journal's lock.
@@ -85,6 +88,11 @@ class EventStream:
         self._ended = False
         self._listener = _weak_listener(self, deltas)
         deltas.listen(self._listener)
+        try:
+            begin()
+        except BaseException:
+            deltas.forget(self._listener)
+            raise
         start_thread(partial(self._drive, run), f"holdfast-stream-{journal.id}")
 
     def _drive(self, run: Callable[[], object]) -> None:

@@ -470,12 +470,11 @@ class RemoteConversation(ConversationInterface):
         self._follow()
         self._catch_up()
         after_seq = self._copy.fold.last_seq
-        if message is not None:
-            self.send_message(message)
         return EventStream(
             self._copy,
             self._follower,
             after_seq,
+            lambda: None if message is None else self.send_message(message),
             self._run_or_wait,
             lambda: True,  # `_run_or_wait` has waited for the end
             self.interrupt,
