@@ -16,6 +16,7 @@ REPO = Path(__file__).parents[1]
 # Inner to outer; a room may import itself and what stands before it.
 ORDER = [
     "errors",
+    "error_forms",
     "nesting",
     "object_struct",
     "processes",
@@ -171,6 +172,7 @@ LATE_IMPORTS = {
     ("tools.mcp.pool", "tools.mcp.connection"),
     ("tools.schema", "tools.untrusted"),
     ("tools.services", "tools.discovery"),
+    ("runtime.sandbox.runtime", "runtime.sandbox.proxy"),
     ("tools.tool", "tools.isolation.isolated"),
     ("tools.tool", "tools.langchain"),
     # Parts of the command and the server that most runs do without.

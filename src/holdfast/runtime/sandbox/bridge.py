@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.processes import OwnerProcess
 from holdfast.runtime.command_host import NetworkLog
-from holdfast.runtime.sandbox.proxy import Proxy
 from holdfast.runtime.sandbox.settings import SandboxUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.runtime.sandbox.proxy import Proxy
 
 PORT = 3128
 # Runs in the new namespaces, and hands out what they need: a socket that listens there, and the

@@ -16,7 +16,6 @@ from holdfast.runtime.sandbox.bridge import proxy_variables
 from holdfast.runtime.sandbox.live import LiveBox
 from holdfast.runtime.sandbox.mechanisms import BoxLauncher, choose
 from holdfast.runtime.sandbox.network import AllowList
-from holdfast.runtime.sandbox.proxy import Proxy
 from holdfast.runtime.sandbox.repository import ProtectedRepository
 from holdfast.runtime.sandbox.settings import BoxSettings, Mount, SandboxLimits, check_mounts
 from holdfast.runtime.shell import shell_folder, state_file
@@ -67,7 +66,11 @@ class SandboxedRuntime(FolderRuntime):
         output_limit: int = 30_000,
         command_timeout: float = 120.0,
     ) -> None:
-        proxy = None if network == "none" else Proxy(AllowList(network))
+        proxy: Proxy | None = None
+        if network != "none":
+            from holdfast.runtime.sandbox.proxy import Proxy  # asyncio: most boxes have no network
+
+            proxy = Proxy(AllowList(network))
         variables = {} if proxy is None else proxy_variables(proxy.allowed.names_this_machine)
         # Callers are not all typed.
         if limits is not None and not isinstance(limits, SandboxLimits):  # pyright: ignore[reportUnnecessaryIsInstance]

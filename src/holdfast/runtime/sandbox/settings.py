@@ -6,9 +6,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.sandbox.proxy import Proxy
+
+if TYPE_CHECKING:
+    from holdfast.runtime.sandbox.proxy import Proxy
 
 # The parts of /etc that programs need and that hold no secrets.
 _ETC = """\
