@@ -333,3 +333,19 @@ def test_a_file_without_a_place_or_a_type_is_refused(given: dict[str, Any], said
     with pytest.raises(ConfigurationError) as caught:
         FileContent(**given)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "mime_type"),
+    [
+        ("https://e.org/a/report.pdf?x=.png#.gif", "application/pdf"),
+        ("https://e.com", ""),
+        ("https://e.com/", ""),
+        ("https://[", ""),
+        ("https://[x/a.png", "image/png"),
+        ("https://e.org/a:b.md", "text/markdown"),
+        ("gs://bucket/film.mp4", "video/mp4"),
+    ],
+)
+def test_the_type_of_a_url_is_that_of_its_last_name(url: str, mime_type: str) -> None:
+    assert FileContent(url=url).mime_type == mime_type

@@ -135,8 +135,9 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
                 " FileContent.from_path(path), for its bytes data=..."
             )
         if self.url and not self.mime_type:
-            guessed = _mime_type(self.url.partition("?")[0].partition("#")[0])
-            msgspec.structs.force_setattr(self, "mime_type", guessed)
+            place = self.url.partition("?")[0].partition("#")[0].partition("://")[2]
+            name = place.partition("/")[2].rpartition("/")[2]  # the host's end is no suffix
+            msgspec.structs.force_setattr(self, "mime_type", _mime_type(name))
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], mime_type: str = "") -> FileContent:
