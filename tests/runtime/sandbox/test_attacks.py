@@ -272,9 +272,10 @@ def test_the_file_tools_lose_no_race_against_a_command_that_swaps_a_folder_for_a
     naive = 0
     with SandboxedRuntime(work, mechanism=mechanism) as runtime:
         (work / "swap.sh").write_text(swap)
-        runtime.run_command("timeout 20 bash swap.sh >/dev/null 2>&1 &")
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
+        runtime.run_command("timeout 60 bash swap.sh >/dev/null 2>&1 &")
+        begun = time.monotonic()
+        # longer on a machine that is so busy that not even the control has met the link
+        while (passed := time.monotonic() - begun) < 4 or (not naive and passed < 50):
             with contextlib.suppress(RuntimeFault):
                 assert "canary" not in runtime.read_file("d/file")
             with contextlib.suppress(RuntimeFault):
