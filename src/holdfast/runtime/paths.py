@@ -20,6 +20,27 @@ def with_home(path: str | os.PathLike[str], home: str = "") -> str:
     return (home or home_folder() or "~") + text[1:] if is_below else text
 
 
+def path_text(path: str | os.PathLike[str], workdir: object) -> str:
+    """Return a path as text. Raises `RuntimeFault` for one that is blank or has a NUL."""
+    text = os.fspath(path)
+    if not text.strip() or "\0" in text:
+        raise RuntimeFault(
+            f"{text!r} is not a path. Give a path relative to {workdir}, or an absolute one."
+        )
+    return text
+
+
+def check_usable(found: Path, text: str) -> None:
+    """Raise `RuntimeFault` if the system refuses a path, for example because it is too long. A path
+    that does not exist is usable."""
+    try:
+        os.lstat(found)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # opening the file will report the error
+    except OSError as error:
+        raise RuntimeFault(f"The path {text[:200]!r} cannot be used: {error.strerror}.") from error
+
+
 def home_folder() -> str | None:
     """Return the user's home from the user database, None without an entry there."""
     try:
@@ -49,21 +70,9 @@ class Paths:
         """Return the real, absolute path, which need not exist. Relative paths start at the
         workdir; `~` is the user's home. Raises `PathRefused` for a path outside of the allowed
         folders, `RuntimeFault` for an invalid path."""
-        text = os.fspath(path)
-        if not text.strip() or "\0" in text:
-            raise RuntimeFault(
-                f"{text!r} is not a path. Give a path relative to {self.workdir}, or an absolute"
-                " one."
-            )
+        text = path_text(path, self.workdir)
         found = Path(os.path.realpath(self.workdir / with_home(text, self._home)))
-        try:
-            os.lstat(found)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # opening the file will report the error
-        except OSError as error:
-            raise RuntimeFault(
-                f"The path {text[:200]!r} cannot be used: {error.strerror}."
-            ) from error
+        check_usable(found, text)
         folders = self._writable if write else self._readable
         if self._everywhere or any(found.is_relative_to(folder) for folder in folders):
             return found

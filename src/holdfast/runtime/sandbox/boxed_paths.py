@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import PathRefused, RuntimeFault
-from holdfast.runtime.paths import Paths, with_home
+from holdfast.runtime.paths import Paths, check_usable, path_text, with_home
 
 _MAX_LINKS = 40  # as in Linux
 
@@ -41,12 +41,7 @@ class BoxedPaths(Paths):
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
         """Return the host's path of a path in the box; see `Paths.resolve`."""
-        text = os.fspath(path)
-        if not text.strip() or "\0" in text:
-            raise RuntimeFault(
-                f"{text!r} is not a path. Give a path relative to {self._inside}, or an absolute"
-                " one."
-            )
+        text = path_text(path, self._inside)
         inside = self._real(os.path.join(self._inside, with_home(text, self._home)), text)
         root = self._root(inside)
         via = "" if inside == text else f" (which is {inside})"
@@ -62,14 +57,7 @@ class BoxedPaths(Paths):
             raise PathRefused(
                 f"The path {text!r}{via} is read-only in the sandbox. Nothing was written."
             )
-        try:
-            os.lstat(found)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            pass  # opening the file will report the error
-        except OSError as error:
-            raise RuntimeFault(
-                f"The path {text[:200]!r} cannot be used: {error.strerror}."
-            ) from error
+        check_usable(found, text)
         return found
 
     def _root(self, inside: str) -> Root | None:
