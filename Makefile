@@ -6,7 +6,7 @@ BIN := .venv/bin
 # a server are in one file.
 WORKERS := -n 3 --dist loadfile
 
-.PHONY: help install demo test test-all prove check docs format bench clean
+.PHONY: help install demo fleet-demo test test-all prove check docs format bench clean
 
 help:  ## the list of commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,9 @@ install: .venv/.installed  ## make a virtual environment with all dependencies i
 
 demo: install  ## watch an agent find and fix a bug with real tools (no key needed)
 	@$(BIN)/holdfast demo
+
+fleet-demo: install  ## kill workers at random over Postgres; every effect happens once
+	@$(BIN)/python benchmarks/fleet_demo.py
 
 # Quiet unless it fails: pytest's output goes to a file, which is shown whole if a test fails.
 test: install  ## the tests that take less than half a second each; quiet unless one fails

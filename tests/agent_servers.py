@@ -14,6 +14,7 @@ from typing import Any
 from holdfast import Agent, ScriptedLLM, SQLiteStore
 from holdfast.agent.serial_form import form_of
 from holdfast.server.app import App
+from holdfast.server.database import Database
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
@@ -22,6 +23,7 @@ from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
 from holdfast.server.serve import AgentServer
 from holdfast.server.sockets import listen
+from holdfast.store import Store
 
 QUIET = Quota(rate=0)  # no limit of the rate
 
@@ -60,14 +62,17 @@ class Serving:
         tls: Any = None,
         serving: dict[str, Any] | None = None,
         agents: Mapping[str, Any] = MappingProxyType({}),
+        database: Database | None = None,
+        store: Store | None = None,
         **options: Any,
     ) -> None:
         self.folder = folder
-        records = Records(folder / "store.db.server.db", Seal.of_file(folder / "server.key"))
+        place = folder / "store.db.server.db" if database is None else database
+        records = Records(place, Seal.of_file(folder / "server.key"))
         self.keys = Keys(records)
         self.key = self.keys.create("default")
         self.other = self.keys.create("other")
-        self.store = SQLiteStore(folder / "store.db", durability="process")
+        self.store = store or SQLiteStore(folder / "store.db", durability="process")
         (folder / "rooms").mkdir(exist_ok=True)
         self.host = Host(
             self.store,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import samples
+from tests.postgres import NoPostgres, PostgresServer, shared_server
 
 # A suite that is started in the background of a script finds Ctrl-C ignored, and its children with
 # it.
@@ -39,6 +40,43 @@ def no_thread_is_left() -> Iterator[None]:
             break
         time.sleep(0.01)
     assert not left, f"threads left behind: {left}"
+
+
+# --- Postgres ---
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server that all tests share; no test stops it."""
+    pytest.importorskip("psycopg")
+    try:
+        with shared_server() as server:
+            yield server
+    except NoPostgres as problem:
+        pytest.skip(f"no PostgreSQL: {problem}")
+
+
+@pytest.fixture
+def postgres_schema(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a schema that belongs to one test, removed at its end."""
+    import psycopg
+
+    name = f"test_{os.urandom(6).hex()}"
+    yield name
+    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address, with a password, of an empty database that belongs to one test."""
+    import psycopg
+
+    name = f"test_{os.urandom(6).hex()}"
+    with psycopg.connect(postgres_server.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield f"{postgres_server.dsn(password='s3cret-phrase').removesuffix('/postgres')}/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # --- the size of a run ---

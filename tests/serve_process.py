@@ -32,7 +32,7 @@ class ServeProcess:
         env: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.store = folder / "s.db"
+        self.store: Path | None = folder / "s.db"  # None: as the environment says
         self.log = folder / "serve.log"
         self.port = 0
         self.pid = 0
@@ -59,8 +59,7 @@ class ServeProcess:
             "serve",
             "--listen",
             f"127.0.0.1:{self.port}",
-            "--store",
-            str(self.store),
+            *([] if self.store is None else ["--store", str(self.store)]),
         ]
         begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:

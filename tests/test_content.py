@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.content import (
     AudioContent,
+    Content,
     EmbeddedResource,
     ErrorInfo,
     FileContent,
@@ -23,6 +24,7 @@ from holdfast.content import (
     ToolResult,
     Usage,
     blocks,
+    content_at,
     text_of,
 )
 from holdfast.errors import ConfigurationError
@@ -349,3 +351,22 @@ def test_a_file_without_a_place_or_a_type_is_refused(given: dict[str, Any], said
 )
 def test_the_type_of_a_url_is_that_of_its_last_name(url: str, mime_type: str) -> None:
     assert FileContent(url=url).mime_type == mime_type
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("https://e.org/a.png", FileContent(b"", "image/gif", "https://e.org/a.png")),
+        ("/files/a.png", ResourceLink("/files/a.png", mime_type="image/gif")),
+        ("file:///a.png", ResourceLink("file:///a.png", mime_type="image/gif")),
+        ("data:,a%20b", ImageContent(b"a b", "image/gif")),
+        ("DATA:audio/wav;base64,aGk=", AudioContent(b"hi", "audio/wav")),
+        ("data:text/csv;charset=utf-8,a", FileContent(b"a", "text/csv")),
+        ("data:image/png;base64,a", None),
+        ("data:image/png;base64,", None),
+        ("data:image/png,\ud800", None),
+        ("data:", None),
+    ],
+)
+def test_any_address_in_a_foreign_answer_is_content(address: str, expected: Content | None) -> None:
+    assert content_at(address, "image/gif") == expected

@@ -24,6 +24,7 @@ BLOCKS = {
     for path in PAGES
 }
 END = "--- end of block ---\n"
+DATABASE = "postgresql://agents:secret@db.example/agents"  # of the pages; replaced by a real one
 # Runs the programs that it is given one after the other, each as `__main__` in a folder of its own.
 RUNNER = f"""
 import os, runpy, sys, traceback
@@ -83,8 +84,11 @@ def answer(request: Request) -> Any:
     "page", [path for path in PAGES if BLOCKS[path]], ids=lambda path: str(path.relative_to(REPO))
 )
 def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them(
-    page: Path, tmp_path: Path
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    database = ""
+    if any(DATABASE in block for block, _ in BLOCKS[page]):
+        database = request.getfixturevalue("postgres_database")
     boxed = any("SandboxedRuntime(" in block for block, _ in BLOCKS[page])
     if boxed and all(mechanism.missing() for mechanism in MECHANISMS):
         pytest.skip("no sandbox can be made here")
@@ -97,6 +101,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             (folder / "README.md").write_text("one two three")
             program = folder / "program.py"
             block = block.replace("https://api.openai.com/v1", server.url)
+            block = block.replace(DATABASE, database)
             # At another address the protocol has to be named.
             here = f'"{server.url}", wire="anthropic_messages"'
             program.write_text(block.replace('"https://api.anthropic.com/v1"', here))

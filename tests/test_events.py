@@ -31,6 +31,9 @@ KNOWN: list[Any] = [
     ev.StatusChanged,
     ev.ErrorRecorded,
     ev.NoteRecorded,
+    ev.TimerSet,
+    ev.TimerFired,
+    ev.TimerCancelled,
 ]
 
 
@@ -56,7 +59,7 @@ def test_the_stored_journal_has_one_of_every_event() -> None:
 
 def test_the_stored_journal_means_what_it_meant() -> None:
     journal = [ev.decode(line) for line in V1]
-    assert [event.seq for event in journal] == list(range(1, 16))
+    assert [event.seq for event in journal] == list(range(1, 19))
     agent, message, _, answer = journal[:4]
     assert isinstance(agent, ev.AgentConfigured)
     assert isinstance(message, ev.MessageAdded)
@@ -92,6 +95,9 @@ TAGS: dict[Any, str] = {
     ev.StatusChanged: "status",
     ev.ErrorRecorded: "error",
     ev.NoteRecorded: "note",
+    ev.TimerSet: "timerSet",
+    ev.TimerFired: "timerFired",
+    ev.TimerCancelled: "timerCancelled",
 }
 
 
@@ -101,6 +107,7 @@ def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
     needed |= {
         "seq": 1,
         "timestamp": NOW,
+        "due": NOW,
         "content": (),
         "result": ToolResult(),
         "hidden": (),
@@ -117,11 +124,12 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
     """Journals and inboxes hold these words for ever."""
     assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
         "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
-        "condensation", "status", "error", "note", "unknown", "damaged",
+        "condensation", "status", "error", "note", "timerSet", "timerFired",
+        "timerCancelled", "unknown", "damaged",
     }  # fmt: skip
     assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
         "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",
-        "interrupt", "condense",
+        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer",
     }  # fmt: skip
 
 

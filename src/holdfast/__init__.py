@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         SandboxLimits,
         SandboxUnavailable,
     )
-    from holdfast.store import MemoryStore, SQLiteStore
+    from holdfast.store import MemoryStore, PostgresStore, SQLiteStore
     from holdfast.tools import (
         RetryPolicy,
         Tool,
@@ -60,7 +60,7 @@ _ROOMS = {
     "remote": ("ContainerRuntime", "RemoteConversation", "RemoteWorkspace"),
     "runtime": ("LocalRuntime",),
     "runtime.sandbox": ("Mount", "SandboxLimits", "SandboxUnavailable", "SandboxedRuntime"),
-    "store": ("MemoryStore", "SQLiteStore"),
+    "store": ("MemoryStore", "PostgresStore", "SQLiteStore"),
     "tools": (
         "RetryPolicy",
         "Tool",
@@ -96,6 +96,7 @@ __all__ = [
     "MemoryStore",
     "Message",
     "Mount",
+    "PostgresStore",
     "RecordedLLM",
     "RemoteConversation",
     "RemoteWorkspace",

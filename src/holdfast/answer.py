@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from holdfast.content import Content, Data
+from holdfast.content import Content, Data, Usage
 
 # The `stop_reason` of an answer in which the model refused to answer.
 REFUSAL = "refusal"
@@ -63,6 +63,14 @@ class TokenLogprob(Data, frozen=True):
     top: tuple[tuple[str, float], ...] = ()
 
 
+class ModelRun(Data, frozen=True):
+    """One of several model runs behind an answer, such as a compaction before it. `model` is "" for
+    the model that answered. Each run has a price of its own, by its size and its model."""
+
+    usage: Usage
+    model: str = ""
+
+
 class AnswerDetails(Data, frozen=True):
     """The parts of an answer that only some answers have.
 
@@ -75,6 +83,7 @@ class AnswerDetails(Data, frozen=True):
     - `provider_cost`: the price in USD, according to the provider.
     - `list_cost`: the price in USD by the table of list prices, if `provider_cost` is known.
     - `container`: the id of the container in which the provider runs code.
+    - `runs`: the model runs behind the answer, if there were several; `usage` is their sum.
     - `context_tokens`: the input tokens of the last model run behind the answer, if there were
       several; `usage` has the tokens of all runs.
     - `cleared_tokens`: the input tokens of the request that the provider did not show the model.
@@ -93,6 +102,7 @@ class AnswerDetails(Data, frozen=True):
     provider_cost: float | None = None
     list_cost: float | None = None
     container: str = ""
+    runs: tuple[ModelRun, ...] = ()
     context_tokens: int = 0
     cleared_tokens: int = 0
     provider_details: dict[str, Any] = {}
@@ -188,6 +198,11 @@ class HasDetails:
     def container(self) -> str:
         """The id of the container in which the provider runs code, or ""."""
         return self._known_details().container
+
+    @property
+    def runs(self) -> tuple[ModelRun, ...]:
+        """The model runs behind the answer; () if there was only one."""
+        return self._known_details().runs
 
     @property
     def context_tokens(self) -> int:

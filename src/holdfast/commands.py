@@ -9,12 +9,14 @@ conversation drops, so that it waits in no inbox for ever.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.errors import ConfigurationError
+from holdfast.timers import Timer, make_rule
 
 
 class _Command(
@@ -150,6 +152,62 @@ class Condense(_Command, frozen=True, tag="condense"):
     instructions: str = ""
 
 
+class Schedule(_Command, frozen=True, tag="schedule"):
+    """A timer that sends a message `at` a time, `every` so many seconds, or by a `cron`
+    expression, as with `Conversation.schedule`.
+
+    `timer` is its id, a new one if empty; a timer of that id is replaced. An `at` without a zone is
+    the wall clock's of `timezone`. An `at` that is past when the command is carried out is a missed
+    occurrence.
+    """
+
+    content: tuple[Content, ...]
+    timer: str = ""
+    at: datetime | None = None
+    every: float | None = None
+    cron: str | None = None
+    timezone: str = ""
+    misfire: Literal["once", "skip", "all"] = "once"
+    sender: str = "user"
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "content", blocks(self.content))
+        check_sender("Schedule", self.sender)
+        _ = self.rule
+
+    @property
+    def rule(self) -> Timer:
+        """The timer that the command asks for; see `timers.make_rule`."""
+        return make_rule(
+            self.content,
+            id=self.timer,
+            at=self.at,
+            every=self.every,
+            cron=self.cron,
+            timezone=self.timezone,
+            misfire=self.misfire,
+            sender=self.sender,
+        )
+
+
+class CancelTimer(_Command, frozen=True, tag="cancelTimer"):
+    """The end of the timer with the id `timer`, as with `Conversation.cancel_timer`."""
+
+    timer: str
+    by: str = "user"
+    reason: str = ""
+
+
+class RingTimer(_Command, frozen=True, tag="ringTimer"):
+    """The news that a timer's occurrence `due` has come, which `Store.ring` posts.
+
+    It fires the timer unless that was done, or the timer was cancelled.
+    """
+
+    timer: str
+    due: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class UnreadableCommand(msgspec.Struct, frozen=True):
     """A posted command that cannot be decoded: the `command` that it names, and the reason. It
     cannot be posted."""
@@ -170,6 +228,9 @@ Command = (
     | Resume
     | Interrupt
     | Condense
+    | Schedule
+    | CancelTimer
+    | RingTimer
 )
 
 _encoder = msgspec.json.Encoder()

@@ -7,7 +7,9 @@ camelCase on the wire. Tool results are the MCP output format (Model Context Pro
 
 from __future__ import annotations
 
+import errno
 import os
+from binascii import a2b_base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -140,15 +142,23 @@ class FileContent(Data, frozen=True, tag_field="type", tag="file"):
             msgspec.structs.force_setattr(self, "mime_type", _mime_type(name))
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str], mime_type: str = "") -> FileContent:
-        """Return the file at `path` with its bytes, which are read now. Without a `mime_type` and
-        a known suffix it is `text/plain` if it is UTF-8, else `application/octet-stream`. Raises
-        `OSError` if it cannot be read, and `ConfigurationError` if it is empty."""
+    def from_path(
+        cls, path: str | os.PathLike[str], mime_type: str = "", max_bytes: int | None = None
+    ) -> FileContent:
+        """Return the file at `path` with its bytes, which are read now.
+
+        Without a `mime_type` and a known suffix it is `text/plain` if it is UTF-8, else
+        `application/octet-stream`. In its name U+FFFD replaces bytes that are not UTF-8. Raises
+        `OSError` if it cannot be read or has more than `max_bytes` (`errno.EFBIG`), and
+        `ConfigurationError` if it is empty.
+        """
         with open(path, "rb") as file:
-            data = file.read()
+            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
+        if max_bytes is not None and len(data) > max_bytes:
+            raise OSError(errno.EFBIG, f"The file has more than {max_bytes:,} bytes", path)
         if not data:
             raise ConfigurationError(f"FileContent: the file {os.fspath(path)!r} is empty.")
-        name = str(os.path.basename(path))
+        name = os.fsencode(os.path.basename(path)).decode("utf-8", "replace")
         return cls(data, mime_type or _mime_type(name) or _kind_of(data), name=name)
 
     @property
@@ -267,6 +277,42 @@ def _block_of(block: Any) -> Content:
             f"content takes a str, a content block or a list of blocks, not a list with {block!r}:"
             f" {error}."
         ) from None
+
+
+def content_at(address: str, mime_type: str = "") -> Content | None:
+    """Return the file that somebody else's answer names by an address: its bytes for a `data:`
+    address (None if they cannot be read), a `FileContent` for an address that a provider can fetch,
+    and a `ResourceLink` for any other, such as a relative one. `mime_type` is used unless the
+    address has its own."""
+    if address[:5].lower() == "data:":
+        head, _, text = address[5:].partition(",")
+        data = _inline_bytes(text, head.lower().endswith(";base64"))
+        kind = head.partition(";")[0].strip()
+        return typed_content(data, kind or mime_type) if data else None
+    try:
+        return FileContent(url=address, mime_type=mime_type)
+    except ConfigurationError:
+        return ResourceLink(address, mime_type=mime_type or None)
+
+
+def _inline_bytes(text: str, is_base64: bool) -> bytes:
+    from urllib.parse import unquote_to_bytes  # loaded late: few answers hold files
+
+    try:
+        data = unquote_to_bytes(text)
+        return a2b_base64(data) if is_base64 else data
+    except ValueError:
+        return b""
+
+
+def typed_content(data: bytes, mime_type: str) -> Content:
+    """Return bytes as a picture, as sound or as another file, by their MIME type."""
+    family = mime_type.partition("/")[0].lower()
+    if family == "image":
+        return ImageContent(data, mime_type)
+    if family == "audio":
+        return AudioContent(data, mime_type)
+    return FileContent(data, mime_type or "application/octet-stream")
 
 
 def answer_seq(call_id: str) -> int:

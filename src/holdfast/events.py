@@ -11,15 +11,16 @@ that could not be read back.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
 from holdfast.answer import AnswerDetails, HasDetails
-from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, answer_seq, text_of
+from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, text_of
 from holdfast.content import ToolResult as Result
 from holdfast.errors import UnreadableEvent
 from holdfast.nesting import too_deep
@@ -270,6 +271,15 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     condensed: bool = False
 
 
+class TimerMark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A timer in a checkpoint: the seqs of its `TimerSet` and of its last message (0 for none), and
+    the next due time."""
+
+    seq: int
+    due: datetime
+    message_seq: int = 0
+
+
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A checkpoint of a conversation at event `seq`, from which it continues without the events up
     to there.
@@ -304,6 +314,8 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     stops: int = 0
     denials: int = 0
     unpriced: int = 0
+    timers: tuple[TimerMark, ...] = ()
+    waiting: int = 0
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -382,8 +394,9 @@ class NoteRecorded(Event, frozen=True, tag="note"):
     an ended child.
 
     `about` names the origin, such as `hook:audit`. A note about "llm" records a model call of a
-    tool or a hook: its `usage`, its `cost` (US dollars, None if not known), and the `model`,
-    which is "" in all other notes.
+    tool or a hook, one about "condensation" the calls of a condensation that was not used, and one
+    about a picture the call that did not describe it: the `usage`, the `cost` (US dollars, None if
+    not known), and the `model`, which is "" in all other notes.
     """
 
     about: str
@@ -392,6 +405,51 @@ class NoteRecorded(Event, frozen=True, tag="note"):
     usage: Usage = Usage()
     cost: float | None = 0.0
     model: str = ""
+
+
+NO_PERIOD = 0.0  # one object: msgspec leaves a default out by identity
+
+
+class TimerSet(Event, frozen=True, tag="timerSet"):
+    """A timer, set or replaced by its id `timer`: it appends a message with `content` from `sender`
+    at `due`.
+
+    With `every` (seconds) or `cron` it repeats. `timezone` is the zone of the cron expression, ""
+    for UTC. `misfire` says what becomes of missed occurrences. `call_id` is the call that set it,
+    "" for a command.
+    """
+
+    timer: str
+    content: tuple[Content, ...]
+    due: Annotated[datetime, msgspec.Meta(tz=True)]
+    every: float = NO_PERIOD
+    cron: str = ""
+    timezone: str = ""
+    misfire: Literal["once", "skip", "all"] = "once"
+    sender: str = "user"
+    call_id: str = ""
+
+
+class TimerFired(Event, frozen=True, tag="timerFired"):
+    """The occurrence `due` of a timer, and the time of the `next` one; None ends the timer.
+
+    `message_seq` is the seq of its message, 0 if it gave none. `missed` counts occurrences before
+    it that gave none.
+    """
+
+    timer: str
+    due: Annotated[datetime, msgspec.Meta(tz=True)]
+    next: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    message_seq: int = 0
+    missed: int = 0
+
+
+class TimerCancelled(Event, frozen=True, tag="timerCancelled"):
+    """The end of a timer before its time: `by` whom, and the reason."""
+
+    timer: str
+    by: str = ""
+    reason: str = ""
 
 
 class UnknownEvent(Event, frozen=True, tag="unknown"):
@@ -434,6 +492,9 @@ _Known = (
     | StatusChanged
     | ErrorRecorded
     | NoteRecorded
+    | TimerSet
+    | TimerFired
+    | TimerCancelled
     | DamagedEvent
 )
 AnyEvent = _Known | UnknownEvent
@@ -452,6 +513,19 @@ _envelope = msgspec.json.Decoder(_Envelope)
 _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
 _ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
+
+JOURNAL_VERSION = 2
+"""The version of the journal that this Holdfast drives. A new event type, or a new meaning of one,
+raises it and is entered in `_SINCE`."""
+
+# The version that a conversation with such an event needs, by event type; version 1 for the others.
+_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2})
+
+
+def needed_version(events: Sequence[AnyEvent]) -> int:
+    """Return the version of the journal that a worker must know to go on after these events."""
+    return max((_SINCE.get(type(event), 1) for event in events), default=1)
+
 
 MAX_NESTING = 200
 """Levels of arrays and objects in the free-form parts of an event. Other JSON readers stop there
@@ -544,10 +618,20 @@ def _time(value: Any) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def foreign_call(event: AnyEvent) -> str:
-    """Return the id of a call of an answer that is not `{seq}.{index}`; "" if all are."""
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")  # of a call in its answer
+
+
+def foreign_call(event: AnyEvent) -> str | None:
+    """Return the id of a call of an answer that is not `{seq}.{index}`, or that another call of it
+    has too; None if there is none."""
     calls = event.calls if type(event) is AssistantReplied else ()
-    return next((call.id for call in calls if answer_seq(call.id) != event.seq), "")
+    known: set[str] = set()
+    for call in calls:
+        index = call.id.removeprefix(f"{event.seq}.")
+        if call.id == index or not _INDEX.fullmatch(index) or call.id in known:
+            return call.id
+        known.add(call.id)
+    return None
 
 
 # --- the stored form ---

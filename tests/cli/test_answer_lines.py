@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.answer import AnswerDetails, Citation, ServerToolCall
 from holdfast.cli.render import Renderer
-from holdfast.content import FileContent
+from holdfast.content import FileContent, ResourceLink
 from holdfast.events import AssistantReplied
 from tests.cli.test_render import event as stamped
 
@@ -17,7 +17,10 @@ def test_sources_calls_files_and_a_refusal_have_lines() -> None:
             Citation("https://example.com/a", "Weather\x1b[2J\nin Kiel"),
         ),
         server_calls=(ServerToolCall("web_search", arguments={"query": "Kiel"}),),
-        media=(FileContent(b"abc", "application/pdf", name="a.pdf"),),
+        media=(
+            FileContent(b"abc", "application/pdf", name="a.pdf"),
+            ResourceLink("/v1/files/pic.png", mime_type="image/png"),
+        ),
         refusal="I will not.",
     )
     event = stamped(AssistantReplied, text="It rains.", details=details)
@@ -26,6 +29,7 @@ def test_sources_calls_files_and_a_refusal_have_lines() -> None:
     assert "(refused: I will not.)" in lines
     assert "(the provider ran web_search {'query': 'Kiel'})" in lines
     assert "(generated document, application/pdf, 3 B, a.pdf)" in shown.replace("bytes", "B")
+    assert "(generated file, image/png, /v1/files/pic.png)" in lines
     assert "[2] Bad" in lines
     assert "[1] Weather" in shown
     assert "https://example.com/a" in shown

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,31 @@ def test_a_pipe_is_read_to_its_end() -> None:
     finally:
         os.close(read)
     assert (found.data, found.mime_type) == (b"from a command", "text/plain")
+
+
+def test_a_pipe_is_read_no_further_than_the_largest_size(tmp_path: Path) -> None:
+    path, written = tmp_path / "pipe.txt", [0]
+    os.mkfifo(path)
+
+    def write() -> None:
+        with suppress(BrokenPipeError), open(path, "wb", buffering=0) as pipe:
+            while written[0] < 3 * MAX_BYTES:
+                written[0] += pipe.write(bytes(1_000_000))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert "has more than 20.0 MB; all files of a message may have" in refused(str(path))
+    thread.join(30)
+    assert written[0] < 2 * MAX_BYTES
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_a_replacement(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.txt")
+    Path(path).write_text("hello")
+    [found] = attachments([path])
+    assert found == FileContent(b"hello", "text/plain", name="bad\ufffd.txt")
+    assert FileContent.from_json(found.to_json()) == found
+    assert "'http://h/\\udcff.pdf' is not UTF-8" in refused("http://h/\udcff.pdf")
 
 
 def test_a_dragged_path_is_one_file_however_it_is_quoted(tmp_path: Path) -> None:

@@ -352,6 +352,34 @@ def test_a_chat_streams_and_takes_a_line_while_it_works(
 
 
 @pytest.mark.slow
+def test_a_chat_goes_on_with_another_model_where_it_made_the_agent(server: AgentServer) -> None:
+    with (
+        ModelServer([text("One."), text("Two.")]) as model,
+        terminal("chat", *options(server, model, "changed"), **env()) as typist,
+    ):
+        typist.sees("> ")
+        typist.types("first\r")
+        typist.sees("One.")
+        typist.sees("> ")
+        typist.types("/model openai/bigger\r")
+        typist.sees("model openai/bigger")
+        typist.sees("> ")
+        typist.types("second\r")
+        typist.sees("Two.")
+        typist.sees("> ")
+        typist.types("\x04")
+        assert typist.leaves() == 0
+        assert [request.json["model"] for request in model.requests] == ["m", "openai/bigger"]
+    with terminal("chat", "--server", server.url, "--id", "changed", **env()) as typist:
+        typist.sees("> ")
+        typist.types("/model m\r")
+        typist.sees("did not make the conversation's agent, so its model stays.")
+        typist.sees("> ")
+        typist.types("\x04")
+        assert typist.leaves() == 0
+
+
+@pytest.mark.slow
 def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with (

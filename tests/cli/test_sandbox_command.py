@@ -432,3 +432,84 @@ def test_commands_reach_the_named_hosts_alone(work: Path) -> None:
             assert reached.startswith(first), reached
             assert advice in refused + ended.stdout
             assert len(page.requests) == 1
+
+
+# --- what an earlier session may have left ---
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home folder with a key and with the folder `project`."""
+    folder = tmp_path / "home"
+    (folder / "project").mkdir(parents=True)
+    (folder / ".ssh").mkdir()
+    (folder / ".ssh" / "id_ed25519").write_text("private\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "gitdir: {home}/.ssh\n",
+        "gitdir: {home}\n",
+        "gitdir: /\n",
+        "gitdir: a\0b\n",
+        f"gitdir: {'x' * 300}\n",
+        "gitdir: {home}/project/fake\n",
+    ],
+)
+def test_a_git_file_that_a_command_wrote_shows_nothing(home: Path, content: str) -> None:
+    work = home / "project"
+    (work / ".git").write_text(content.format(home=home))
+    (work / "fake").mkdir()
+    (work / "fake" / "gitdir").write_text(f"{work}/.git\n")
+    (work / "fake" / "commondir").write_text(f"{home}/.ssh\n")
+    assert mounted({"HOME": str(home)}, work) == []
+
+
+def test_a_link_in_the_work_folder_shows_nothing(home: Path) -> None:
+    work, other = home / "project", home / "other"
+    (other / "bin").mkdir(parents=True)
+    (other / "lib").mkdir()
+    (work / ".venv").symlink_to(other)
+    (home / "near").symlink_to(work / ".venv")
+    env = {"HOME": str(home), "VIRTUAL_ENV": f"{work}/.venv", "PATH": f"{work}/.venv/bin"}
+    assert mounted(env, work) == []
+    assert mounted({"HOME": str(home), "PATH": f"{home}/near/bin"}, work) == []
+    # The control: without a link through the work folder it is a toolchain.
+    assert mounted({"HOME": str(home), "PATH": f"{other}/bin"}, work) == [str(other)]
+
+
+def test_settings_of_a_virtual_environment_show_an_installation_alone(home: Path) -> None:
+    work = home / "project"
+    (work / ".venv" / "bin").mkdir(parents=True)
+    (home / "letters" / "bin").mkdir(parents=True)
+    (home / "letters" / "private").mkdir()
+    env = {"HOME": str(home), "VIRTUAL_ENV": f"{work}/.venv"}
+    for named in (f"{home}/letters/bin", f"{home}/.ssh/bin", "a\0b"):
+        (work / ".venv" / "pyvenv.cfg").write_text(f"home = {named}\n")
+        assert mounted(env, work) == []
+    (home / "python" / "bin").mkdir(parents=True)
+    (home / "python" / "lib").mkdir()
+    (work / ".venv" / "pyvenv.cfg").write_text(f"home = {home}/python/bin\n")
+    assert mounted(env, work) == [f"{home}/python"]
+
+
+def test_programs_in_path_do_not_show_what_lies_beside_them(home: Path) -> None:
+    code = home / "code"
+    for name in ("bin", "lib", "shop"):
+        (code / name).mkdir(parents=True)
+    env = {"HOME": str(home), "PATH": f"{code}/bin"}
+    assert mounted(env, home / "project") == [f"{code}/bin"]
+    (code / "shop").rmdir()
+    assert mounted(env, home / "project") == [str(code)]
+
+
+@boxed
+def test_the_home_folder_is_no_work_folder(home: Path) -> None:
+    for folder in (home, home.parent):
+        with ModelServer([text("Done.")]) as server:
+            ended = command("run", "x", *options(server, folder), HOME=str(home))
+        assert (ended.returncode, server.requests) == (2, [])
+        assert "all of your home folder" in ended.stderr
+        assert "--sandbox off" in ended.stderr

@@ -23,6 +23,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, ScriptedLLM
 from holdfast.agent.serial_form import form_of
+from tests.postgres import PostgresServer
 from tests.serve_process import KEY, ServeProcess
 from tests.waiting import until
 
@@ -414,6 +415,25 @@ def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(
 
 
 @pytest.mark.slow
+def test_a_database_that_does_not_fit_is_said_in_one_line_without_its_password(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    place = f"127.0.0.1:{postgres_server.port}/postgres"
+    dsn = f"postgresql://stranger:planted-secret@{place}"
+    seal = "--seal-key", str(tmp_path / "seal.key")
+    for arguments, env, expected in (
+        ([], {"HOLDFAST_STORE": dsn}, "needs --seal-key FILE"),
+        (seal, {"HOLDFAST_STORE": dsn}, "password authentication failed"),
+        (["--store", dsn, *seal], {}, "password authentication failed"),
+        (["--store", "s.db", "--no-drive"], {}, "--no-drive is for a Postgres database"),
+    ):
+        done = holdfast("serve", *arguments, env=env, cwd=tmp_path)
+        assert done.returncode in (1, 2), done
+        assert expected in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert "planted" not in done.stderr + done.stdout
+
+
 def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "s.db").write_text("no database at all, but quite some text in here")
     ended = holdfast("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"))

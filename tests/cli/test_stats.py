@@ -32,7 +32,7 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.answer import AnswerDetails, ServerToolCall
-from holdfast.content import Usage
+from holdfast.content import TextContent, Usage
 from holdfast.errors import ConversationNotFound
 from holdfast.observe.stats import stats, tree
 from holdfast.store import Batch, Summary
@@ -450,3 +450,18 @@ def test_a_log_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
     done = command("run", "go", "--model", "m", "--server", "http://127.0.0.1:9", "--log", "log")
     assert done.returncode == 2
     assert "--log" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [ev.HistoryCondensed, ev.MessageAdded, ev.NoteRecorded])
+def test_a_price_without_tokens_counts(tmp_path: Path, kind: Any) -> None:
+    fields: dict[str, Any] = {
+        ev.HistoryCondensed: {"hidden": (1,)},
+        ev.MessageAdded: {"content": (TextContent("a"),), "sender": "holdfast"},
+        ev.NoteRecorded: {"about": "llm", "text": "asked"},
+    }[kind]
+    with SQLiteStore(tmp_path / "store.db", "process") as store:
+        written = Writing(store, "c")
+        written.add(kind, 0, cost=0.25, model="per call", **fields)
+        found = stats(store, written.done())
+    assert found.cost == 0.25
+    assert [(model.name, model.cost) for model in found.models] == [("per call", 0.25)]

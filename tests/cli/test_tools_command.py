@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import MCPClient, ToolManager
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests.cli.test_commands import ESCAPE, HOLDFAST, environment, holdfast, terminal
 from tests.paths import REPO
 
@@ -440,3 +441,59 @@ def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
     while any(os.path.exists(f"/proc/{pid}") for pid in pids):
         assert time.monotonic() < deadline + 10
         time.sleep(0.05)
+
+
+# --- the sandbox ---
+
+boxed = pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
+
+
+@boxed
+def test_builtin_tools_work_in_a_sandbox_that_is_required(tmp_path: Path) -> None:
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    work.mkdir()
+    secret.write_text("canary")
+    call = ["tools", "call", "terminal", f"command=echo started; cat {secret}"]
+    place = ["--workdir", str(work)]
+    found = holdfast(*call, *place, "--sandbox", "require", cwd=tmp_path)
+    assert found.stdout.startswith("started")
+    assert "canary" not in found.stdout
+    assert "canary" in holdfast(*call, *place, cwd=tmp_path).stdout
+    shown = [*place, "--sandbox", "require", "--mount", str(secret)]
+    assert "canary" in holdfast(*call, *shown, cwd=tmp_path).stdout
+
+
+@boxed
+def test_programs_of_a_config_do_not_run_outside_of_a_sandbox(folder: Path) -> None:
+    for command in (["tools"], ["mcp"]):
+        found = holdfast(*command, "--config", "tools.json", "--sandbox", "require", cwd=folder)
+        assert found.returncode == 2
+        assert "the MCP server 'near'" in found.stderr
+        assert "would run outside of the sandbox" in found.stderr
+
+
+@boxed
+def test_clients_of_mcp_get_tools_in_a_sandbox(tmp_path: Path) -> None:
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    work.mkdir()
+    secret.write_text("canary")
+
+    def read(*options: str) -> str:
+        arguments = [*HOLDFAST[1:], "mcp", "--workdir", str(work), *options]
+        servers = {"x": {"command": HOLDFAST[0], "args": arguments, "env": environment()}}
+        with ToolManager.from_config({"mcp_servers": servers}) as manager:
+            manager.discover()
+            return manager.call("x.terminal", {"command": f"echo started; cat {secret}"}).text
+
+    text = read("--sandbox", "require")
+    assert text.startswith("started")
+    assert "canary" not in text
+    assert "canary" in read()
+
+
+def test_what_is_for_a_sandbox_needs_one(tmp_path: Path) -> None:
+    found = holdfast("tools", "--network", "pypi.org", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "--network is for the sandbox; add --sandbox require" in found.stderr

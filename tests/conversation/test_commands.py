@@ -153,6 +153,16 @@ def test_one_key_from_many_threads_is_done_once(store: Store) -> None:
         ]
 
 
+@pytest.mark.parametrize("key", [5, b"x", ["x"], "\ud800"])
+def test_a_key_that_is_no_text_is_refused_before_anything_is_done(store: Store, key: Any) -> None:
+    with Conversation(agent(), store, "c") as conversation:
+        conversation.execute(cmd.Send("hi"))
+        with pytest.raises(ConfigurationError, match="key takes None or text"):
+            conversation.execute(cmd.Send("again"), key)
+        assert len(messages(conversation)) == 1
+        assert not conversation.hosting.inbox.awaited
+
+
 def test_what_was_posted_before_is_done_before(store: Store) -> None:
     with Conversation(agent(), store, "c") as conversation:
         conversation.send_message("first")

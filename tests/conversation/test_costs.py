@@ -3,6 +3,7 @@ and hooks are counted."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,18 @@ from holdfast import (
     tool,
 )
 from holdfast import events as ev
+from holdfast.agent.condenser import Condensed
+from holdfast.agent.condensers import LLMCondenser, Pipeline, WindowCondenser
 from holdfast.content import Usage
 from holdfast.conversation.totals import totals
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, ContextTooLong
 from holdfast.llm.completion import Completion
 from holdfast.llm.info import model_info
 from holdfast.llm.providers import find_provider
 from holdfast.observe.stats import stats
 from holdfast.tools.hooks import Hook
 from tests.model_server import ModelServer, text
+from tests.waiting import until
 
 
 class Priced(ScriptedLLM):
@@ -280,3 +284,130 @@ def test_a_limit_counts_the_stated_price() -> None:
         error = conversation.run().error
     assert error is not None
     assert (error.details["type"], error.details["value"]) == ("cost", 0.75)
+
+
+# --- condensations that leave nothing out ---
+
+
+class Rambling(Priced):
+    """A model whose summaries are too long to use."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: "word " * 2000)
+
+
+def worked(condenser: Any, llm: Any = None, **more: Any) -> Conversation:
+    """A conversation of three answers."""
+    agent = Agent(llm or Priced(["fine"] * 3), condenser=condenser)
+    conversation = Conversation(agent, **more)
+    for text_ in ("a", "b", "c"):
+        conversation.send_message(text_ * 100)
+        conversation.run()
+    return conversation
+
+
+def last_condensation(conversation: Conversation) -> ev.HistoryCondensed:
+    return [one for one in conversation.get_history() if isinstance(one, ev.HistoryCondensed)][-1]
+
+
+@pytest.mark.parametrize("llm", [Rambling(), Priced([""])], ids=["too long", "empty"])
+def test_a_summary_that_is_not_used_is_counted(llm: Any) -> None:
+    store = MemoryStore()
+    with worked(LLMCondenser(llm), store=store) as conversation:
+        before = conversation.state
+        conversation.condense()
+        event, state = last_condensation(conversation), conversation.state
+        assert event.failed
+        assert (event.usage, event.cost, event.model) == (Usage(1000, 10), 0.25, llm.model)
+        assert state.cost == before.cost + 0.25
+        assert state.usage == before.usage + Usage(1000, 10)
+        found = stats(store, store.list([conversation.id])[0])
+        assert (found.usage, found.cost) == (state.usage, state.cost)
+
+
+class Careless:
+    """A condenser that asks the lent model and reports no usage."""
+
+    at = None
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def shorten(self, work: Any) -> Any:
+        work.llm.completion("Shorten this.")
+        work.lend(Priced(["x"])).completion("And this.")
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome(work) if callable(self.outcome) else self.outcome
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        None,
+        ValueError("no"),
+        Condensed((999,), "s"),
+        Condensed((3,), summary=5),  # type: ignore[arg-type]
+        lambda work: Condensed((work.pieces[1].seq,), "s"),
+    ],
+    ids=["none", "raises", "unknown", "unreadable", "used"],
+)
+def test_what_a_condenser_asks_is_counted_whatever_it_returns(outcome: Any) -> None:
+    agent = Agent(Priced(["fine"] * 9), condenser=Careless(outcome))
+    with Conversation(agent) as conversation:
+        for _ in range(3):
+            conversation.send_message("go on")
+            conversation.run()
+        before = conversation.state
+        conversation.condense()
+        event, state = last_condensation(conversation), conversation.state
+        assert bool(event.failed) == (not callable(outcome))
+        assert event.cost == 0.5
+        assert state.cost == before.cost + 0.5
+        assert state.usage.input_tokens == before.usage.input_tokens + 2000
+
+
+def test_a_condensation_that_is_dropped_by_an_interrupt_is_counted() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(Priced):
+        def completion(self, *arguments: Any, **more: Any) -> Completion:
+            answer = super().completion(*arguments, **more)
+            asked.set()
+            assert go_on.wait(30)
+            return answer
+
+    with worked(LLMCondenser(Slow(["notes"]))) as conversation:
+        before = conversation.state
+        conversation.start_thread()
+        conversation.condense()
+        assert asked.wait(30)
+        conversation.interrupt()
+        go_on.set()
+        until(lambda: conversation.state.cost == before.cost + 0.25)
+        event = last_condensation(conversation)
+        assert (event.failed, event.cost) == ("interrupted", 0.0)
+        [note] = [one for one in conversation.get_history() if isinstance(one, ev.NoteRecorded)]
+        assert (note.about, note.usage, note.cost) == ("condensation", Usage(1000, 10), 0.25)
+
+
+def test_a_summary_that_does_not_save_a_run_is_counted() -> None:
+    def answer(request: Any) -> Any:
+        if len(request.messages) < 7:
+            return "fine"
+        return ContextTooLong("too long")
+
+    with worked(LLMCondenser(Rambling(), at=None), Priced(answer)) as conversation:
+        assert conversation.state.status.value == "finished"
+        before = conversation.state
+        conversation.send_message("d")
+        assert conversation.run().error.error == "ContextTooLong"  # type: ignore[union-attr]
+        assert conversation.state.cost == before.cost + 0.25
+
+
+def test_a_pipeline_counts_the_condenser_that_failed() -> None:
+    pipeline = Pipeline([LLMCondenser(Rambling()), WindowCondenser()])
+    with worked(pipeline) as conversation:
+        conversation.condense()
+        event = last_condensation(conversation)
+        assert (event.failed, event.cost) == ("", 0.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,21 @@ OTHER = Agent(ScriptedLLM(["other"]))
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("agent", OTHER), ("store", MemoryStore()), ("id", "b")]
+    ("name", "value", "advice"),
+    [
+        ("agent", OTHER, "conversation.use(agent)"),
+        ("store", MemoryStore(), "Conversation(agent, store)"),
+        ("id", "b", "Conversation(agent, store, id=...)"),
+    ],
 )
-def test_what_a_conversation_is_made_of_is_not_assigned(name: str, value: object) -> None:
+def test_what_a_conversation_is_made_of_is_not_assigned(
+    name: str, value: object, advice: str
+) -> None:
     with Conversation(Agent(ScriptedLLM(["one"])), id="a") as conversation:
         before = getattr(conversation, name)
         with pytest.raises(
-            AttributeError, match=f"Conversation: '{name}' cannot be assigned. .*Conversation\\("
+            AttributeError,
+            match=f"Conversation: '{name}' cannot be assigned. .*{re.escape(advice)}",
         ):
             setattr(conversation, name, value)
         assert getattr(conversation, name) is before

@@ -302,6 +302,32 @@ def test_a_call_with_a_foreign_id_is_refused(store: Store) -> None:
     assert not store.read("copy")
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ("3.0", "3.0"),
+        ("3.1", "3.x"),
+        ("3", "3.0"),
+        ("03.0", "3.1"),
+        ("3.0", "3.01"),
+        ("3.0.1", "3.0"),
+        ("3.0\n", "3.1"),
+        ("3.\u0661", "3.0"),
+        ("", "3.0"),
+        ("2.0", "3.0"),
+    ],
+)
+def test_calls_with_odd_or_equal_ids_are_refused(store: Store, ids: tuple[str, ...]) -> None:
+    answer = {
+        "type": "assistant",
+        "calls": [{"id": id, "name": "t", "arguments": {}} for id in ids],
+    }
+    state = state_of({**MESSAGE}, {"type": "status", "status": "running"}, answer)
+    with pytest.raises(ConfigurationError, match=r"different ids such as '3\.0'"):
+        Conversation.from_state(state, Agent(ScriptedLLM(["x"])), store, "copy")
+    assert not store.read("copy")
+
+
 def test_a_result_of_a_foreign_call_is_left_out(store: Store) -> None:
     result = {"type": "toolResult", "callId": "call_abc", "result": {"content": []}}
     agent = Agent(ScriptedLLM(["One.", "Two."]), condenser=WindowCondenser())

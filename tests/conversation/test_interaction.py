@@ -32,11 +32,12 @@ from holdfast import events as ev
 from holdfast.content import EmbeddedResource, FileContent, Message, ToolCall, Usage
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ServerError
+from holdfast.image_size import pixels
 from holdfast.llm import RouterLLM
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.request import Prompt, RequestTarget, make_request
 from holdfast.llm.transcript import Transcript
-from holdfast.llm.vision import pixels, placeholder
+from holdfast.llm.vision import placeholder
 from holdfast.llm.wires import WIRES, wire
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, text
@@ -406,6 +407,17 @@ def test_a_description_that_fails_leaves_the_placeholder_and_a_note() -> None:
         assert any("5,000,124 bytes" in note.text for note in notes)
         assert SHOWN in agent.llm.requests[0].body.decode()  # type: ignore[attr-defined]
         assert conversation.replay(agent).same
+
+
+def test_a_call_that_does_not_describe_a_picture_is_counted() -> None:
+    eyes = ScriptedLLM([Completion("", usage=Usage(500, 5), cost=0.25)], "eyes")
+    agent = Agent(ScriptedLLM(["Nothing to see."], images=False), describe_images=eyes)
+    with Conversation(agent) as conversation:
+        conversation.send_message([PICTURE])
+        state = conversation.run()
+        [note] = [event for event in state.events if isinstance(event, ev.NoteRecorded)]
+        assert (note.usage, note.cost, note.model) == (Usage(500, 5), 0.25, "eyes")
+        assert state.cost == 0.25
 
 
 def test_pictures_in_files_are_described_by_their_bytes_url_or_id() -> None:

@@ -30,6 +30,7 @@ from holdfast import (
     ToolContext,
 )
 from holdfast import events as ev
+from holdfast.agent.condenser import Condensed
 from holdfast.agent.risk import Risk
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import ConfigurationError, Fenced
@@ -790,6 +791,47 @@ def test_a_condenser_that_asked_in_vain_hides_no_other_usage(store: Store) -> No
     found = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
     assert found is not None
     assert found.value == 2 * 3020 + 3000
+
+
+@pytest.mark.parametrize("asks", ["nobody", "the agent's model", "another model"])
+@pytest.mark.parametrize("used", [False, True], ids=["dropped", "used"])
+def test_a_condensation_is_counted_once_in_a_trees_budget(
+    store: Store, asks: str, used: bool
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Own:
+        def shorten(self, work: Any) -> Condensed:
+            if asks == "the agent's model":
+                work.llm.completion("please summarise")
+            elif asks == "another model":  # the maximum length of its answers is unknown
+                work.lend(ScriptedLLM([spent("s", 3000, 0)])).completion("please summarise")
+            asked.set()
+            assert used or go_on.wait(30)
+            return Condensed((work.pieces[0].seq,), "s", usage=Usage(3000, 0), model="m")
+
+    agent = Agent(
+        Counted(lambda request: spent("s", 3000 if "please" in request.text else 10, 0)),
+        condenser=Own(),
+        tree_limits=Limits(steps=None, tokens=100_000),
+    )
+    with Conversation(agent, store, "root") as root:
+        root.send_message("a")
+        root.run()
+        if used:
+            root.condense()
+        else:
+            root.start_thread()
+            root.condense()
+            assert asked.wait(30)
+            root.interrupt()
+            go_on.set()
+            until(lambda: root.state.usage.input_tokens > 10)
+        assert root.state.usage.input_tokens == 3010
+    lease = store.acquire("root")
+    found = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
+    assert found is not None
+    assert found.value == 3010
 
 
 def test_a_full_nested_budget_keeps_nobody_outside_of_it_waiting(store: Store) -> None:

@@ -223,7 +223,7 @@ def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
             time.sleep(0.01)
         began = time.monotonic()
         conversation.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4, "a command may take 5 seconds to end"
         assert children() - before == set()
     deadline = time.monotonic() + 2
     while threading.active_count() > threads and time.monotonic() < deadline:

@@ -419,7 +419,7 @@ def test_a_missing_key_is_named(model: str, says: str) -> None:
 @pytest.mark.slow
 def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path: Path) -> None:
     with ModelServer([text("done")]) as server:
-        env: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **KEYS}
+        env: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path.parent), **KEYS}
         arguments = [
             "run",
             "x",

@@ -19,6 +19,7 @@ from holdfast.errors import BadRequest, ConfigurationError, ServerError
 from holdfast.events import AssistantReplied, ToolDefinition
 from holdfast.llm import LLM, Completion, Transcript
 from holdfast.llm.prices import cost
+from holdfast.llm.transcript import THINKING_REFUSED
 from holdfast.tools.names import FOUND_TOOLS
 from tests.model_server import ModelServer, Request, Stream
 
@@ -291,6 +292,36 @@ def test_all_tokens_that_are_billed_are_counted() -> None:
     top = {**run("message", 5, 2, hour=7), "iterations": advised}
     usage = asked(message(text("a"), usage=top)).usage
     assert usage == Usage(32, 5, 0, 7, cache_write_1h_tokens=7)
+
+
+def test_each_model_run_behind_an_answer_has_its_own_price() -> None:
+    """Two runs that together are longer than the limit of the higher price, and an advisor."""
+    runs = [run("compaction", 150_000, 1_000), run("message", 60_000, 1_000)]
+    top = {"input_tokens": 60_000, "output_tokens": 1_000, "iterations": runs}
+    separately = [cost(Usage(sent, 1_000), *SONNET) or 0.0 for sent in (150_000, 60_000)]
+    sent = message(text("a"), usage=top, model="claude-sonnet-4-5")
+    with ModelServer([sent, sent]) as server:
+        for stream in (False, True):
+            priced = Sonnet("m", "key", server.url, wire="anthropic_messages", stream=stream)
+            found = priced.completion("hi")
+            assert [one.usage.input_tokens for one in found.runs] == [150_000, 60_000]
+            assert found.usage == Usage(210_000, 2_000)
+            assert found.cost == sum(separately)
+            assert found.cost < (priced.cost(found.usage) or 0.0)
+    advised = [run("message", 5, 2), run("advisor_message", 20, 3, model="claude-opus-4-5")]
+    found = asked(message(text("a"), usage={**run("message", 5, 2), "iterations": advised}))
+    assert [one.model for one in found.runs] == ["", "claude-opus-4-5"]
+    assert not asked(message(text("a"), usage={**top, "input_tokens": 10**6})).runs
+
+
+SONNET = ("claude-sonnet-4-5", "https://api.anthropic.com")
+
+
+class Sonnet(LLM):
+    """A model on this machine with the prices of Sonnet."""
+
+    def cost(self, usage: Usage) -> float | None:
+        return cost(usage, *SONNET)
 
 
 def test_applied_edits_fallbacks_and_future_blocks_are_kept() -> None:
@@ -714,6 +745,24 @@ def test_thinking_that_a_condensation_has_made_unreadable_is_left_out() -> None:
             "The thinking of earlier answers was refused, since the conversation before them has"
             " changed; it was left out."
         ]
+
+
+@pytest.mark.parametrize("tool_calls", ["native", "text"])
+def test_refused_thinking_is_left_out_however_tools_are_called(tool_calls: str) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+
+    def answer(request: Request) -> Any:
+        if b'"sig"' in request.body:
+            error = {"message": "messages.1.content.0: Invalid `signature` in `thinking` block."}
+            return (400, {}, {"type": "error", "error": error})
+        return message(thought, text("ok"))
+
+    with ModelServer(answer) as server:
+        llm = model(server, tool_calls=tool_calls)
+        talk = Transcript([Message("a")])
+        talk.append(llm.completion(talk))
+        talk.say("b")
+        assert llm.completion(talk).notes == (THINKING_REFUSED,)
 
 
 def test_a_refused_signature_without_thinking_to_leave_out_is_an_error() -> None:

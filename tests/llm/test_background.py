@@ -22,8 +22,9 @@ from holdfast.errors import (
     LLMTimeout,
     RateLimited,
     ServerError,
+    StreamInterrupted,
 )
-from holdfast.llm import LLM, Delta, RecordedLLM, background
+from holdfast.llm import LLM, Delta, FallbackLLM, RecordedLLM, RouterLLM, background
 from holdfast.tools.context import Cancellation
 from tests.llm.test_openai_responses import response, said, sse
 from tests.model_server import ModelServer, Request, Stall, Stream
@@ -122,6 +123,24 @@ def test_a_poll_that_failed_is_repeated_without_asking_anew() -> None:
         assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "GET"]
 
 
+GATEWAY = (200, {"content-type": "text/html"}, "<html>gateway busy</html>")
+EMPTY = (200, {"content-type": "application/json"}, "")
+
+
+@pytest.mark.parametrize("unreadable", [GATEWAY, EMPTY, {}, {"error": {"message": "busy"}}])
+def test_a_poll_that_cannot_be_read_is_repeated_without_asking_anew(unreadable: Any) -> None:
+    with ModelServer([QUEUED, unreadable, DONE]) as server:
+        assert llm(server, max_retries=1).completion("x").text == "Here."
+        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "GET"]
+
+
+def test_a_complete_answer_that_cannot_be_read_is_asked_for_anew() -> None:
+    broken = {**DONE, "output": "nothing"}
+    with ModelServer([QUEUED, broken, DONE]) as server:
+        assert llm(server, max_retries=1).completion("x").text == "Here."
+        assert [one.split()[0] for one in asked(server)] == ["POST", "GET", "POST"]
+
+
 def test_a_cancellation_is_passed_on_to_the_provider() -> None:
     cancelled = Cancellation()
 
@@ -173,6 +192,33 @@ def test_a_broken_stream_is_resumed_after_its_last_event(at: int, end: bool) -> 
     assert found.text == "Here is a long answer."
     assert "".join(delta.text for delta in seen) == found.text
     assert {delta.kind for delta in seen} == {"text"}
+
+
+@pytest.mark.parametrize("event", ['data: {"type": "resp', "data: [1]", 'data: {"delta": 1}'])
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_a_stream_with_an_unreadable_event_is_resumed_before_it(event: str, at: int) -> None:
+    events = sse(response(said("Here is a long answer."), id="resp_1")).split("\n\n")
+    if "delta" in event:
+        event = f'data: {{"type": "response.output_text.delta", "sequence_number": {at}}}'
+    garbled = "\n\n".join([*events[:at], event, "", ""])
+    rest = "\n\n".join(events[at:])
+    seen: list[Delta] = []
+    with ModelServer([Stream([garbled.encode()]), rest]) as server:
+        found = llm(server, stream=True).completion("x", on_delta=seen.append)
+        [first, second] = asked(server)
+    assert first == "POST /responses"
+    assert second.startswith("GET /responses/resp_1?stream=true&starting_after=")
+    assert found.text == "Here is a long answer."
+    assert "".join(delta.text for delta in seen) == found.text
+
+
+def test_a_stream_that_never_can_be_read_is_no_answer() -> None:
+    garbled = sse(DONE).split("\n\n")[0] + '\n\ndata: {"type": "resp\n\n'
+    with ModelServer([garbled] * 10) as server:
+        with pytest.raises(StreamInterrupted):
+            llm(server, stream=True).completion("x")
+        assert asked(server).count("POST /responses") == 1
+        assert len(asked(server)) == 1 + background.MAX_RESUMPTIONS
 
 
 def test_a_stream_that_reports_a_failure_is_asked_for_anew() -> None:
@@ -384,3 +430,100 @@ def test_the_setting_is_in_an_agents_document() -> None:
     assert mapping["model"]["background"] is True
     loaded = load_agent({"model": {"name": "gpt-5", "background": True}})
     assert loaded.llm.parameters()["background"] is True
+
+
+# --- as a member of a composite ---
+
+
+class Providers:
+    """Two models behind one address. The answer of `gpt-5` is complete once `slow` is cleared."""
+
+    def __init__(self) -> None:
+        self.slow = True
+
+    def __call__(self, request: Request) -> Any:
+        if request.path.endswith("/cancel"):
+            return {**RUNNING, "status": "cancelled"}
+        if request.method == "POST" and request.json["model"] == "gpt-5-mini":
+            return response(said("From mini."), id="resp_2", model="gpt-5-mini")
+        if request.method == "POST":
+            return QUEUED
+        return RUNNING if self.slow else DONE
+
+
+def members(server: ModelServer, deadline: float | None = 0.1, **more: Any) -> dict[str, LLM]:
+    first = llm(server, deadline=deadline, **more)
+    return {"a": first, "b": first.replace(model="gpt-5-mini")}
+
+
+def test_a_fallback_asks_the_next_model_and_cancels_the_answer_of_the_first(tmp_path: Any) -> None:
+    with (
+        SQLiteStore(str(tmp_path / "store.db")) as store,
+        ModelServer(Providers()) as server,
+        Conversation(Agent(FallbackLLM(members(server))), store, id="c") as conversation,
+    ):
+        conversation.send_message("go")
+        assert conversation.run().answer == "From mini."
+        notes = [one.details for one in conversation.get_history() if one.type == "note"]
+    posts = [one for one in server.requests if one.method == "POST"]
+    assert [one.path for one in posts] == [
+        "/v1/responses",
+        "/v1/responses/resp_1/cancel",
+        "/v1/responses",
+    ]
+    assert [note["responseId"] for note in notes if "responseId" in note] == ["resp_1"]
+
+
+def test_a_nested_fallback_cancels_what_its_last_model_left(tmp_path: Any) -> None:
+    with ModelServer(Providers()) as server:
+        models = members(server)
+        inner = FallbackLLM({"x": models["a"]})
+        assert FallbackLLM({"in": inner, "b": models["b"]}).completion("x").text == "From mini."
+        assert asked(server)[-2:] == ["POST /responses/resp_1/cancel", "POST /responses"]
+
+
+def test_members_with_the_same_model_do_not_share_an_answer(tmp_path: Any) -> None:
+    """The second one has another key; the hash of its request is the same."""
+
+    def answer(request: Request) -> Any:
+        if request.headers["authorization"] == "Bearer other":
+            return DONE if request.method == "POST" else (404, {}, {})
+        return QUEUED if request.method == "POST" else RUNNING
+
+    with SQLiteStore(str(tmp_path / "store.db")) as store, ModelServer(answer) as server:
+        first = llm(server, deadline=0.1)
+        agent = Agent(FallbackLLM({"a": first, "b": first.replace(api_key="other")}))
+        with Conversation(agent, store, id="c") as conversation:
+            conversation.send_message("go")
+            assert conversation.run().answer == "Here."
+        others = [one for one in server.requests if one.headers["authorization"] == "Bearer other"]
+    assert [one.method for one in others] == ["POST"]
+
+
+def test_a_member_fetches_its_own_answer_when_the_conversation_is_resumed(tmp_path: Any) -> None:
+    provider = Providers()
+    with SQLiteStore(str(tmp_path / "store.db")) as store, ModelServer(provider) as server:
+        models = members(server)
+        agent = Agent(RouterLLM(lambda request: "a", models))
+        with Conversation(agent, store, id="c") as conversation:
+            conversation.send_message("go")
+            assert conversation.run().status.value == "error"
+        provider.slow = False
+        before = len(server.requests)
+        with Conversation(agent, store, id="c") as conversation:
+            conversation.resume()
+            assert conversation.run().answer == "Here."
+        assert asked(server)[before:] == ["GET /responses/resp_1"]
+
+
+def test_another_model_does_not_fetch_the_answer_of_the_first(tmp_path: Any) -> None:
+    with SQLiteStore(str(tmp_path / "store.db")) as store, ModelServer(Providers()) as server:
+        models = members(server)
+        with Conversation(Agent(models["a"]), store, id="c") as conversation:
+            conversation.send_message("go")
+            assert conversation.run().status.value == "error"
+        before = len(server.requests)
+        with Conversation(Agent(models["b"]), store, id="c") as conversation:
+            conversation.resume()
+            assert conversation.run().answer == "From mini."
+        assert asked(server)[before:] == ["POST /responses"]

@@ -12,10 +12,12 @@ import pytest
 from holdfast.answer import AnswerDetails, Citation, ServerToolCall, TokenLogprob
 from holdfast.content import (
     AudioContent,
+    Content,
     ContentLike,
     FileContent,
     ImageContent,
     Message,
+    ResourceLink,
     TextContent,
     ToolResult,
     Usage,
@@ -749,6 +751,33 @@ def test_pictures_of_an_answer_are_media() -> None:
     assert ask(plain({"content": "", "images": [link]})).media == (
         FileContent(url="https://a.example/b.png"),
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "media"),
+    [
+        ("/v1/files/pic.png", ResourceLink("/v1/files/pic.png")),
+        ("files/abc", ResourceLink("files/abc", mime_type="image/*")),
+        ("file:///tmp/x.png", ResourceLink("file:///tmp/x.png")),
+        ("DATA:image/webp;BASE64,aGk=", ImageContent(b"hi", "image/webp")),
+        ("data:;base64,aGk%3D", ImageContent(b"hi")),
+        ("data:image/svg+xml,%3Csvg/%3E", ImageContent(b"<svg/>", "image/svg+xml")),
+        ("data:image/png;base64,a", None),
+    ],
+)
+def test_an_odd_address_of_a_picture_costs_no_answer(url: str, media: Content | None) -> None:
+    image = {"type": "image_url", "image_url": {"url": url}}
+    answer = both({"content": "a", "images": [image]}, {"content": "a"}, {"images": [image]})
+    assert (answer.text, answer.media) == ("a", () if media is None else (media,))
+
+
+def test_an_answer_of_a_linked_picture_alone_goes_back_as_text() -> None:
+    image = {"type": "image_url", "image_url": {"url": "/v1/files/pic.png"}}
+    drawn = Transcript([Message("hi"), ask(plain({"content": "", "images": [image]}))])
+    with ModelServer([plain(PLAIN)]) as server:
+        LLM("m", "k", server.url).completion(drawn)
+        sent = server.requests[0].json["messages"][1]["content"]
+    assert sent.startswith("[file /v1/files/pic.png: ")
 
 
 def test_a_spoken_answer_has_its_words_as_text_and_its_sound_as_media() -> None:

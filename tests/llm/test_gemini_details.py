@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.answer import Citation, ServerToolCall, TextPart, TokenLogprob
-from holdfast.content import AudioContent, FileContent, ImageContent, ToolResult, Usage
+from holdfast.content import (
+    AudioContent,
+    FileContent,
+    ImageContent,
+    ResourceLink,
+    ToolResult,
+    Usage,
+)
 from holdfast.llm import LLM, Completion, Transcript
 from tests.model_server import ModelServer
 
@@ -396,6 +403,13 @@ def test_generated_files_are_media_and_drafts_are_not() -> None:
         FileContent(b"\xff\xfe\xfd", "text/csv"),
         FileContent(url="gs://b/a.mp4", mime_type="video/mp4"),
     )
+
+
+@pytest.mark.parametrize("address", ["files/abc", "file:///tmp/a.mp4"])
+def test_an_odd_address_of_a_file_costs_no_answer(address: str) -> None:
+    file = {"fileData": {"mimeType": "video/mp4", "fileUri": address}}
+    found = answered(body({"text": "Here."}, file))
+    assert (found.text, found.media) == ("Here.", (ResourceLink(address, mime_type="video/mp4"),))
 
 
 def test_pieces_of_raw_sound_are_one_sound() -> None:

@@ -13,10 +13,12 @@ from holdfast import Agent, Conversation
 from holdfast.answer import Citation, ServerToolCall, TextPart, TokenLogprob
 from holdfast.content import (
     AudioContent,
+    Content,
     EmbeddedResource,
     FileContent,
     ImageContent,
     Message,
+    ResourceLink,
     TextContent,
     ToolCall,
     ToolResult,
@@ -355,6 +357,21 @@ def test_pictures_that_code_made_are_media_and_its_container_is_known() -> None:
         FileContent(url="https://x/plot", mime_type="image/png"),
     )
     assert found.container == "cntr_1"
+
+
+@pytest.mark.parametrize(
+    ("url", "media"),
+    [
+        ("/x.png", ResourceLink("/x.png", mime_type="image/png")),
+        ("data:image/gif,GIF", ImageContent(b"GIF", "image/gif")),
+        ("Data:;base64,aGk=", ImageContent(b"hi", "image/png")),
+    ],
+)
+def test_an_odd_address_of_a_picture_costs_no_answer(url: str, media: Content) -> None:
+    outputs = [{"type": "image", "url": url}]
+    item = {"type": "code_interpreter_call", "id": "ci_1", "code": "plot()", "outputs": outputs}
+    found = read(response(item, said("Plotted.")))
+    assert (found.text, found.media) == ("Plotted.", (media,))
 
 
 # --- refusals, the response ---

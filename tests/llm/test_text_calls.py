@@ -16,7 +16,9 @@ from holdfast.content import ImageContent, ToolCall, ToolResult
 from holdfast.conversation.replay import replay
 from holdfast.llm import LLM, Delta
 from holdfast.llm.completion import NO_NATIVE
-from holdfast.llm.wires import answer_reader, is_wire, wire
+from holdfast.llm.transcript import Recipient
+from holdfast.llm.wires import WIRES, answer_reader, is_wire, wire
+from holdfast.llm.wires.protocol import OPTIONAL_MEMBERS
 from holdfast.llm.wires.text_call_parser import TextLookahead, read_text
 from tests.model_server import ModelServer, Stream, chat, sse, text
 from tests.samples import examples
@@ -376,3 +378,10 @@ def test_a_call_is_told_when_it_is_known_to_be_one() -> None:
     assert "".join(delta.text for delta in seen) == "see"
     assert not parser.finish().calls
     assert "".join(delta.text for delta in seen) == f"see {CALL}\n</think>\nno"
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_calls_as_text_keep_the_optional_members_of_their_wire(name: str) -> None:
+    plain, text = Recipient(wire(name)), Recipient(wire(name + "+text"))
+    for member in OPTIONAL_MEMBERS:
+        assert getattr(text, member) == getattr(plain, member), member

@@ -32,6 +32,7 @@ from holdfast import (
     ToolResult,
     tool,
 )
+from holdfast.agent.condenser import Condensed
 from holdfast.agent.condensers import WindowCondenser
 from holdfast.answer import AnswerDetails, Citation, ServerToolCall
 from holdfast.content import AudioContent, FileContent, ImageContent, TextContent, Usage
@@ -442,6 +443,23 @@ def test_a_condensation_is_a_span() -> None:
         conversation.condense()
     assert seen.one("holdfast.condense").attributes["holdfast.condense.hidden"] > 0
     assert seen.open == []
+
+
+def test_a_condensation_with_a_price_and_no_tokens_costs_a_run() -> None:
+    class PerCall:
+        at = 10
+
+        def shorten(self, work: Any) -> Condensed:
+            return Condensed((work.pieces[0].seq,), "s", cost=0.25, model="per call")
+
+    seen = Seen()
+    with Conversation(agent("a", "b", condenser=PerCall()), observer=seen.telemetry()) as one:
+        for number in range(2):
+            one.send_message(f"go {number}")
+            one.run()
+        assert one.state.cost > 0
+    costs = [span.attributes.get("holdfast.cost", 0.0) for span in seen.of("invoke_agent")]
+    assert sum(costs) == one.state.cost
 
 
 def test_a_spawned_conversation_stands_below_the_call_that_spawned_it() -> None:

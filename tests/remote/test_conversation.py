@@ -248,6 +248,22 @@ def test_an_id_reattaches(space: RemoteWorkspace) -> None:
     assert issubclass(Conflict, ValueError)
 
 
+def test_a_conversation_that_another_client_closed_is_started_again(space: RemoteWorkspace) -> None:
+    agent = Agent(ScriptedLLM(["One.", "Two."]))
+    with RemoteConversation(agent, space) as first:
+        first.start_thread()
+        first.send_message("first")
+        assert first.wait(30) is ConversationStatus.FINISHED
+        RemoteConversation(None, space, first.id).close()
+        second = RemoteConversation(None, space, first.id)
+        second.start_thread()
+        second.close()
+        first.start_thread()
+        first.start_thread()
+        first.send_message("second")
+        until(lambda: first.state.steps == 2)
+
+
 def test_detach_leaves_it_running(space: RemoteWorkspace) -> None:
     with ModelServer([text("Later.")]) as model:
         conversation = RemoteConversation(
@@ -648,3 +664,38 @@ def test_a_stream_raises_the_error_that_ended_following(space: RemoteWorkspace) 
         RemoteWorkspace(space.url, KEY).link.request("DELETE", f"/api/conversations/{one.id}")
         with pytest.raises((HoldfastError,)):
             list(stream)
+
+
+def test_another_agent_answers_from_the_next_step_on_and_its_tools_run_here(
+    space: RemoteWorkspace,
+) -> None:
+    def first_tool() -> str:
+        return "the first one's"
+
+    def second_tool() -> str:
+        return "the second one's"
+
+    one = Agent(ScriptedLLM([("look", {}), "one"]), [Tool("look", "Look.", first_tool)])
+    two = Agent(ScriptedLLM([("look", {}), "two"], "other"), [Tool("look", "See.", second_tool)])
+    with RemoteConversation(one, space) as conversation:
+        conversation.send_message("go")
+        assert conversation.run().answer == "one"
+        conversation.use(two)
+        assert conversation.agent is two
+        conversation.send_message("again")
+        state = conversation.run()
+        assert state.answer == "two"
+        found = [e.result.text for e in state.events if isinstance(e, ev.ToolCallFinished)]
+        assert found == ["the first one's", "the second one's"]
+        with RemoteConversation(two, space, conversation.id) as again:  # the server kept it
+            assert again.get_history() == conversation.get_history()
+        with pytest.raises(ConfigurationError, match="use: agent takes an Agent"):
+            conversation.use("two")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_agent_that_the_server_refuses_changes_nothing(space: RemoteWorkspace) -> None:
+    with RemoteConversation(Agent(ScriptedLLM(["one"])), space) as conversation:
+        with pytest.raises(ConfigurationError, match="workspace"):
+            conversation.use(Agent(ScriptedLLM(["two"]), space.tools))
+        conversation.send_message("go")
+        assert conversation.run().answer == "one"

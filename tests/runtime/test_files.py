@@ -15,6 +15,7 @@ from holdfast.content import ImageContent, ToolResult
 from holdfast.errors import PathRefused, RuntimeFault, ToolError
 from holdfast.runtime import LocalRuntime
 from holdfast.runtime.edit import unified_diff
+from holdfast.store import SQLiteStore
 from holdfast.tools import ToolContext
 
 
@@ -407,3 +408,19 @@ def test_allow_outside_allows_the_named_folders_or_all(work: Path, tmp_path: Pat
     with LocalRuntime(work, allow_outside=True) as runtime:
         runtime.write_file(tmp_path / "b", "x")
         assert runtime.read_file("../b") == "x"
+
+
+def test_a_store_that_this_process_has_open_is_not_read_here(tmp_path: Path) -> None:
+    """Closing the file would end SQLite's locks, so that another process could remove its log."""
+    if not Path("/proc/locks").exists():
+        pytest.skip("this system does not list its locks")
+    path = tmp_path / "store.db"
+    with LocalRuntime(tmp_path) as runtime, SQLiteStore(path) as store:
+        store.acquire("a")
+        for name in ("store.db", "store.db-shm"):
+            with pytest.raises(RuntimeFault, match="database that this process has open"):
+                runtime.read_file(name)
+        (tmp_path / "log.txt").write_text("a line")
+        with open(tmp_path / "log.txt"):
+            assert "a line" in str(runtime.read_file("log.txt"))
+    assert not (tmp_path / "store.db-wal").exists()

@@ -70,7 +70,8 @@ def test_the_server_takes_every_example_of_its_own_description(server: Serving) 
         if path.endswith("/fork"):  # at an event that is there
             assert server.ask("PUT", f"/api/conversations/{own}/state", said(3)).status == 200
         reply = server.ask(method, where, body, timeout=60.0, **headers)
-        nowhere = "{webhook}" in path and reply.status == 404
+        names_another = "{webhook}" in path or path.endswith("/timers/cancel")
+        nowhere = names_another and reply.status == 404
         offline = path.endswith("/clone") and "not cloned" in reply.body.decode()  # no network here
         if reply.status >= 300 and reply.status != STANDS and not nowhere and not offline:
             refused.append(f"{method} {path}: {reply}")

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import LLM, Agent, LocalRuntime, ScriptedLLM, Tool, ToolResult
+from holdfast import LLM, Agent, Hook, LocalRuntime, ScriptedLLM, Tool, ToolResult
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm, form_of, tools_of
 from holdfast.commands import Answer, Approve, Claim, Interrupt, Pause, Reject, Resume, Return, Send
@@ -34,9 +34,11 @@ from holdfast.errors import (
 from holdfast.server.agents import Agents
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
+from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.policy import Policy
-from holdfast.server.records import IDLE, ConversationRecord, Records
-from holdfast.server.shapes import CreateRequest, ForkRequest, ToolsRequest
+from holdfast.server.records import ConversationRecord, Records
+from holdfast.server.shapes import CreateRequest, ForkRequest, SecretsRequest, ToolsRequest
+from holdfast.server.workers.worker_conversation import WorkerConversation
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import REPO
@@ -212,22 +214,89 @@ def test_a_close_withdraws_a_run_that_waits_until_the_conversation_is_open(
     assert host._records.driven() == []
 
 
+WAITING_HOOK = """
+import time
+from pathlib import Path
+
+def wait(message, context):
+    folder = Path(message.text)
+    (folder / "asked").touch()
+    while not (folder / "open").exists():
+        time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_requests_do_not_wait_for_the_hook_that_a_run_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    library, gate = tmp_path / "library", tmp_path / "gate"
+    library.mkdir()
+    gate.mkdir()
+    (library / "hf_waiting.py").write_text(WAITING_HOOK)
+    monkeypatch.syspath_prepend(str(library))
+    refused: list[Conflict] = []
+
+    def run() -> None:
+        try:
+            host.run(T, "a")
+        except Conflict as error:
+            refused.append(error)
+
+    with host_of(tmp_path, policy=Policy(["hf_waiting"]), isolation=isolation) as host:
+        agent = Agent(ScriptedLLM(["done"]), hooks=[Hook("hf_waiting:wait", on="message")])
+        host.create(T, request(agent, id="a"))
+        send = threading.Thread(target=host.execute, args=(T, "a", Send(str(gate)), "key"))
+        send.start()
+        try:
+            until(lambda: (gate / "asked").exists())
+            begun = threading.Event()
+            finish = LocalConversation if isolation == "thread" else WorkerConversation
+            original = finish.finish_inbox
+
+            def finish_inbox(live: Any) -> None:
+                begun.set()
+                original(live)
+
+            monkeypatch.setattr(finish, "finish_inbox", finish_inbox)
+            runs = threading.Thread(target=run)
+            runs.start()
+            assert begun.wait(30)
+            time.sleep(0.1)  # the run waits for the hook by now
+            others = [
+                threading.Thread(
+                    target=host.set_secrets,
+                    args=(T, "a", SecretsRequest(secrets={"NAME": "value-of-it"})),
+                ),
+                threading.Thread(target=host.close, args=(T, "a")),
+            ]
+            for other in others:
+                other.start()
+                other.join(30)
+                assert not other.is_alive()
+            runs.join(30)
+            assert "closed" in str(refused)
+        finally:
+            (gate / "open").touch()
+        send.join(30)
+        assert types(host, "a") == ["message"]
+
+
 @pytest.mark.slow
 def test_the_records_know_of_a_run_that_begins_as_another_ends(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drive, ending, go_on, gate = (
-        Records.set_driven,
+    end, ending, go_on, gate = (
+        Records.end_run,
         threading.Event(),
         threading.Event(),
         threading.Event(),
     )
 
-    def slow(records: Records, record: ConversationRecord, driven: int) -> ConversationRecord:
-        if driven == IDLE:
-            ending.set()
-            go_on.wait(30)
-        return drive(records, record, driven)
+    def slow(records: Records, record: ConversationRecord) -> ConversationRecord:
+        ending.set()
+        go_on.wait(30)
+        return end(records, record)
 
     def answer(asked: Request) -> Any:
         if len([message for message in asked.messages if message["role"] == "user"]) > 1:
@@ -237,7 +306,7 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(
     with ModelServer(answer) as server:
         host.create(T, request(Agent(LLM("m", base_url=server.url)), id="a"))
         host.execute(T, "a", Send("first"))
-        monkeypatch.setattr(Records, "set_driven", slow)
+        monkeypatch.setattr(Records, "end_run", slow)
         second = threading.Thread(target=host.run, args=(T, "a"))
         try:
             host.run(T, "a")
@@ -695,11 +764,15 @@ def test_a_decision_under_a_key_is_about_the_calls_that_waited_then(host: Host) 
     for _ in range(2):
         with pytest.raises(ToolValidationError, match="name"):
             host.execute(T, "a", Approve(first, "", {"name": 1}), "wrong")
-    host.execute(T, "a", Reject(""), "k")
-    until(lambda: len(host.state(T, "a").pending_confirmations) == 1)
-    host.execute(T, "a", Reject(""), "k")
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="'k' was used for another request"):
+        host.execute(T, "a", Reject(""), "k")
+    with pytest.raises(NotPending, match="No call waits"):  # as it was answered the first time
         host.execute(T, "a", Approve("", ""), "k")
+    host.execute(T, "a", Reject(""), "now")
+    until(lambda: len(host.state(T, "a").pending_confirmations) == 1)
+    host.execute(T, "a", Reject(""), "now")
+    with pytest.raises(Conflict):
+        host.execute(T, "a", Approve("", ""), "now")
     assert len(host.state(T, "a").pending_confirmations) == 1, (
         "the one that came later was not asked about"
     )

@@ -25,13 +25,21 @@ from tests.agent_servers import Reply, Serving
 from tests.leftovers import Owned
 from tests.serve_process import ServeProcess
 from tests.server.test_host import request
+from tests.server_nodes import one_or_two
 from tests.waiting import until
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Serving]:
+def alone(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "server").mkdir()
     with Serving(tmp_path / "server") as serving:
+        yield serving
+
+
+@pytest.fixture(params=["one", "two"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Serving]:
+    """One server, or two before one store."""
+    with one_or_two(request, tmp_path) as serving:
         yield serving
 
 
@@ -210,7 +218,8 @@ def test_a_workspace_has_files_commands_and_tools(server: Serving) -> None:
     assert server.ask("GET", f"{files}/none.txt").status == 404
 
 
-def test_a_command_sent_again_under_its_key_runs_once(server: Serving) -> None:
+def test_a_command_sent_again_under_its_key_runs_once(alone: Serving) -> None:
+    server = alone  # a workspace's commands run in one server
     server.ask("POST", "/api/workspaces", {"id": "once"})
     body = {"command": "echo x >> ran; wc -l < ran"}
     with ThreadPoolExecutor(4) as pool:
@@ -245,7 +254,8 @@ def test_a_command_that_a_kill_cut_off_is_not_run_by_the_next_server(tmp_path: P
         assert ran.read_text() == "x\n"
 
 
-def test_a_command_whose_client_hung_up_is_cancelled(server: Serving, tmp_path: Path) -> None:
+def test_a_command_whose_client_hung_up_is_cancelled(alone: Serving, tmp_path: Path) -> None:
+    server = alone  # a workspace's commands run in one server
     server.ask("POST", "/api/workspaces", {"id": "left"})
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     command = f"trap 'touch {ended}' EXIT; touch {begun}; while true; do sleep 0.05; done"
@@ -594,7 +604,8 @@ def test_a_key_has_so_many_requests_and_streams_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forty_slow_commands_hold_up_neither_health_nor_messages(server: Serving) -> None:
+def test_forty_slow_commands_hold_up_neither_health_nor_messages(alone: Serving) -> None:
+    server = alone  # a workspace's commands run in one server
     server.ask("POST", "/api/workspaces", {"id": "busy"})
     path = server.make("beside")
     before = Owned()

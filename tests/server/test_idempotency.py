@@ -7,23 +7,46 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, Hook, RemoteConversation, RemoteWorkspace, ScriptedLLM
-from holdfast.agent.serial_form import form_of
+from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.errors import HookDenied
 from holdfast.remote.failures import failure
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from tests.agent_servers import Reply, Serving
 from tests.serve_process import ServeProcess
+from tests.waiting import until
 
 HOOKS = """
+import time
+from holdfast import Agent, ScriptedLLM, ToolContext, tool
+
 def deny(*_):
     from holdfast.tools.hooks import Deny
     return Deny("no messages today")
+
+def fine(*_):
+    return None
+
+@tool
+def danger() -> str:
+    "Do it."
+    return "done"
+
+@tool
+def spawn(context: ToolContext) -> str:
+    "Give the task away."
+    llm = ScriptedLLM([[("danger", {}), ("danger", {})], "child done"])
+    with context.spawn(Agent(llm, [danger], confirm="always"), "go", id="one.kid") as child:
+        child.start_thread()
+        while child.status.value not in ("finished", "closed"):
+            time.sleep(0.01)
+        return child.status.value
 """
 # Python imports this module when it starts: the server dies where the outcome would be recorded.
 DYING = """
@@ -144,3 +167,109 @@ def test_keys_that_look_like_those_of_another_requests_parts_do_not_collide(
         assert sent.status == 202, sent
         conversation.drain_inbox()
         assert any("important" in str(event) for event in conversation.get_history())
+
+
+ISOLATIONS = ["thread", pytest.param("process", marks=pytest.mark.slow)]
+
+
+def with_tool(name: str, script: list[Any]) -> dict[str, Any]:
+    import hf_denying  # pyright: ignore[reportMissingImports]
+
+    agent = Agent(ScriptedLLM(script), [getattr(hf_denying, name)], confirm="always")
+    if name == "spawn":
+        agent = agent.replace(confirm="never")
+    tools = [msgspec.to_builtins(form) for form in tools_of(agent)]
+    modules = {name: "hf_denying"}
+    return {
+        "agent": form_of(agent).mapping,
+        "id": "one",
+        "tools": tools,
+        "toolModuleQualnames": modules,
+    }
+
+
+def status(server: Serving, id: str) -> str:
+    return server.ask("GET", f"/api/conversations/{id}").json.get("status", "")
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_refused_decision_about_all_calls_decides_none_when_it_is_repeated(
+    tmp_path: Path, library: Path, isolation: Any
+) -> None:
+    with Serving(tmp_path, policy=Policy(["hf_denying"]), isolation=isolation) as server:
+        created = server.ask("POST", "/api/conversations", with_tool("danger", [("danger", {})]))
+        assert created.status == 201, created
+        path = "/api/conversations/one"
+        for way in ("approve", "reject"):
+            refused = server.ask("POST", f"{path}/{way}", {}, Idempotency_Key=way)
+            assert (refused.status, refused.error) == (409, "NotPending")
+        server.ask("POST", MESSAGES, {"text": "go"})
+        server.ask("POST", f"{path}/run", {})
+        until(lambda: status(server, "one") == "waiting_for_confirmation")
+        for way in ("approve", "reject"):
+            again = server.ask("POST", f"{path}/{way}", {}, Idempotency_Key=way)
+            assert (again.status, again.error) == (409, "NotPending")
+        assert status(server, "one") == "waiting_for_confirmation"
+        assert server.ask("POST", f"{path}/approve", {}, Idempotency_Key="new").status == 200
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_the_key_of_a_request_to_a_spawned_conversation_stands_for_one_request(
+    tmp_path: Path, library: Path, isolation: Any
+) -> None:
+    with Serving(tmp_path, policy=Policy(["hf_denying"]), isolation=isolation) as server:
+        created = server.ask(
+            "POST", "/api/conversations", with_tool("spawn", [("spawn", {}), "parent done"])
+        )
+        assert created.status == 201, created
+        server.ask("POST", MESSAGES, {"text": "go"})
+        server.ask("POST", "/api/conversations/one/run", {})
+        until(lambda: status(server, "one.kid") == "waiting_for_confirmation")
+        path = "/api/conversations/one.kid"
+
+        def decided() -> list[tuple[str, str]]:
+            events = server.ask("GET", f"{path}/events").json["events"]
+            found = [one for one in events if one["type"] == "decision"]
+            return [(e["callId"], e["decision"]) for e in found if e["decision"] != "ask"]
+
+        first = {"callId": "4.0"}
+        early = server.ask("POST", f"{path}/approve", {"callId": "9.0"}, Idempotency_Key="K0")
+        assert (early.status, early.error) == (409, "NotPending")
+        assert server.ask("POST", f"{path}/approve", first, Idempotency_Key="K1").status == 200
+        other = server.ask("POST", f"{path}/reject", first, Idempotency_Key="K1")
+        assert (other.status, other.error) == (409, "Conflict")
+        until(lambda: decided() == [("4.0", "approve")])
+        assert server.ask("POST", f"{path}/approve", first, Idempotency_Key="K1").status == 200
+        early = server.ask("POST", f"{path}/approve", {"callId": "9.0"}, Idempotency_Key="K0")
+        assert (early.status, early.error) == (409, "NotPending")
+        # The same key at the parent is another request.
+        sent = server.ask("POST", MESSAGES, {"text": "more"}, Idempotency_Key="K1")
+        assert sent.status == 202, sent
+        assert server.ask("POST", f"{path}/reject", {}, Idempotency_Key="K2").status == 200
+        until(lambda: len(decided()) == 2)
+        assert server.ask("POST", f"{path}/reject", {}, Idempotency_Key="K2").status == 200
+        until(lambda: status(server, "one") == "finished")
+        assert decided() == [("4.0", "approve"), ("4.1", "reject")]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_conversation_that_could_not_be_opened_is_no_outcome_of_a_request(
+    tmp_path: Path, library: Path, isolation: Any
+) -> None:
+    agent = Agent(ScriptedLLM(["ok"]), hooks=[Hook("hf_denying:fine", on="message")])
+    text = {"text": "hello"}
+    with Serving(tmp_path, policy=Policy(["hf_denying"]), isolation=isolation) as server:
+        created = {"agent": form_of(agent).mapping, "id": "one"}
+        assert server.ask("POST", "/api/conversations", created).status == 201
+    with Serving(tmp_path, policy=Policy([]), isolation=isolation) as server:
+        for way, body in (("messages", text), ("approve", {})):
+            path = f"/api/conversations/one/{way}"
+            refused = server.ask("POST", path, body, Idempotency_Key=way)
+            assert refused.error == "ConfigurationError"
+    with Serving(tmp_path, policy=Policy(["hf_denying"]), isolation=isolation) as server:
+        sent = server.ask("POST", MESSAGES, text, Idempotency_Key="messages")
+        assert sent.status == 202, sent
+        decided = server.ask(
+            "POST", "/api/conversations/one/approve", {}, Idempotency_Key="approve"
+        )
+        assert (decided.status, decided.error) == (409, "NotPending")

@@ -648,7 +648,7 @@ def test_a_worker_writes_to_its_own_conversation_alone(
         proxy = live_of(host, "a")._store_proxy
         summary = msgspec.structs.replace(host._store.list(["a"])[0], id="b")
         with pytest.raises(StoreError, match="may not write to other conversations"):
-            proxy.append([], summary, [], [], [], None, {})
+            proxy.append([], summary, [], [], [], None, {}, [])
 
 
 @pytest.mark.slow

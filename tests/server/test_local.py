@@ -9,6 +9,9 @@ import pytest
 
 from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
 from holdfast.errors import ConfigurationError
+from holdfast.runtime import SandboxUnavailable
+from holdfast.runtime.sandbox import mechanisms
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.server.local import LocalServer
 from tests.leftovers import Owned
 
@@ -65,3 +68,32 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         LocalServer(allow_tools="*")
     with pytest.raises(ConfigurationError, match="folder takes an existing folder"):
         LocalServer(tmp_path / "none")
+
+
+@pytest.mark.slow
+def test_with_a_sandbox_commands_see_their_workspace_alone(tmp_path: Path) -> None:
+    if all(mechanism.missing() for mechanism in MECHANISMS):
+        pytest.skip("no sandbox can be made here")
+    secret = tmp_path / "secret"
+    secret.write_text("canary")
+
+    def read(server: LocalServer) -> str:
+        with RemoteWorkspace(server.url, server.key) as workspace:
+            return workspace.run_command(f"echo started; cat {secret}").text
+
+    with LocalServer(sandbox=True) as server:
+        text = read(server)
+        assert text.startswith("started")
+        assert "canary" not in text
+    with LocalServer() as server:
+        assert "canary" in read(server)
+    with pytest.raises(ConfigurationError, match="network is for the sandbox"):
+        LocalServer(network=["pypi.org"])
+
+
+def test_without_a_mechanism_a_server_with_a_sandbox_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mechanisms, "MECHANISMS", ())
+    with pytest.raises(SandboxUnavailable, match="No sandbox can be made"):
+        LocalServer(sandbox=True).start()

@@ -1005,6 +1005,26 @@ def test_the_tree_is_walked_and_a_child_is_decided(browser: Browser, server: Ser
 
 @pytest.mark.slow
 @needs_chromium
+def test_timers_are_set_seen_and_cancelled(browser: Browser, server: Serving) -> None:
+    talk(server, "t", ["one"])
+    page = shown(browser, server, "t")
+    page.click("[role=tab]", "Timers")
+    page.fill("#panel [name=text]", "Look <b>again</b>.")
+    page.fill("#panel [name=cron]", "0 9 * * tue")
+    page.click("#panel button", "Set the timer")
+    page.wait("#panel .tree", "0 9 * * tue")
+    page.wait("#panel .tree", "again")
+    [timer] = server.ask("GET", "/api/conversations/t/timers").json["timers"]
+    assert timer["cron"] == "0 9 * * tue"
+    assert timer["content"] == [{"type": "text", "text": "Look <b>again</b>."}]
+    page.click("#panel .tree button", "Cancel")
+    page.until("!document.querySelector('#panel .tree li')")
+    assert server.ask("GET", "/api/conversations/t/timers").json["timers"] == []
+    assert page.faults() == []
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_tools_are_seen_with_source_schema_and_health_and_called_by_hand(
     browser: Browser, server: Serving
 ) -> None:

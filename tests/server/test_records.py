@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.server.database import SQLiteDatabase
 from holdfast.server.records import HOSTED, ConversationOptions, NewRecord, Records, store_id
 from holdfast.server.sealing import Seal
 
@@ -28,9 +30,17 @@ def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b
     )
 
 
-@pytest.fixture
-def records(tmp_path: Path):
-    found = Records(tmp_path / "server.db", SEAL)
+@pytest.fixture(params=["SQLite", "Postgres"])
+def records(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Records]:
+    if request.param == "SQLite":
+        place = SQLiteDatabase(tmp_path / "server.db")
+    else:
+        server = request.getfixturevalue("postgres_server")
+        schema = request.getfixturevalue("postgres_schema")
+        from holdfast.server.postgres_database import PostgresDatabase  # needs psycopg
+
+        place = PostgresDatabase(server.dsn(), schema)
+    found = Records(place, SEAL)
     yield found
     found.close()
 
@@ -79,7 +89,7 @@ def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: 
         records.add(new(id, agent=b"same"), b"", "", b"", 10)
     found = [records.find("default", id) for id in "abc"]
     assert len({record.agent for record in found}) == 1
-    retooled = records.set_tools(found[0], b"other", b"[1]", ConversationOptions())
+    retooled = records.set_agent(found[0], b"other", b"[1]", ConversationOptions(), None)
     assert records.part(retooled.agent) == b"other"
     for record in found[1:]:
         records.remove(record)
@@ -153,10 +163,12 @@ def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> 
     ]
 
 
-def test_a_server_waits_for_what_a_killed_one_has_left(records: Records) -> None:
-    with open(f"{records.path}-host", "w") as left:
+def test_a_server_waits_for_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    records = Records(tmp_path / "server.db", SEAL)
+    with open(tmp_path / "server.db-host", "w") as left:
         fcntl.flock(left, fcntl.LOCK_EX)
         ended = threading.Timer(0.1, left.close)
         ended.start()
         records.own()
         ended.join()
+    records.close()

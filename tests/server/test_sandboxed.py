@@ -141,6 +141,26 @@ def test_what_does_not_fit_is_said_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("private", ["s.db", "root", "key"])
+def test_a_workspace_with_files_of_the_server_is_refused(tmp_path: Path, private: str) -> None:
+    """A sandbox would show conversations of others, and the key that seals their secrets."""
+    places = {name: tmp_path / "own" / name for name in ("s.db", "root", "key")}
+    workspace = tmp_path / "workspace"
+    for folder in (tmp_path / "own", workspace):
+        folder.mkdir()
+    places[private] = workspace / private
+    places["key"].write_text("hf_key-of-the-server\n")
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0"]
+    command += ["--store", str(places["s.db"]), "--root", str(places["root"])]
+    command += ["--key-file", str(places["key"]), "--sandbox", "require"]
+    command += ["--workspace", f"main={workspace}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert "--workspace main: the sandboxes of its conversations would show" in ended.stderr
+    assert str(places[private]) in ended.stderr
+
+
+@pytest.mark.slow
 def test_a_server_without_a_sandbox_does_not_start(tmp_path: Path) -> None:
     program = (
         "import sys\n"

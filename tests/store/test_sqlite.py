@@ -17,10 +17,19 @@ import msgspec
 import pytest
 
 from holdfast import events as ev
-from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError, UnreadableEvent
-from holdfast.store import Batch, SQLiteStore
+from holdfast.commands import Pause
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationNotFound,
+    Fenced,
+    LeaseHeld,
+    StoreError,
+    UnreadableEvent,
+)
+from holdfast.store import Batch, DueTimer, SQLiteStore, Summary, TimerRow
 from holdfast.store.commit import Committer
 from holdfast.store.owner import Owner
+from holdfast.store.schema import FORMAT
 from tests.store.test_store import NOW, append, message, seqs, summary
 from tests.store_parts import Start, files, heard, starting
 
@@ -234,6 +243,62 @@ def test_everything_whose_append_returned_survives_a_kill(path: Path, start: Sta
     assert returned >= 180
 
 
+# --- older and newer formats beside each other ---
+
+
+def test_a_file_over_which_an_older_holdfast_wrote_its_format_is_opened(path: Path) -> None:
+    for format in range(1, FORMAT):
+        with SQLiteStore(path) as store:
+            lease = store.acquire(f"c{format}")
+            append(store, lease, 1)
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {format}")
+        db.close()
+        with SQLiteStore(path) as store:
+            assert seqs(store, f"c{format}") == [1]
+        with sqlite3.connect(path) as db:
+            assert db.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+        db.close()
+
+
+def test_an_undone_commit_keeps_the_format_that_a_newer_holdfast_wrote(path: Path) -> None:
+    failed = sqlite3.OperationalError("disk I/O error")
+    failed.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    with SQLiteStore(path) as store:
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        db.close()
+        before = path.with_name(path.name + "-wal").stat().st_size
+        assert store._writer is not None
+        assert store._writer._unwrite(failed)
+        assert path.with_name(path.name + "-wal").stat().st_size >= before
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (FORMAT + 1,)
+    db.close()
+
+
+def test_a_file_of_an_older_format_has_no_refusals_when_it_is_read(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1)
+        store.post("c", Pause(), "k")
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE inbox DROP COLUMN refusal")
+        db.execute("PRAGMA user_version = 3")
+    db.close()
+    with SQLiteStore(path, read_only=True) as store:
+        assert store.refusal("c", "k") is None
+        assert store.undone("c", "k")
+        with pytest.raises(ConversationNotFound):
+            store.refusal("other", "k")
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE inbox")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    with SQLiteStore(path, read_only=True) as store:
+        assert store.refusal("c", "k") is None
+        assert not store.undone("c", "k")
+
+
 # --- files that are no store ---
 
 
@@ -241,14 +306,32 @@ def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 1)
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 5")
+        db.execute("PRAGMA user_version = 6")
     db.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreError, match=r"was written by a newer Holdfast \(format 5, this one reads 4\)"
+        StoreError, match=r"was written by a newer Holdfast \(format 6, this one reads 5\)"
     ):
         SQLiteStore(path)
     assert path.read_bytes() == before
+
+
+def test_a_file_of_format_4_gets_an_index_of_timers(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1)
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE timers")
+        db.execute("PRAGMA user_version = 4")
+    db.close()
+    with SQLiteStore(path, read_only=True) as reader:
+        assert reader.due(NOW) == []
+        assert reader.next_due() is None
+        with pytest.raises(StoreError, match="read-only"):
+            reader.ring(NOW)
+    with SQLiteStore(path) as store:
+        rows = [TimerRow("t", NOW)]
+        store.append(store.acquire("c"), Batch((), Summary("c", last_seq=1), timers=rows))
+        assert store.ring(NOW) == [DueTimer("c", "t", NOW)]
 
 
 def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
@@ -606,6 +689,32 @@ def test_a_file_that_another_writes_for_too_long_is_a_store_error_for_all_who_wa
             store.acquire("d")
         other.close()
         append(store, leases[0], 1)
+
+
+def test_what_a_killed_owner_held_is_unattended_at_once_and_its_next_lease_says_so(
+    path: Path, start: Start
+) -> None:
+    other = start("""
+    store = SQLiteStore(path)
+    for id in ("a", "b"):
+        append(store, store.acquire(id), 1)
+    store.release(store.acquire("c"))
+    say("held")
+    time.sleep(60)
+    """)
+    assert heard(other) == "held"
+    with SQLiteStore(path) as store:
+        store.post("c", Pause())
+        assert store.unattended(10) == ["c"]
+        store.release(store.acquire("c"))
+        other.kill()
+        other.wait()
+        assert store.unattended(10) == ["a", "b", "c"]
+        lease = store.acquire("a")
+        assert lease.orphaned
+        assert store.unattended(10) == ["b", "c"]
+        store.release(lease)
+        assert not store.acquire("a").orphaned
 
 
 # --- what is left ---

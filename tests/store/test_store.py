@@ -23,8 +23,18 @@ from holdfast.errors import (
     LeaseHeld,
     StoreError,
 )
-from holdfast.store import Batch, Blob, MemoryStore, SQLiteStore, Store, Summary, blob_id
+from holdfast.store import (
+    Batch,
+    Blob,
+    MemoryStore,
+    PostgresStore,
+    SQLiteStore,
+    Store,
+    Summary,
+    blob_id,
+)
 from tests.paths import DATA
+from tests.postgres import PostgresServer
 
 NOW = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
 
@@ -59,15 +69,23 @@ def seqs(store: Store, id: str, after: int = 0) -> list[int]:
     return [event.seq for event in store.read(id, after)]
 
 
-@pytest.fixture(params=["memory", "durable", "process"])
+@pytest.fixture(params=["memory", "durable", "process", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = (
-        MemoryStore()
-        if request.param == "memory"
-        else SQLiteStore(tmp_path / "store.db", request.param)
-    )
+    made = _made(request, tmp_path)
     yield made
     made.close()
+
+
+def _made(request: pytest.FixtureRequest, folder: Path) -> Store:
+    match request.param:
+        case "memory":
+            return MemoryStore()
+        case "postgres":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            schema: str = request.getfixturevalue("postgres_schema")
+            return PostgresStore(server.dsn(), schema=schema)
+        case durability:
+            return SQLiteStore(folder / "store.db", durability)
 
 
 # --- reading and writing ---
@@ -377,10 +395,13 @@ def test_why_a_command_was_refused_is_kept_with_its_mark(store: Store) -> None:
     batch = Batch([], summary("c", 0), done_commands=[done, refused], refusals={refused: why})
     store.append(lease, batch)
     store.release(lease)
-    found = {key: store.refusal("c", key) for key in ("done", "refused", "waiting", "unknown")}
+    keys = ("done", "refused", "waiting", "unknown")
+    found = {key: store.refusal("c", key) for key in keys}
     assert found == {"done": None, "refused": why, "waiting": None, "unknown": None}
-    with pytest.raises(ConversationNotFound):
-        store.refusal("d", "refused")
+    assert [key for key in keys if store.undone("c", key)] == ["waiting"]
+    for about in (store.refusal, store.undone):
+        with pytest.raises(ConversationNotFound):
+            about("d", "refused")
 
 
 def test_the_inbox_waits_for_the_next_lease(store: Store) -> None:
@@ -389,6 +410,36 @@ def test_the_inbox_waits_for_the_next_lease(store: Store) -> None:
     assert [one.command for one in store.commands(store.acquire("c"))] == [
         Send("while nobody drove")
     ]
+
+
+@pytest.mark.parametrize("key", [5, b"x", "\ud800"])
+def test_a_key_that_is_no_text_is_refused_and_nothing_is_posted(store: Store, key: Any) -> None:
+    lease = store.acquire("c")
+    with pytest.raises(ConfigurationError, match="key takes None or text that UTF-8 can hold"):
+        store.post("c", Send("hello"), key)
+    assert store.commands(lease) == []
+
+
+@pytest.mark.parametrize("id", ["\ud800", 5])
+def test_an_id_that_is_no_text_is_refused(store: Store, id: Any) -> None:
+    with pytest.raises(ConfigurationError, match="id takes text that UTF-8 can hold"):
+        store.acquire(id)
+    append(store, store.acquire("c"), 1)
+    with pytest.raises(ConfigurationError, match="id takes text that UTF-8 can hold"):
+        store.fork("c", summary(id, 1))
+    assert [one.id for one in store.list(["c", "\ud800"])] == ["c"]
+
+
+def test_an_id_with_a_nul_is_an_id_like_any_other(store: Store) -> None:
+    ids = ["a", "a\0b", "a\0c", "\0"]
+    for id in ids:
+        append(store, store.acquire(id), 1)
+        assert store.post(id, Send("hello"), "k\0")
+        assert not store.post(id, Send("hello"), "k\0")
+    for id in ids:
+        assert [one.id for one in store.list([id])] == [id]
+        assert [one.id for one in store.list([id, "b"], waiting=True)] == [id]
+    assert {one.id for one in store.list(["a", "a\0c", "c"])} == {"a", "a\0c"}
 
 
 def test_a_post_needs_a_conversation_and_a_command(store: Store) -> None:
@@ -856,3 +907,112 @@ def test_appends_that_may_not_write_fail_alone_among_others(store: Store) -> Non
         outcomes = list(pool.map(write, range(24)))
     assert outcomes == ["Fenced", "StoreError", "wrote"] * 8
     assert [len(store.read(f"c{n}")) for n in range(24)] == [0, 0, 10] * 8
+
+
+def test_threads_that_ask_for_a_held_lease_do_not_disturb_its_holder(store: Store) -> None:
+    lease = store.acquire("c")
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            with pytest.raises(LeaseHeld):
+                store.acquire("c")
+
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(ask) for _ in range(2)]
+        try:
+            for seq in range(1, 60):
+                append(store, lease, seq)
+        finally:
+            ended.set()
+        for one in asking:
+            one.result()
+    store.release(lease)
+    assert store.acquire("c").epoch > lease.epoch
+
+
+# --- work that nobody does ---
+
+
+def test_a_posted_command_makes_a_parked_conversation_unattended_until_it_is_done(
+    store: Store,
+) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1)
+    assert store.unattended(10) == []
+    store.post("c", Pause())
+    assert store.unattended(10) == []  # its owner sees the command
+    store.release(lease)
+    assert store.unattended(10) == ["c"]
+    lease = store.acquire("c")
+    assert not lease.orphaned
+    assert store.unattended(10) == []
+    done = [one.number for one in store.commands(lease)]
+    store.append(lease, Batch((), summary("c", 1), done))
+    store.release(lease)
+    assert store.unattended(10) == []
+
+
+def test_a_running_conversation_that_was_given_back_counts_as_unattended_if_asked(
+    store: Store,
+) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1)
+    child = store.acquire("child")
+    store.append(child, Batch([message(1)], summary("child", 1, spawned_by="c:1.0")))
+    store.release(lease)
+    store.release(child)
+    assert store.unattended(10) == []
+    assert store.unattended(10, parked=True) == ["c"]
+
+
+def test_successive_looks_come_by_all_unattended_conversations(store: Store) -> None:
+    ids = {f"c{number}" for number in range(7)}
+    for id in ids:
+        store.release(store.acquire(id))
+        store.post(id, Pause())
+    found = [store.unattended(3) for _ in range(4)]
+    assert all(len(one) <= 3 for one in found)
+    if not isinstance(store, MemoryStore):  # where each conversation's owner is this process
+        assert {id for one in found for id in one} == ids
+
+
+class Bells:
+    """Keeps what a store rings."""
+
+    def __init__(self) -> None:
+        self.rung: list[str] = []
+        self.broken = False
+
+    def wake(self, conversation_id: str, transaction: object) -> None:
+        if self.broken:
+            raise StoreError("no bell")
+        self.rung.append(conversation_id)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_new_command_rings_the_stores_bell_once(kind: str, tmp_path: Path) -> None:
+    bells = Bells()
+    with (
+        MemoryStore(bells) if kind == "memory" else SQLiteStore(tmp_path / "s.db", bell=bells) as (
+            store
+        )
+    ):
+        store.release(store.acquire("c"))
+        assert store.post("c", Pause(), "key")
+        assert not store.post("c", Pause(), "key")
+        with pytest.raises(ConversationNotFound):
+            store.post("other", Pause())
+        assert bells.rung == ["c"]
+
+
+def test_a_broken_bell_undoes_the_post_in_a_file(tmp_path: Path) -> None:
+    bells = Bells()
+    with SQLiteStore(tmp_path / "s.db", bell=bells) as store:
+        store.release(store.acquire("c"))
+        bells.broken = True
+        with pytest.raises(StoreError, match="no bell"):
+            store.post("c", Pause(), "key")
+        assert store.unattended(10) == []
+        bells.broken = False
+        assert store.post("c", Pause(), "key")

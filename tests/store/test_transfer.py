@@ -277,7 +277,7 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
         (broken(3, seq=4), "line 4: event 4 stands where event 3 should"),
         (
             broken(2, calls=[{"id": "call_abc", "name": "shell", "arguments": {}}]),
-            "line 3: a call of event 2 has the id 'call_abc'; calls have ids such as '2.0'",
+            "line 3: a call of event 2 has the id 'call_abc'; calls have different ids such as '2.0'",
         ),
         (lambda found: found.pop(3), "line 4: event 4 stands where event 3 should"),
         (lambda found: found.__setitem__(2, b"{}"), "line 3: this is not an event"),

@@ -204,6 +204,14 @@ def test_one_without_a_usable_schema_is_refused() -> None:
             FileContent(url="https://x/y.png", mime_type="image/png"),
         ),
         (
+            {"type": "image_url", "image_url": {"url": "/files/y.png"}},
+            ResourceLink("/files/y.png", mime_type="image/png"),
+        ),
+        (
+            {"type": "image", "url": "DATA:image/svg+xml,%3Csvg/%3E"},
+            ImageContent(b"<svg/>", "image/svg+xml"),
+        ),
+        (
             {"type": "image", "url": "https://x/y", "mime_type": "image/gif"},
             FileContent(url="https://x/y", mime_type="image/gif"),
         ),

@@ -49,11 +49,15 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """A fact for the journal that the model is not shown; written as a `NoteRecorded`."""
+    """A fact for the journal that the model is not shown, with the use of a model call, if any;
+    written as a `NoteRecorded`."""
 
     about: str
     text: str
     details: dict[str, Any] = {}
+    usage: Usage = Usage()
+    cost: float | None = 0.0  # US dollars; None if unknown
+    model: str = ""
 
 
 Contributor = Callable[[Situation], Sequence[Addition | Remark]]

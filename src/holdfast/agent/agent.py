@@ -20,7 +20,14 @@ from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, pol
 from holdfast.agent.connections import Connections
 from holdfast.agent.delegation import Delegates, make_delegation
 from holdfast.agent.directory import AgentDirectory
-from holdfast.agent.handoffs import MAIN, check_budget, family, make_handoff
+from holdfast.agent.handoffs import (
+    MAIN,
+    ModelChoice,
+    check_budget,
+    family,
+    make_handoff,
+    make_switch,
+)
 from holdfast.agent.hooks import AgentHooks
 from holdfast.agent.limits import Limits, check_price, check_tree
 from holdfast.agent.output import PROMPT as FINISH_PROMPT
@@ -84,6 +91,11 @@ class Agent:
     """A model that accepts images. It describes each picture once, before the next model call, for
     an `llm` that does not (`LLM.sees`); without it such an `llm` gets each picture's kind and size
     (`docs/how-to/interaction.md`)."""
+
+    models: ModelChoice | None
+    """Models by name that the agent may switch to with the tool `switch_model`: from the next step
+    on that model answers, with the same prompt and tools. A mapping; a name for `llm` itself may be
+    among them, which is `default` otherwise."""
 
     # --- the prompt ---
 
@@ -198,6 +210,7 @@ class Agent:
         describe_images: Model | None = None,
         tree_limits: Limits | None = None,
         provenance: Provenance = Provenance(),
+        models: Mapping[str, Model] | ModelChoice | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         _check(arguments)
@@ -221,10 +234,19 @@ class Agent:
             own = isinstance(delegates, Delegates)
             team = delegates.for_other_owner() if own else Delegates(delegates)
         successors = AgentDirectory("handoffs", handoffs, (MAIN,)) if handoffs else None
+        choice = models if isinstance(models, ModelChoice) else None
+        if models and choice is None:
+            choice = ModelChoice(models, llm)
+        if choice is not None and choice.owner is None:
+            for model in choice.given.values():
+                if limits.cost is not None:
+                    check_price("Agent: limits has", model)
+                check_tree("Agent: tree_limits has", model, *counted)
         brought: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
             *(() if team is None else make_delegation(team)),
             *(() if successors is None else (make_handoff(successors),)),
+            *(() if choice is None else (make_switch(choice),)),
             *plans.tools_for(planning, manager),
             *(() if output is None else (output.tool,)),
             *known.tools,
@@ -232,11 +254,11 @@ class Agent:
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
-        models, describers = [llm], list[Contributor]()
+        connected, describers = [llm], list[Contributor]()
         if describe_images is not None:
             from holdfast.agent.images import Describer  # few agents describe images
 
-            models.append(describe_images)
+            connected.append(describe_images)
             describers.append(Describer(describe_images))
         made = {
             "tools": with_parts,
@@ -249,10 +271,11 @@ class Agent:
             "output_rounds": 0 if output is None else output_rounds,
             "delegates": team,
             "handoffs": successors,
+            "models": choice,
             "hooked": AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None,
             "hooks": tuple(hooks),
             "brought": brought,
-            "connections": Connections(models, manager, {} if provenance.connected else servers),
+            "connections": Connections(connected, manager, {} if provenance.connected else servers),
             "contributors": (*known.contributors, *describers),
             # What makes an equal agent. Sub-agent files and the argument `tools` are read once.
             "_arguments": {
@@ -261,6 +284,8 @@ class Agent:
                 "confirm": "never" if guard is None else guard,
                 "delegates": team,
                 "handoffs": None if successors is None else successors.given,
+                # those of an agent with another model of its own are made anew
+                "models": None if choice is None else choice.given,
             },
             "_variants": {},
         }
@@ -268,6 +293,8 @@ class Agent:
         for directory in (team, successors):
             if directory is not None:
                 directory.owner = self
+        if choice is not None and choice.owner is None:
+            choice.owner = self
         if successors is not None:
             check_budget("Agent: tree_limits has", self, *counted)
             if planning == "first":

@@ -58,7 +58,8 @@ class Condenser(Protocol):
       of tokens, or a share of the model's context window.
     - `tools`: Tools that the agent gets with the condenser.
     - `shorten(work)`: Called instead of `condense`, with the view and its sizes
-      (`agent.condensers.CondenserInput`). The shipped condensers use this method.
+      (`agent.condensers.CondenserInput`). The shipped condensers use this method. Calls of
+      `work.llm`, and of another model through `work.lend(llm)`, are counted whatever it returns.
     """
 
     def condense(

@@ -22,6 +22,7 @@ from holdfast.agent.config_parts import (
     COUNT,
     FLAG,
     MODELS,
+    MODELS_BY_NAME,
     NAMES,
     NONEMPTY,
     ONE_MODEL,
@@ -392,6 +393,14 @@ _KEYS = {
     "delegates": Key(_others(), "Agents that it may delegate to."),
     "delegation": Key(_DELEGATION, "Bounds of delegation."),
     "handoffs": Key(_others(True), "Agents that can take over; null: one of the conversation's."),
+    "models": Key(
+        Made(
+            MODELS_BY_NAME,
+            lambda data, place, loader: data,
+            lambda one, at, dumper: MODELS_BY_NAME.dump(one.given, at, dumper),
+        ),
+        "Models by name that the agent may switch to with the tool switch_model.",
+    ),
     "parallel_calls": Key(COUNT, "Maximum number of concurrent calls of one answer."),
     "output_limit": Key(
         Number("a number of characters from 1000", 1000, 1e18, whole=True),

@@ -374,12 +374,12 @@ _SETTINGS = Section(
     },
 )
 _INNER_MODEL = Later(lambda: ONE_MODEL)
-_MODELS_BY_NAME = MapOf(_INNER_MODEL, "a mapping of names to models")
+MODELS_BY_NAME = MapOf(_INNER_MODEL, "a mapping of names to models")
 _FALLBACK = {
     "fallback": Key(
         Either(
             list=ListOf(_INNER_MODEL),
-            map=_MODELS_BY_NAME,
+            map=MODELS_BY_NAME,
             what="a list of models, or a mapping of names to models",
         ),
         "Models in order; the next one is called when one fails. Names are optional.",
@@ -396,7 +396,7 @@ _FALLBACK = {
 _PICK = "The function that picks: 'module:qualname', or a builtin's name."
 _ROUTER = {
     "router": Key(
-        _MODELS_BY_NAME, "Models by name; a function picks one for each request.", required=True
+        MODELS_BY_NAME, "Models by name; a function picks one for each request.", required=True
     ),
     "pick": Key(NONEMPTY, _PICK, required=True),
 }

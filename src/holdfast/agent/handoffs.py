@@ -1,11 +1,18 @@
-"""The tool `handoff`, which passes a conversation to another agent, and the agents that a
-conversation can reach."""
+"""The tool `handoff`, which passes a conversation to another agent, the tool `switch_model`, and
+the agents that a conversation can reach by them.
+
+An agent with another of its `models` is a variant of that agent. The journal knows the variant
+`fast` of the agent `billing` as `billing#fast`, that of the first agent as `#fast`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.agent.agents_files import NAME_PATTERN
+from holdfast.agent.arguments import is_model, wrong
 from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
@@ -15,8 +22,12 @@ from holdfast.tools.policy import LOCAL_READ
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
+    from holdfast.llm.model import Model
 
 TOOL = "handoff"
+SWITCH = "switch_model"
+DEFAULT = "default"
+"""The name of an agent's own model for `switch_model`, unless `models` has a name for it."""
 MAIN = "main"
 """The name under which models know a conversation's first agent, whose
 `events.AgentConfigured.name` is ""."""
@@ -24,6 +35,7 @@ META = "holdfast/handoff"
 
 ONCE = "Not done: an answer can hand over only once, and its first handoff counts."
 ITSELF = "Not done: you are {name!r}, so nothing is handed over. Go on yourself."
+SAME_MODEL = "Not done: {name!r} is your model already. Go on."
 UNPLANNED = (
     "Not done: make a plan first. Once the user has approved it, hand over; {name!r} would not ask"
     " for that."
@@ -37,6 +49,95 @@ def handed_to(result: ToolResult) -> str | None:
         return None
     to = result.meta.get(META)
     return None if not isinstance(to, str) else "" if to == MAIN else to
+
+
+def resolve(target: str, name: str) -> str:
+    """Return the `events.AgentConfigured.name` of a target that the agent `name` gave. `#fast` is
+    its own variant with that model, `#` the agent without another model."""
+    if not target.startswith("#"):
+        return target
+    own = name.partition("#")[0]
+    return own if target == "#" else own + target
+
+
+class ModelChoice:
+    """The models by name that an agent may switch to. Shared by the agent and its variants.
+    Thread-safe."""
+
+    def __init__(self, given: object, llm: Model) -> None:
+        if not isinstance(given, Mapping):
+            raise wrong("Agent: models", "a mapping of names to models", given)
+        self.given: dict[str, Model] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
+        for name, model in self.given.items():
+            if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+                raise ConfigurationError(
+                    f"Agent: models has the name {name!r}; a name has letters, digits, - and _,"
+                    " at most 64."
+                )
+            if not is_model(model):
+                raise wrong(f"Agent: models[{name!r}]", "a model such as LLM(...)", model)
+        own = next((name for name, model in self.given.items() if model is llm), None)
+        if own is None and DEFAULT in self.given:
+            raise ConfigurationError(
+                f"Agent: models has the name {DEFAULT!r}, which is that of the agent's own model;"
+                " give another one."
+            )
+        self.own = DEFAULT if own is None else own
+        """The name of the agent's own model."""
+        self.llm = llm
+        self.owner: Agent | None = None
+        self._variants: dict[str, Agent] = {}
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the variants, without that of the agent's own model."""
+        return (name for name in self.given if name != self.own)
+
+    def models(self) -> dict[str, Model]:
+        """Return all models by name, the agent's own first if `given` does not have it."""
+        return self.given if self.own in self.given else {self.own: self.llm, **self.given}
+
+    def variant(self, name: str) -> Agent:
+        """Return the agent with another model; the same object each time."""
+        with self._lock:
+            if name not in self._variants:
+                assert self.owner is not None
+                model = self.given[name]
+                self._variants[name] = self.owner.replace(llm=model, models=self)
+            return self._variants[name]
+
+
+def make_switch(choice: ModelChoice) -> Tool:
+    """Return the tool `switch_model`. The conversation switches after all calls of the answer have
+    results."""
+
+    def switch_model(model: str, reason: str = "") -> ToolResult:
+        why = f" Reason: {reason.strip()}" if reason.strip() else ""
+        text = f"From here on the model {model} answers.{why}"
+        target = "#" if model == choice.own else f"#{model}"
+        return ToolResult((TextContent(text),), meta={META: target})
+
+    models = choice.models()
+    schema = parameters(
+        ("model",),
+        model=parameter("string", "The model that answers from here on.", enum=list(models)),
+        reason=parameter("string", "The reason, in one sentence."),
+    )
+    listing = "\n".join(f"- {name}: {model.model}" for name, model in models.items())
+    about = (
+        "Continue with another model: a stronger one for a hard part, a cheaper one for routine"
+        " work. It knows all of this conversation. Say nothing more after that; switch"
+        f" once.\n\nModels:\n{listing}"
+    )
+    return Tool(
+        SWITCH,
+        about,
+        switch_model,
+        schema,
+        annotations=LOCAL_READ,
+        category="delegation",
+        parallel=False,
+    )
 
 
 def make_handoff(others: AgentDirectory) -> Tool:
@@ -63,17 +164,24 @@ def make_handoff(others: AgentDirectory) -> Tool:
     )
 
 
-def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
-    """Return the results of the answer's handoffs that are refused, by the position of the call.
-    `refusal` maps an `events.AgentConfigured.name` to the reason of a refusal, or "". Only the
-    first other handoff is done; all behind it are refused."""
+def not_done(
+    calls: tuple[ToolCall, ...], refusal: Callable[[str], str], choice: ModelChoice | None
+) -> dict[int, ToolResult]:
+    """Return the results of the answer's handoffs and switches that are refused, by the position
+    of the call. `refusal` maps a target (see `resolve`) to the reason of a refusal, or "". Only
+    the first other one is done; all behind it are refused."""
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
-        if call.name != TOOL:
+        if call.name == TOOL:
+            to = call.arguments.get("agent")
+            to = "" if to == MAIN else to
+        elif call.name == SWITCH and choice is not None:
+            to = call.arguments.get("model")
+            to = "#" if to == choice.own else f"#{to}" if isinstance(to, str) else None
+        else:
             continue
-        to = call.arguments.get("agent")
-        why = refusal("" if to == MAIN else to) if isinstance(to, str) else ""
+        why = refusal(to) if isinstance(to, str) else ""
         if why or not first:
             found[index] = ToolResult.failure(why or ONCE, "cancelled")
         else:
@@ -96,24 +204,26 @@ def find(agent: Agent, name: str) -> Agent | None:
 
 
 def family(agent: Agent) -> dict[str, Agent]:
-    """Return all agents that a conversation of `agent` can reach through handoffs, by name. Raises
-    `ConfigurationError` if two agents have one name."""
+    """Return all agents that a conversation of `agent` can reach through handoffs and switches of
+    model, by name. Raises `ConfigurationError` if two agents have one name."""
     found: dict[str, Agent] = {}
-    left, seen = [agent], {id(agent)}
+    left, seen = [("", agent)], {id(agent)}
     while left:
-        others = left.pop(0).handoffs
-        if others is None:
+        own, one = left.pop(0)
+        if one.models is not None:
+            found |= {f"{own}#{name}": one.models.variant(name) for name in one.models}
+        if one.handoffs is None:
             continue
-        for name in others:
-            one = others.agent(name)
-            if one is None:
+        for name in one.handoffs:
+            other = one.handoffs.agent(name)
+            if other is None:
                 continue
-            if found.setdefault(name, one) is not one:
+            if found.setdefault(name, other) is not other:
                 raise ConfigurationError(
                     f"Agent: handoffs lead to two agents named {name!r}. Names are unique within a"
                     " conversation."
                 )
-            if id(one) not in seen:
-                seen.add(id(one))
-                left.append(one)
+            if id(other) not in seen:
+                seen.add(id(other))
+                left.append((name, other))
     return found

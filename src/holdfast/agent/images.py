@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import repeat
-from typing import Any
 
 import msgspec
 
@@ -117,6 +116,7 @@ class Describer:
         message = Message((TextContent(PROMPT), one.block))
         try:
             answer = self.llm.completion([message], cancelled=situation.cancelled)
+            answer = msgspec.structs.replace(answer, model=answer.model or self.llm.model)
             text = answer.text.strip()[:_MAX_DESCRIPTION_CHARS]
             if not text:
                 return _failure(one, f"{self.llm.model} answered with nothing", answer)
@@ -126,7 +126,6 @@ class Describer:
             self._descriptions[one.digest] = text
             while len(self._descriptions) > _MAX_REMEMBERED:
                 self._descriptions.popitem(last=False)
-        answer = msgspec.structs.replace(answer, model=answer.model or self.llm.model)
         return _described(one, text, answer)
 
     def _remembered(self, digest: str) -> str | None:
@@ -143,10 +142,9 @@ def _described(one: _Picture, text: str, answer: Completion) -> Addition:
 
 
 def _failure(one: _Picture, why: str, answer: Completion | None = None) -> Remark:
-    details: dict[str, Any] = {"where": one.where}
-    if answer is not None and answer.usage != Usage():
-        details["usage"] = msgspec.to_builtins(answer.usage)
-    return Remark(one.about, f"{placeholder(one.block)} was not described: {why}.", details)
+    text = f"{placeholder(one.block)} was not described: {why}."
+    spent = (Usage(), 0.0, "") if answer is None else (answer.usage, answer.cost, answer.model)
+    return Remark(one.about, text, {"where": one.where}, *spent)
 
 
 def _pictures(situation: Situation) -> list[_Picture]:

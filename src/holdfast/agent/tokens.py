@@ -24,8 +24,8 @@ from holdfast.content import (
     ToolResult,
     answer_seq,
 )
+from holdfast.image_size import pixels
 from holdfast.llm.transcript import Recipient
-from holdfast.llm.vision import pixels
 from holdfast.llm.wires import is_wire, wire, wire_of
 from holdfast.llm.wires.answers import holds_compaction
 from holdfast.llm.wires.content_parts import is_text_type

@@ -22,6 +22,7 @@ _COMMANDS = {
     "show": "show.show",
     "list": "show.list_",
     "tell": "tell.tell",
+    "schedule": "schedule.schedule",
     "replay": "replay.replay",
     "stats": "stats.stats",
     "check": "check.check",
@@ -31,6 +32,8 @@ _COMMANDS = {
     "mcp": "mcp.mcp",
     "serve": "serve.serve",
     "serve keys": "serve_keys.serve_keys",
+    "worker": "fleet.worker",
+    "fleet": "fleet.fleet",
 }
 
 

@@ -35,6 +35,9 @@ def _described(block: content.Content) -> str:
         case content.ImageContent() | content.AudioContent():
             kind = "image" if isinstance(block, content.ImageContent) else "audio"
             return f"generated {kind}, {one_line(block.mime_type)}, {size(len(block.data))}"
+        case content.ResourceLink():
+            kind = f", {one_line(block.mime_type)}" if block.mime_type else ""
+            return f"generated file{kind}, {one_line(block.uri)}"
         case _:
             return "generated content"
 

@@ -194,10 +194,19 @@ _FILES: Options = {
         "the address to listen on (127.0.0.1:8765); port 0 takes any free port",
         default="127.0.0.1:8765",
     ),
-    "--store FILE": Option(
-        "the SQLite file of all journals (holdfast-server.db)", default="holdfast-server.db"
+    "--store STORE": """the SQLite file of all journals (HOLDFAST_STORE, else holdfast-server.db);
+        or postgresql://..., a database that any number of servers share""",
+    "--schema NAME": Option(
+        "with a Postgres database: the schema of the journals; NAME_server has the records"
+        " (holdfast)",
+        default="holdfast",
     ),
-    "--root DIR": "the folder that holds the workspaces (FILE.workspaces)",
+    "--seal-key FILE": """with a Postgres database: the key that seals clients' secrets, the same
+        for all its servers; a missing file is made""",
+    "--root DIR": """the folder that holds the workspaces (FILE.workspaces); with a Postgres
+        database a folder that all its servers share, or there are no workspaces""",
+    "--no-drive": """with a Postgres database: only answer requests, and leave the conversations to
+        other servers and workers""",
     "--workspace ID=DIR ...": """let clients work in this existing folder, as the workspace ID of
         the tenant of --tenant""",
     "--tls-cert FILE": "serve https: the certificate with its chain, in PEM",
@@ -212,6 +221,17 @@ _ACCESS: Options = {
     "--label TEXT": Option("keys add: a note on the purpose of the key", default=""),
     "--cors-origin O ...": "let web pages of this origin use the server",
     "--allow-host NAME ...": _HOST,
+}
+_BOXED: Options = {
+    "--sandbox": Option(
+        "require: run the commands of builtin tools in a sandbox, which sees DIR alone and has no"
+        " network; functions of a config stay outside (off)",
+        choices=["off", "require"],
+        default="off",
+    ),
+    "--network HOST ...": "let commands in the sandbox connect to this host",
+    "--mount DIR[:rw] ...": """let tools in the sandbox read this file or folder too; with :rw
+        change it""",
 }
 _LIMITS: Options = {
     "--sandbox": Option(
@@ -270,6 +290,16 @@ Commands: /help /attach /detach /pause /resume /condense /status /exit
 If standard input is not a terminal, each line is a message. It is answered
 before the next one is read, and the exit code tells how the last one ended."""
 
+_FLEET: Options = {
+    "--store STORE": Option("an SQLite file, or postgresql://...", required=True),
+    "--schema NAME": Option("the schema in Postgres (default holdfast)", default="holdfast"),
+    "--queue NAME": "the queue that the worker serves (default: default), or that is shown",
+    "--backend KIND": Option(
+        "table, or procrastinate (default on Postgres if it is installed)",
+        choices=["table", "procrastinate"],
+    ),
+}
+
 _COMMANDS = [
     CommandLine(
         "run",
@@ -287,7 +317,11 @@ _COMMANDS = [
         "chat",
         "talk with an agent",
         f"{_TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}",
-        _OPTIONS,
+        {
+            **_OPTIONS,
+            "--no-undo": """keep no snapshots of the files in the working directory, which /undo
+                puts back; they are in ~/.cache/holdfast/undo""",
+        },
         EXIT_CODES,
         defaults={"output_schema": None},
     ),
@@ -403,6 +437,51 @@ examples:
                 "wait at most this long until the command is carried out",
                 type=number("a number of seconds", float, 0, 1_000_000),
             ),
+        },
+        takes_place=True,
+    ),
+    CommandLine(
+        "schedule",
+        "send a message later: list, set and cancel timers",
+        """\
+List, set and cancel the timers of a conversation, also while another process
+drives it. A timer sends its message once, however many processes look. It
+fires in the process that has the conversation open, on an agent server, or
+when the conversation is opened next.
+
+  list            show the timers, with their next times in UTC
+  add TEXT        send TEXT --at a time, --every so often, or by --cron
+  cancel TIMER    cancel a timer
+
+Exit code 0: listed or posted. 2: nothing to post, for example a time that is
+past, or an unknown timer.
+
+examples:
+  holdfast schedule ~/agent.db 4f0c add Look again. --at 2026-11-24T09:00+01:00
+  holdfast schedule ~/agent.db 4f0c add Write the report. --name report \\
+      --cron '0 9 * * mon-fri' --timezone Europe/Berlin
+  holdfast schedule --server http://127.0.0.1:8765 4f0c list""",
+        {
+            **_PLACE,
+            "id ID": _ID,
+            "what WHAT": Option("list, add or cancel", choices=["list", "add", "cancel"]),
+            "words [MORE ...]": "the text, or the timer's id",
+            **_ON_SERVER_INSTEAD,
+            "--at TIME": "add: a time in ISO form; without an offset the clock of --timezone",
+            "--every SECONDS": Option(
+                "add: the seconds between two messages, from 60",
+                type=number("a number of seconds from 60", float, 60),
+            ),
+            "--cron FIELDS": "add: minute, hour, day of month, month and day of week",
+            "--timezone ZONE": "add: a zone such as Europe/Berlin; --cron without it is in UTC",
+            "--misfire POLICY": Option(
+                "add: what becomes of occurrences that nobody could send: one message for all"
+                " (once), none if they are late (skip), or one for each of the last ten (all)",
+                choices=["once", "skip", "all"],
+                default="once",
+            ),
+            "--name NAME": "add: the timer's id; a timer of this id is replaced",
+            "--key KEY": "drop the command if another one was posted under this key before",
         },
         takes_place=True,
     ),
@@ -556,6 +635,7 @@ Exit code 0: success. 1: the call returned an error, or check found a problem.
             "--workdir DIR": Option(
                 "the folder that builtin tools work in (the current one)", default="."
             ),
+            **_BOXED,
             "--json": "print JSON instead of text",
             "--full": "show descriptions and results in full, also on a terminal",
             "what [WHAT]": Option(
@@ -594,6 +674,7 @@ invalid config, or an address that is not available.""",
             "--config FILE": _TOOL_CONFIG,
             "--workdir DIR": """the folder that builtin tools work in; without --config all of
                 them are offered""",
+            **_BOXED,
             "--http HOST:PORT": """serve streamable HTTP at this address, under /mcp; port 0
                 takes any free port""",
             "--token-env NAME": """the environment variable with the token that HTTP clients
@@ -657,6 +738,58 @@ uses.""",
             "permissions and limits": _LIMITS,
             "--access-log": "write a line to stderr for each request",
             **observer_options("the texts of conversations are left out"),
+        },
+    ),
+    CommandLine(
+        "worker",
+        "drive the conversations of a store, beside other workers",
+        """\
+Drive the conversations of a store that have work: a message, a decision, a
+result, a due timer, or an owner that died. Any number of workers serve one
+store, on any machines if it is in Postgres. A conversation goes on in another
+worker when its worker is killed, frozen or cut off.
+
+examples:
+  holdfast worker --store agents.db --agent coder.yaml
+  holdfast worker --store postgresql://db.example/agents --agent coder.yaml \\
+      --variable OPENAI_API_KEY --concurrency 32 --ready 0.0.0.0:8080
+
+SIGTERM and Ctrl-C drain the worker: each run ends at its next step and goes on
+in another worker. What still runs after --grace is interrupted.
+
+All workers of a queue take the same --backend. The password of a database is
+better kept in PGPASSWORD or ~/.pgpass than in the address.
+
+Exit code 130, 143: ended by SIGINT or SIGTERM. 1: the store cannot be used.
+2: a wrong option or agent.""",
+        {
+            "--agent FILE": Option("the agent, as YAML or JSON", required=True),
+            "--workdir DIR": "the folder of the builtin tools (default: the present one)",
+            "--variable NAME[=VALUE] ...": "a variable that the agent's file refers to",
+            **_FLEET,
+            "--concurrency N": Option("conversations that run at once", default=16),
+            "--tenant-limit N": "the same for one tenant in all workers of the queue",
+            "--grace S": Option(
+                "seconds to drain (default 30)",
+                type=number("seconds from 0", float, 0, 86_400),
+                default=30.0,
+            ),
+            "--ready ADDRESS": "answer GET /ready at this HOST:PORT",
+        },
+    ),
+    CommandLine(
+        "fleet",
+        "show the workers and the queue of a store",
+        """\
+Show the workers of a store, how many conversations they drive, how many wait
+and for how long, and how many come to rest per second.
+
+example:
+  holdfast fleet status --store postgresql://db.example/agents""",
+        {
+            "what WHAT": Option("status", choices=["status"]),
+            **_FLEET,
+            "--json": "print JSON",
         },
     ),
 ]

@@ -3,6 +3,7 @@ model's provider fetches."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -75,6 +76,10 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
         if not rest.strip("/"):
             raise UsageError(f"{what} is not a complete address")
         try:
+            place.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{what} is not UTF-8") from None
+        try:
             return FileContent(url=place, mime_type=kind)
         except ConfigurationError as error:
             raise UsageError(f"{what}: {error}") from error
@@ -85,12 +90,16 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
             raise UsageError(f"{what} is a folder; name the files in it that you mean")
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
             raise UsageError(f"{what} is a device or a socket, not a file")
-        _check_size(what, found.st_size, left)
+        if found.st_size > left:
+            raise _too_large(what, size(found.st_size), left)
         try:
-            file = FileContent.from_path(path, kind)
+            file = FileContent.from_path(path, kind, max_bytes=max(left, 0))
         except ConfigurationError:
             raise UsageError(f"{what} is empty") from None
-    _check_size(what, len(file.data), left)  # a pipe says its size only here
+        except OSError as error:
+            if error.errno == errno.EFBIG:  # a pipe says its size only here
+                raise _too_large(what, f"more than {size(left)}", left) from None
+            raise
     if file.mime_type == _UNKNOWN_TYPE:
         raise UsageError(
             f"{what}: its type is unknown, and it is not text. Say the type, such as"
@@ -107,10 +116,9 @@ def _local_path(what: str, rest: str) -> str:
     return unquote(f"/{path}")
 
 
-def _check_size(what: str, count: int, left: int) -> None:
-    if count > left:
-        others = "" if left == MAX_BYTES else f" and {size(left)} are left"
-        raise UsageError(
-            f"{what} has {size(count)}; all files of a message may have {size(MAX_BYTES)}{others}."
-            " Providers fetch larger ones themselves from an address: give https://..."
-        )
+def _too_large(what: str, count: str, left: int) -> UsageError:
+    others = "" if left == MAX_BYTES else f" and {size(left)} are left"
+    return UsageError(
+        f"{what} has {count}; all files of a message may have {size(MAX_BYTES)}{others}."
+        " Providers fetch larger ones themselves from an address: give https://..."
+    )

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
@@ -23,7 +23,11 @@ from holdfast.cli.places import open_store
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.conversation import Conversation
+from holdfast.conversation.undo import FileUndo
+from holdfast.errors import ConfigurationError
+from holdfast.llm import LLM
 from holdfast.runtime.folder import FolderRuntime
+from holdfast.runtime.paths import home_folder
 from holdfast.store import SQLiteStore
 from holdfast.tools.preset.asking import register_asking_tools
 
@@ -44,16 +48,26 @@ class LocalSource(ConversationSource):
         super().__init__(runtime, stack)
         self._make = make
         self._conversation: Conversation | None = None
+        self._callbacks: Mapping[str, Any] = {}
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> Conversation:
-        self._conversation = self._make(
-            runtime=self.runtime,
-            on_delta=display.on_delta,
-            on_progress=display.on_progress,
-            on_question="wait" if asks else None,
-        )
+        self._callbacks = {
+            "on_delta": display.on_delta,
+            "on_progress": display.on_progress,
+            "on_question": "wait" if asks else None,
+        }
+        self._conversation = self._make(runtime=self.runtime, **self._callbacks)
         self._stack.callback(self._conversation.close)
         return self._conversation
+
+    def callbacks(self) -> Mapping[str, Any]:
+        return self._callbacks
+
+    def go_on_with(self, conversation: Conversation) -> None:
+        assert self._conversation is not None
+        self._conversation.close()
+        self._conversation = conversation
+        self._stack.callback(conversation.close)
 
     def waiting_child(self) -> Conversation | None:
         return None if self._conversation is None else _waiting_below(self._conversation)
@@ -107,7 +121,10 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         agent = agent_in(folder, model, runtime.tools, settings, place.prompt)
         for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
-        make = partial(Conversation, agent, store, id, observer=observers, secrets=hidden)
+        undo, no_undo = _undo(options, env, runtime)
+        make = partial(
+            Conversation, agent, store, id, observer=observers, secrets=hidden, undo=undo
+        )
         source = LocalSource(runtime, make, stack.pop_all())
     parts = Parts(
         source,
@@ -117,6 +134,9 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         notes=() if place.asks or not place.note else (place.note,),
         advice=None if place.advice is None else place.advice.about,
     )
+    parts = parts._replace(new_model=partial(_new_model, options, env, stream, id if store else ""))
+    if no_undo:
+        parts = parts._replace(notes=(*parts.notes, no_undo))
     if store is None:
         return parts
     return parts._replace(
@@ -124,6 +144,30 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         tell=shlex.join(["holdfast", "tell", str(options.store), str(id)]),
         notes=(*parts.notes, began(id)) if new else parts.notes,
     )
+
+
+def _new_model(
+    options: Namespace, env: Mapping[str, str], stream: bool, id: str, name: str
+) -> tuple[LLM, str]:
+    """Return the model of that name, and the command that continues a stored conversation with
+    it."""
+    options.model = name
+    return model_of(options, env, stream), _continue_command(options, id) if id else ""
+
+
+def _undo(
+    options: Namespace, env: Mapping[str, str], runtime: FolderRuntime
+) -> tuple[FileUndo | None, str]:
+    """Return the snapshots of `/undo`, which `chat` has, and a note if they cannot be had."""
+    if getattr(options, "no_undo", True):
+        return None, ""
+    cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or home_folder() or '/tmp'}/.cache"
+    undo = FileUndo(f"{cache}/holdfast/undo")
+    try:
+        undo.place(runtime)
+    except ConfigurationError as error:
+        return None, f"/undo is off. {error}"
+    return undo, ""
 
 
 def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:

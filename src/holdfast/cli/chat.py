@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
+from holdfast import events as ev
 from holdfast.cli.attachments import attachments, described, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
@@ -19,8 +20,8 @@ from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, status_text, token_parts
 from holdfast.content import FileContent
-from holdfast.conversation import ConversationStatus
-from holdfast.errors import ConfigurationError
+from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
 
 HELP = """\
 A line is a message to the agent. A line that you type while the agent works reaches it after its
@@ -30,6 +31,8 @@ current step.
   /attach [FILE]    send a file, or the file at an address, with your next message; several
                     may follow each other; without FILE, list them
   /detach           attach nothing after all
+  /model [NAME]     continue with another model from the next step on; without NAME, show it
+  /undo             take back your last message, and put back the files that calls changed since
   /condense [TEXT]  shorten the model's view; TEXT says what its summary must keep
   /status           show the state of the conversation
   /exit             leave; so does Ctrl-D
@@ -60,7 +63,7 @@ class _Talk:
         """Prompt, send and watch until the user leaves."""
         session = self._session
         edit_lines()
-        call_prompt = session.call_prompt(self._take_other_line)
+        call_prompt, asks_about = session.call_prompt(self._take_other_line), session.conversation
         session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         if self._files:
             self._tell_files()
@@ -72,6 +75,9 @@ class _Talk:
                 return Exit.FINISHED
             status = session.conversation.status
             if status is WAITING:
+                if asks_about is not session.conversation:  # after /undo
+                    asks_about = session.conversation
+                    call_prompt = session.call_prompt(self._take_other_line)
                 if (code := call_prompt.ask()) is not None:
                     return code
                 continue
@@ -183,6 +189,10 @@ class _Talk:
                     session.console.notice(str(error), "error")
                     return False
                 return True
+            case "/model":
+                self._use_model(word.partition(" ")[2].strip())
+            case "/undo":
+                self._undo()
             case "/attach":
                 self._attach(word.partition(" ")[2])
             case "/detach":
@@ -196,7 +206,7 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                known = "/help /attach /detach /pause /resume /condense /status /exit"
+                known = "/help /attach /detach /pause /resume /model /undo /condense /status /exit"
                 text = f"Unknown command {unknown}. The commands are {known}."
                 session.console.notice(text, "error")
         return False
@@ -207,6 +217,33 @@ class _Talk:
         if self._session.conversation.status is WAITING:
             text = "Sent as a message. It approves nothing: the call still waits."
             self._session.console.notice(text, "dim")
+
+    def _undo(self) -> None:
+        """Go on from before the last message of the user, with the files of that time."""
+        session = self._session
+        conversation = session.conversation
+        if not isinstance(conversation, Conversation) or conversation.hosting.context.undo is None:
+            why = "--no-undo" if isinstance(conversation, Conversation) else "an agent server"
+            session.console.notice(f"There is nothing to undo with: {why} keeps no files.", "error")
+            return
+        said = [
+            event
+            for event in conversation.get_history()
+            if isinstance(event, ev.MessageAdded) and event.sender == "user"
+        ]
+        if not said:
+            session.console.notice("There is no message to undo.", "dim")
+            return
+        try:
+            rewound = conversation.rewind(said[-1].seq - 1, **session.callbacks())
+        except (Conflict, RuntimeFault) as error:
+            text = "/pause, and wait" if isinstance(error, Conflict) else str(error)
+            session.console.notice(f"Nothing was undone: {text}.", "error")
+            return
+        session.go_on_with(rewound.conversation)
+        session.console.notice(
+            f"{rewound.files} Your last message is taken back; say it anew.", "dim"
+        )
 
     def _attach(self, text: str) -> None:
         """Attach the files that a line names to the next message, or list those attached."""
@@ -219,6 +256,17 @@ class _Talk:
             self._session.console.notice(f"{error}.", "error")
         else:
             self._tell_files()
+
+    def _use_model(self, name: str) -> None:
+        session = self._session
+        try:
+            used = session.use_model(name) if name else session.model
+        except (UsageError, HoldfastError) as error:
+            if not session.interactive:  # else a script would go on with the model before
+                raise
+            session.console.notice(f"{str(error).rstrip('.')}.", "error")
+        else:
+            session.console.notice(f"model {used}", "dim")
 
     def _tell_files(self) -> None:
         text = "Nothing is attached."

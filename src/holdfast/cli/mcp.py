@@ -51,7 +51,7 @@ def _over_stdio(options: Namespace, env: Mapping[str, str], console: Console) ->
         text = "Serving MCP on standard input and output, for a client that starts this command."
         console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
-    with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
+    with claimed() as wire, toolset(options, env) as tools:
         number = over_stdio(ToolServer(tools.manager, options.name, None, 32, tools.runtime), wire)
     return SERVER_CODES[number]
 
@@ -64,7 +64,7 @@ def _over_http(
     except ConfigurationError as error:
         option = "Give a token, with --token-env NAME,"
         raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
-    with toolset(options.config, options.workdir or ".", env) as tools:
+    with toolset(options, env) as tools:
         number = serve(
             tools.manager,
             http=options.http,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
+from holdfast import store as stores
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.errors import StoreError
+from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 Place: TypeAlias = "StoredConversations | ServerConversations"
 
+# The password of an address, before the @ or among the parameters.
+_PASSWORD = re.compile(r"((?<=://)[^:/@]*):[^@/]*(?=@)|([?&]password=)[^&]*")
 _MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 
 
@@ -89,6 +93,28 @@ def open_store(
         return SQLiteStore(path, read_only=read_only)
     except StoreError as error:
         raise UsageError(f"{error}{hint and f' {hint}'}") from error
+
+
+def is_postgres(file: str) -> bool:
+    """Return True if `file` is the address of a Postgres database."""
+    return file.startswith(("postgresql://", "postgres://"))
+
+
+def open_postgres(dsn: str) -> stores.PostgresStore:
+    """Open the store in a Postgres database. Raises `UsageError`."""
+    try:
+        return stores.PostgresStore(dsn)  # loaded here: few need psycopg
+    except (StoreError, ConfigurationError) as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+
+
+def without_password(place: str) -> str:
+    """Return a place for people to read: an address without its password."""
+    return (
+        _PASSWORD.sub(lambda found: found[1] or found[2] or "", place)
+        if is_postgres(place)
+        else place
+    )
 
 
 def is_sqlite(file: str) -> bool:

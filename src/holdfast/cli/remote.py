@@ -21,6 +21,7 @@ from holdfast.cli.option_values import agent_in, agent_settings, model_of
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.errors import HoldfastError
+from holdfast.llm.model import Model
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.secrets import Secrets
@@ -210,7 +211,14 @@ def _new(
             f"The server calls the model at {llm.base_url}: that address is on the server's"
             " machine, not on this one."
         )
-    return _parts(ServerSource(server, id, agent, secrets=hidden, own=own), notes, llm.model)
+    source = ServerSource(server, id, agent, secrets=hidden, own=own)
+    parts = _parts(source, notes, llm.model)
+
+    def new_model(name: str) -> tuple[Model, str]:
+        options.model = name
+        return model_of(options, env, stream), parts.go_on
+
+    return parts._replace(new_model=new_model)
 
 
 def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:

@@ -28,7 +28,7 @@ from holdfast.cli.text import (
     size,
     styled,
 )
-from holdfast.content import ToolCall, ToolResult, Usage
+from holdfast.content import ToolCall, ToolResult, Usage, text_of
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, progress, read_steps
 
@@ -252,6 +252,15 @@ class Renderer:
                 yield TextLine("error", one_line(f"{event.error}: {event.message}"))
             case ev.NoteRecorded():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
+            case ev.TimerSet():
+                due = f"{event.due:%Y-%m-%d %H:%M:%SZ}"
+                text = text_of(event.content)
+                yield self._cut("dim", f"(timer {event.timer}, due {due}: {text})")
+            case ev.TimerFired(message_seq=0):
+                yield self._cut("dim", f"(timer {event.timer} gave no message)")
+            case ev.TimerCancelled():
+                reason = f": {event.reason}" if event.reason else ""
+                yield self._cut("dim", f"(timer {event.timer} was cancelled{reason})")
             case ev.DamagedEvent():
                 yield self._cut("error", f"(event {event.seq} is damaged: {event.reason})")
             case ev.UnknownEvent():

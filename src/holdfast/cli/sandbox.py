@@ -7,11 +7,13 @@ import re
 import subprocess
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent.security.paths import ShellPaths, word_set
+from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of
 from holdfast.errors import ConfigurationError
@@ -31,6 +33,15 @@ _TOOLCHAINS = word_set("""
 VIRTUAL_ENV CONDA_PREFIX PYENV_ROOT NVM_DIR RUSTUP_HOME JAVA_HOME GOROOT RBENV_ROOT DOTNET_ROOT
 MAVEN_HOME GRADLE_HOME ANDROID_HOME
 """)
+# Parts of an installation that has its programs in `bin`, and those of which it has at least one.
+_PREFIX_FOLDERS = word_set("""
+bin sbin lib lib32 lib64 libexec include share etc man doc docs conda-meta condabin compiler_compat
+envs pkgs ssl var shims versions completions plugins pyenv.d rbenv.d src test legal jmods conf
+""")
+_PREFIX_MARKS = word_set("lib lib64 libexec pyvenv.cfg conda-meta shims")
+_PREFIX_FILE = re.compile(
+    r"pyvenv\.cfg|release|[A-Z_.-]+(\.\w+)?|(Make|Docker)file|\w+\.(md|txt|png)|\.\w*|lib64"
+)
 _PROGRAM_FOLDERS = ("bin", "sbin", "shims", "condabin")
 # Every sandbox has them, or parts of them.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/dev", "/proc")
@@ -80,6 +91,12 @@ def open_workplace(
         )
     inside = {name: value for name, value in passed.items() if name not in _HOST_VARIABLES}
     inside = {**_git_identity(env), **inside, **{name: passed[name] for name in options.env}}
+    home, real = _home(env), workdir.resolve()
+    if real != Path("/") and (real == home or real in home.parents):
+        raise UsageError(
+            f"the sandbox would give commands all of your home folder, {str(home)!r}. Work in a"
+            f" folder below it. {_OFF}"
+        )
     shown = mounts(options.mount, env, workdir)
     try:
         runtime = SandboxedRuntime(
@@ -98,7 +115,22 @@ def open_workplace(
     except ConfigurationError as error:
         raise UsageError(_in_options(str(error))) from None
     advice = Advice(workdir, shown)
-    return Workplace(runtime, note=_note(options), prompt=_prompt(options), advice=advice)
+    return Workplace(
+        runtime, note=_note(options, shown, workdir), prompt=_prompt(options), advice=advice
+    )
+
+
+def open_required(options: Namespace, env: Mapping[str, str], workdir: Path) -> FolderRuntime:
+    """Open the sandbox that `--sandbox require` asks for, or else the plain folder. Raises
+    `UsageError`."""
+    passed = shell_environment(env, ())
+    if options.sandbox != "require":
+        for name in ("network", "mount"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} is for the sandbox; add --sandbox require")
+        return LocalRuntime(workdir, env=passed)
+    full = Namespace(**vars(options) | {"allow_outside": False, "env": []})
+    return open_workplace(full, env, workdir, passed, interactive=False).runtime
 
 
 def _in_options(message: str) -> str:
@@ -108,13 +140,20 @@ def _in_options(message: str) -> str:
     return f"{message.rstrip('.')}. {_OFF}"
 
 
-def _note(options: Namespace) -> str:
+def _note(options: Namespace, shown: Sequence[Mount], workdir: Path) -> str:
     network = f"reach {', '.join(options.network)} alone" if options.network else "have no network"
     where = ", ".join(["this folder", *_changed(options)])
-    return (
+    seen = [mount.source for mount in shown if not mount.writable]
+    note = (
         f"sandbox: commands can change {where} alone and {network}. --mount DIR[:rw] and --network"
         " HOST allow more; --sandbox off turns it off."
     )
+    if seen:
+        note += f" They can read {', '.join(seen)}."
+    store = getattr(options, "store", None)
+    if store is not None and path_of(store).resolve().is_relative_to(workdir.resolve()):
+        note += f" They can change this conversation's store, {store}: it is in this folder."
+    return note
 
 
 def _changed(options: Namespace) -> list[str]:
@@ -163,7 +202,8 @@ def mounts(asked: Iterable[str], env: Mapping[str, str], workdir: Path) -> list[
             found[path] = Mount(path, writable=text.endswith(":rw"))
         except ConfigurationError as error:
             raise UsageError(f"--mount {text!r}: {str(error).rstrip('.')}") from None
-    for path in [*_repository(workdir), *_toolchains(env, workdir)]:
+    writable = [workdir.resolve(), *(Path(one.source) for one in found.values() if one.writable)]
+    for path in [*_repository(workdir, _home(env)), *_toolchains(env, workdir, writable)]:
         found.setdefault(str(path), Mount(str(path)))
     # Without those that another one has in it, and a folder before those in it.
     return [
@@ -173,43 +213,89 @@ def mounts(asked: Iterable[str], env: Mapping[str, str], workdir: Path) -> list[
     ]
 
 
-def _repository(workdir: Path) -> Iterator[Path]:
-    """Yield the root of the git repository that has the folder, and the folders outside of it in
+def _repository(workdir: Path, home: Path) -> Iterator[Path]:
+    """Yield the root of the git repository that has the folder, and the folder outside of it in
     which git keeps the data of a further working tree."""
     real = workdir.resolve()
     root = next((one for one in (real, *real.parents) if (one / ".git").exists()), None)
-    if root is None or root == Path("/") or root == Path.home():
+    if root is None or any(root == one or root in one.parents for one in (home, Path.home())):
         return
     if root != real:
         yield root
     link = root / ".git"
-    if link.is_file():
-        named = re.match(r"gitdir: (.+)", link.read_text(errors="replace"))
-        if named is not None and (data := (root / named[1].strip()).resolve()).is_dir():
-            common = data / "commondir"
-            yield (data / common.read_text().strip()).resolve() if common.is_file() else data
+    # A command of an earlier session may have written it.
+    with suppress(OSError, ValueError):
+        named = re.match(r"gitdir: (.+)", link.read_text()) if link.is_file() else None
+        if named is not None:
+            data = (root / named[1].strip()).resolve()
+            common = data.parent.parent
+            # The data of a working tree name it, which nobody can write who cannot write there.
+            back = (data / "gitdir").read_text().strip()
+            if data.parent.name == "worktrees" and Path(back).resolve() == link:
+                is_git = (common / "HEAD").is_file() and (common / "objects").is_dir()
+                if is_git and not _broad(common, home, workdir):
+                    yield common
 
 
-def _toolchains(env: Mapping[str, str], workdir: Path) -> Iterator[Path]:
+def _toolchains(env: Mapping[str, str], workdir: Path, writable: Sequence[Path]) -> Iterator[Path]:
     """Yield the folders of the programs in PATH, and of the compilers and interpreters that
-    variables name, with their libraries."""
-    home = Path(env.get("HOME") or "/").resolve()
+    variables name, with their libraries. `writable` are the folders that commands can change."""
+    home = _home(env)
     named = [Path(env[name]) for name in sorted(_TOOLCHAINS) if env.get(name)]
     folders = [Path(one) for one in env.get("PATH", "").split(":")]
     for folder in [*named, *folders, home / ".rustup"]:
-        if not folder.is_absolute() or not folder.is_dir():
+        try:
+            if not folder.is_absolute() or not folder.is_dir():
+                continue
+            real = folder.resolve()
+        except (OSError, ValueError):
             continue
-        real = folder.resolve()
+        changeable = _leads_through(folder, writable)
         if real.name in _PROGRAM_FOLDERS and not _broad(real.parent, home, workdir):
-            real = real.parent
-        if _broad(real, home, workdir):
-            continue
-        yield real
-        settings = real / "pyvenv.cfg"  # of a virtual environment: its Python is elsewhere
-        if settings.is_file():
-            base = re.search(r"(?m)^home *= *(.+)$", settings.read_text(errors="replace"))
-            if base is not None and (prefix := Path(base[1].strip()).resolve().parent).is_dir():
-                yield from () if _broad(prefix, home, workdir) else (prefix,)
+            real = real.parent if _is_prefix(real.parent) else real
+        # A command may have put a link there, which leads anywhere.
+        if not changeable and not _broad(real, home, workdir):
+            yield real
+        with suppress(OSError, ValueError):  # of a virtual environment: its Python is elsewhere
+            settings = (real / "pyvenv.cfg").read_text()
+            base = re.search(r"(?m)^home *= *(.+)$", settings)
+            prefix = Path(base[1].strip()).resolve().parent if base is not None else Path("/")
+            if _is_prefix(prefix) and not _broad(prefix, home, workdir):
+                yield prefix
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or "/").resolve()
+
+
+def _leads_through(folder: Path, writable: Sequence[Path]) -> bool:
+    """Return True if the folder, or a link on the way to it, is in one of the others."""
+    left, at = list(reversed(folder.parts[1:])), Path("/")
+    for _ in range(1000):
+        if any(at.is_relative_to(one) for one in writable):
+            return True
+        if not left:
+            return False
+        name = left.pop()
+        step = at.parent if name == ".." else at / name
+        if step.is_symlink():
+            target = os.readlink(step)
+            left += list(reversed([one for one in target.split("/") if one not in ("", ".")]))
+            at = Path("/") if target.startswith("/") else at
+        else:
+            at = step
+    return True
+
+
+def _is_prefix(folder: Path) -> bool:
+    """Return True for the folder of an installation: programs, their libraries, and no more."""
+    names = {entry.name: entry.is_dir() for entry in os.scandir(folder)}
+    if not names.keys() & _PREFIX_MARKS:
+        return False
+    return all(
+        name in _PREFIX_FOLDERS or name.startswith(".") if is_folder else _PREFIX_FILE.match(name)
+        for name, is_folder in names.items()
+    )
 
 
 def _broad(folder: Path, home: Path, workdir: Path) -> bool:

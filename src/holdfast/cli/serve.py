@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
 import re
@@ -21,9 +20,9 @@ from holdfast.agent.load import load_agent
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
-from holdfast.cli.files import path_of, read_key, reason
+from holdfast.cli.files import path_of, read_key
 from holdfast.cli.option_values import observers_of
-from holdfast.cli.serve_keys import beside, opened_records, store_path
+from holdfast.cli.serve_store import ServerStore, server_store
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime
 from holdfast.server.app import App
@@ -37,7 +36,6 @@ from holdfast.server.policy import Policy
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.serve import AgentServer, tls_context
 from holdfast.server.sockets import address, is_loopback, listen
-from holdfast.store import SQLiteStore
 
 _GRACE_SECONDS = 10.0  # for running work to end
 _THREAD_SECONDS = 3.0  # for threads to end after that
@@ -71,42 +69,43 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     if options.supervised:
         key = _supervisors_key(options)
     settings = _Settings(place, tls, key, _variables(options, env))
+    store = server_store(options, env)
     _forget(
         "HOLDFAST_SERVER_KEY",
+        "HOLDFAST_STORE",
         *(text.rpartition(":")[2] for text in options.variable if "=" not in text),
     )
     log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
     if options.access_log and not env.get("HOLDFAST_DEBUG"):
         logging.getLogger("holdfast.server.access").setLevel(logging.INFO)
-    store = store_path(options)
-    with _exclusive(store):
+    with store.exclusive():
         return _serve(options, Console(env, out=sys.stderr), store, settings)
 
 
-def _serve(options: Namespace, console: Console, path: Path, settings: _Settings) -> Exit:
+def _serve(options: Namespace, console: Console, place: ServerStore, settings: _Settings) -> Exit:
     policy = Policy(options.allow_tools, programs=options.sandbox != "require")
-    root = _root(options, path)
+    root = place.root(options.root)
     runtimes = _runtimes(options)
     tenant = options.tenant or "default"
     folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
+    if runtimes.sandboxed:
+        _check_private(options, {**place.files, "--root": root})
     agents = _agents(options, settings.variables)
     with _naming("--webhook-allow", "."):
         give_up = options.webhook_days * 86_400.0
         sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
-    for file in (path, beside(path, "db")):
-        # Readable by its owner only. SQLite gives its -wal and -shm the same permissions.
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
-        records = stack.enter_context(opened_records(path))
+        store = place.journals()
+        stack.callback(store.close)
+        records = stack.enter_context(place.records())
+        place.check_root(root, records)
         keys = Keys(records)
         if settings.key is not None:
             keys.add(tenant, settings.key, "given at the start")
         elif not keys.list():
             key = keys.create(tenant, "made at the first start")
             console.notice(f"The server's key, which is shown only this once: {key}")
-        store = stack.enter_context(SQLiteStore(path))
         observers = observers_of(options, False, [settings.key] if settings.key else [], stack)
         # An open conversation takes a process, or a few KB.
         most = 2 * options.max_running
@@ -124,6 +123,7 @@ def _serve(options: Namespace, console: Console, path: Path, settings: _Settings
             worker_memory=options.worker_memory,
             observer=observers,
             sending=sending,
+            drives=not options.no_drive,
         )
         app = App(
             host,
@@ -159,19 +159,6 @@ def _threads() -> list[threading.Thread]:
     return [thread for thread in left if thread.is_alive()]
 
 
-def _root(options: Namespace, store: Path) -> Path:
-    root = store.with_name(f"{store.name}.workspaces")
-    if options.root is not None:
-        root = path_of(options.root).absolute()
-    try:
-        root.mkdir(0o700, parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--root: {str(root)!r} cannot be made: {reason(error)}") from None
-    if not os.access(root, os.W_OK | os.X_OK):
-        raise UsageError(f"--root: the folder {str(root)!r} cannot be written")
-    return root
-
-
 def _workspaces(options: Namespace) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in options.workspace:
@@ -186,6 +173,23 @@ def _workspaces(options: Namespace) -> dict[str, Path]:
         with _naming("--workspace", "."):
             found[checked_id(id, "workspace")] = path
     return found
+
+
+def _check_private(options: Namespace, files: Mapping[str, Path | None]) -> None:
+    """Refuse workspaces with files of the server's own in them, which sandboxes would show."""
+    private = {name: file for name, file in files.items() if file is not None}
+    for name in ("key_file", "tls_cert", "tls_key"):
+        if (given := getattr(options, name)) is not None:
+            private[f"--{name.replace('_', '-')}"] = path_of(given)
+    for id, folder in _workspaces(options).items():
+        for name, path in private.items():
+            if path.resolve().is_relative_to(folder.resolve()):
+                raise UsageError(
+                    f"--workspace {id}: the sandboxes of its conversations would show {name},"
+                    f" {str(path)!r}, which is in {str(folder)!r}. Move it out of there"
+                )
+        with _naming(f"--workspace {id}", "."):
+            WorkspaceRuntimes(True).open(folder).close()
 
 
 def _runtimes(options: Namespace) -> WorkspaceRuntimes:
@@ -216,27 +220,6 @@ def _end_with_input(server: AgentServer) -> None:
         server.stop()
 
     threading.Thread(target=watch, name="holdfast-supervised", daemon=True).start()
-
-
-@contextlib.contextmanager
-def _exclusive(store: Path) -> Generator[None]:
-    """Lock the store against other servers, which would compete for its conversations."""
-    path = beside(store, "lock")
-    try:
-        file = open(path, "a+")  # noqa: SIM115
-    except OSError as error:
-        raise UsageError(f"--store: {str(path)!r} cannot be written: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            other = f"another server (process {file.read(20).strip() or 'unknown'})"
-            raise UsageError(f"--store: {other} uses {str(store)!r}") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 @contextlib.contextmanager

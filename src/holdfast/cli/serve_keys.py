@@ -1,31 +1,26 @@
-"""`holdfast serve keys`: manages the keys of an agent server, which stand beside its store."""
+"""`holdfast serve keys`: manages the keys of an agent server, which are in its records."""
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing
-from pathlib import Path
 
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.serve_store import server_store
 from holdfast.server.keys import Keys
-from holdfast.server.records import Records
-from holdfast.server.sealing import Seal
 
 
 def serve_keys(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Add, list or remove keys. Raises `UsageError`, `HoldfastError`."""
-    path = store_path(options)
+    store = server_store(options, env)
     if options.action is None:
         raise UsageError("serve keys takes one of add, list, remove")
     if options.id is not None and options.action != "remove":
         raise UsageError(f"serve keys {options.action} takes no ID")
-    if options.action != "add" and not beside(path, "db").exists():
+    if options.action != "add" and not store.has_keys:
         why = "there are no keys beside it. Name the store with --store FILE"
-        raise UsageError(f"{str(path)!r} is not an agent server's store: {why}")
-    with opened_records(path) as records:
+        raise UsageError(f"{store!r} is not an agent server's store: {why}")
+    with store.records() as records:
         keys = Keys(records)
         match options.action:
             case "add":
@@ -57,25 +52,3 @@ def _remove(options: Namespace, keys: Keys) -> None:
         raise UsageError(f"there is no key{key_id}{tenant}")
     for id in found:
         keys.revoke(id)
-
-
-def store_path(options: Namespace) -> Path:
-    """Return the absolute path of `--store`. Raises `UsageError` unless it can be written."""
-    path = path_of(options.store).absolute()
-    if not path.parent.is_dir():
-        raise UsageError(f"--store: there is no folder {str(path.parent)!r}")
-    if path.is_dir():
-        raise UsageError(f"--store takes a file; {str(path)!r} is a folder")
-    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UsageError(f"--store: {str(path)!r} cannot be written")
-    return path
-
-
-def beside(store: Path, kind: str) -> Path:
-    """Return the server's file of a kind (db, key, lock), which stands beside its store."""
-    return store.with_name(f"{store.name}.server.{kind}")
-
-
-def opened_records(store: Path) -> AbstractContextManager[Records]:
-    """Open the server's records beside its store."""
-    return closing(Records(beside(store, "db"), Seal.of_file(beside(store, "key"))))

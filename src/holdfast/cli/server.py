@@ -9,7 +9,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -322,6 +322,11 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "answer", {"questionId": question_id, "values": values, "reason": reason}
         case cmd.Condense(instructions):
             return "condense", {"instructions": instructions}
+        case cmd.Schedule() | cmd.CancelTimer():
+            path = "timers" if isinstance(command, cmd.Schedule) else "timers/cancel"
+            body = cast("dict[str, Any]", msgspec.to_builtins(command))
+            del body["command"]
+            return path, body
         case _:
             return type(command).__name__.lower(), {}
 

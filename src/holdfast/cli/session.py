@@ -6,9 +6,9 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import events as ev
 from holdfast.cli.attachments import message_of
@@ -16,7 +16,7 @@ from holdfast.cli.call_prompt import WAITING, CallPrompt, ConfirmOption
 from holdfast.cli.console import Console
 from holdfast.cli.dialog import Dialog
 from holdfast.cli.display import ConversationDisplay, ReadingPace
-from holdfast.cli.exit_codes import Exit
+from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.plans import drawn
 from holdfast.cli.question_prompt import ask_question
 from holdfast.cli.render import Renderer, last
@@ -30,6 +30,7 @@ from holdfast.tools.plans import unfinished
 
 if TYPE_CHECKING:
     from holdfast.cli.dialog import AnyConversation
+    from holdfast.llm.model import Model
     from holdfast.remote import RemoteWorkspace
 
 SLICE = 0.1  # seconds between two checks for signals and typed lines
@@ -45,6 +46,14 @@ class ConversationSource:
 
     def open(self, display: ConversationDisplay, console: Console, asks: bool) -> AnyConversation:
         """Open or create the conversation. `asks`: a user answers its questions."""
+        raise NotImplementedError
+
+    def callbacks(self) -> Mapping[str, Any]:
+        """Return the options of a conversation that goes on from this source's."""
+        return {}
+
+    def go_on_with(self, conversation: Conversation) -> None:
+        """Close the conversation, and have `conversation` in its place."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -74,6 +83,8 @@ class Parts(NamedTuple):
     warning: str = ""  # printed before all else
     notes: Sequence[str] = ()  # printed when the session starts
     advice: Callable[[ev.AnyEvent], str] | None = None  # a line to print below an event
+    # returns the model of a name, and the command that continues this conversation with it
+    new_model: Callable[[str], tuple[Model, str]] | None = None
     shows_tokens: bool = True  # False: a scripted model, whose tokens are invented
 
 
@@ -156,6 +167,30 @@ class Session:
             self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
             if unfinished(state.plan):
                 self.console.show(drawn(state.plan, self.console.width))
+        self.dialog.display.begin(state, self.interactive)
+        conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
+        conversation.start_thread()
+
+    def callbacks(self) -> Mapping[str, Any]:
+        """Return the options of a conversation that can go on in this session."""
+        return self._source.callbacks()
+
+    def go_on_with(self, conversation: Conversation) -> None:
+        """Drive and show another conversation from now on; the present one is closed."""
+        earlier, self.conversation = self.conversation.id, conversation
+        self._source.go_on_with(conversation)
+        for name in ("go_on", "tell"):
+            command = getattr(self._parts, name).replace(earlier, conversation.id)
+            self._parts = self._parts._replace(**{name: command})
+        if (new_model := self._parts.new_model) is not None:
+
+            def of_this(name: str) -> tuple[Model, str]:
+                model, go_on = new_model(name)
+                return model, go_on.replace(earlier, conversation.id)
+
+            self._parts = self._parts._replace(new_model=of_this)
+        self._interrupted = False
+        state = conversation.state
         self.dialog.display.begin(state, self.interactive)
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
         conversation.start_thread()
@@ -252,6 +287,18 @@ class Session:
     def model(self) -> str:
         head = last(self.conversation.get_history(), ev.AgentConfigured)
         return self._parts.model or (head.model if head is not None else "unknown")
+
+    def use_model(self, name: str) -> str:
+        """Continue with the model of that name, and return its name. Raises `UsageError`,
+        `HoldfastError`."""
+        agent, new_model = self.conversation.agent, self._parts.new_model
+        if agent is None or new_model is None:
+            text = "this session did not make the conversation's agent, so its model stays"
+            raise UsageError(text)
+        model, go_on = new_model(name)
+        self.conversation.use(agent.replace(llm=model))
+        self._parts = self._parts._replace(model=model.model, go_on=go_on or self._parts.go_on)
+        return model.model
 
     @property
     def was_interrupted(self) -> bool:

@@ -21,9 +21,9 @@ import msgspec
 
 from holdfast import content
 from holdfast.cli.console import Console
-from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.sandbox import open_required
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -38,7 +38,7 @@ from holdfast.cli.text import (
 )
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ToolNotFound
-from holdfast.runtime import LocalRuntime
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools import Tool, ToolContext, ToolManager
 from holdfast.tools.document import load
 
@@ -59,7 +59,7 @@ def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
         console, status = Console(env, out=out), Console(env, out=sys.stderr)
         try:
             # `check` prints the collected warnings; the other actions print those they need.
-            with _collected() as collected, toolset(options.config, options.workdir, env) as found:
+            with _collected() as collected, toolset(options, env) as found:
                 command = _Command(options, found, console, status)
                 match options.what:
                     case "list":
@@ -419,15 +419,17 @@ class Toolset(NamedTuple):
     """A tool manager, and the runtime of its builtin tools."""
 
     manager: ToolManager
-    runtime: LocalRuntime
+    runtime: FolderRuntime
 
 
 @contextmanager
-def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
+def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
     """Yield the tools of a config, or the builtin ones. They are closed at the end, also when a
     signal ends the process. Raises `UsageError`, `ConfigurationError`."""
-    folder, passed = folder_of(workdir), shell_environment(env, ())
-    with _ended_by_signals(), LocalRuntime(folder, env=passed) as runtime:
+    config, folder = options.config, folder_of(options.workdir or ".")
+    if options.sandbox == "require" and config is not None:
+        _check_programs(path_of(config))
+    with _ended_by_signals(), open_required(options, env, folder) as runtime:
         if config is None:
             manager = ToolManager(runtime.tools)
         else:
@@ -439,6 +441,19 @@ def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generat
             manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
         with manager:
             yield Toolset(manager, runtime)
+
+
+def _check_programs(path: Path) -> None:
+    """Refuse a config with MCP servers that are programs: they would run outside of the sandbox."""
+    document = load(path)[0]
+    for section in ("mcp_servers", "mcpServers"):
+        servers: object = document.get(section)
+        for name, server in cast("dict[str, Any]", servers or {}).items():
+            if not isinstance(server, dict) or "url" not in server:
+                raise UsageError(
+                    f"--sandbox require: the MCP server {name!r} of {str(path)!r} is a program,"
+                    " which would run outside of the sandbox. Use a server with a url"
+                )
 
 
 def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:

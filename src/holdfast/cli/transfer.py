@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast import events as ev
 from holdfast.cli import forget_output
@@ -18,11 +18,14 @@ from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.cli.places import open_store
+from holdfast.cli.places import is_postgres, open_postgres, open_store, without_password
 from holdfast.cli.text import counted, one_line
 from holdfast.errors import ConfigurationError, Conflict, StoreError
-from holdfast.store import SQLiteStore, Summary, transfer
+from holdfast.store import SQLiteStore, Store, Summary, transfer
 from holdfast.store.salvage import SalvageReader
+
+if TYPE_CHECKING:
+    from holdfast.store import PostgresStore
 
 # --- export ---
 
@@ -30,7 +33,9 @@ from holdfast.store.salvage import SalvageReader
 def export(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Write conversations of a store. Raises `UsageError`, `StoreError`."""
     console = Console(env)
-    path = path_of(options.file)
+    path = None if is_postgres(options.file) else path_of(options.file)
+    if path is None and options.salvage:
+        raise UsageError("--salvage reads the file of an SQLite store, not a database")
     if options.to is not None:
         return _to_openhands(console, options)
     output = None if options.output is None else _target(path, options.output)
@@ -77,6 +82,8 @@ def _stored(console: Console, options: Namespace) -> Generator[bytes]:
             try:
                 events = store.read(entry.id)
             except StoreError as error:
+                if is_postgres(options.file):
+                    raise
                 hint = f"See: holdfast check {options.file}. --salvage exports the readable part."
                 raise StoreError(f"{error} {hint}") from error
             _tell_open(console, entry.id, events)
@@ -111,16 +118,18 @@ def _salvaged(
             lose(options.file, trouble)
 
 
-def _open(file: str) -> SQLiteStore:
+def _open(file: str) -> SQLiteStore | PostgresStore:
+    if is_postgres(file):
+        return open_postgres(file)
     return open_store(file, read_only=True, hint=f"If it is damaged, see: holdfast check {file}")
 
 
 def _chosen(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
     if not found:
-        console.error(f"there is no conversation in {options.file!r} yet.")
+        console.error(f"there is no conversation in {without_password(options.file)!r} yet.")
     if not options.ids:
         return list(found)
-    entries = [chosen(found, id, options.file) for id in options.ids]
+    entries = [chosen(found, id, without_password(options.file)) for id in options.ids]
     return list({entry.id: entry for entry in entries}.values())
 
 
@@ -133,19 +142,21 @@ def _tell_open(console: Console, id: str, events: Iterable[ev.AnyEvent]) -> None
         console.notice(one_line(told))
 
 
-def _blob(store: SQLiteStore, id: str) -> bytes | None:
+def _blob(store: Store, id: str) -> bytes | None:
     try:
         return store.blob(id)
     except StoreError:
         return None
 
 
-def _target(store: Path, output: str) -> Path:
+def _target(store: Path | None, output: str) -> Path:
     path = path_of(output)
     if path.is_dir():
         raise UsageError(f"-o takes a file; {output!r} is a folder")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"-o takes a file; {output!r} is in a folder that does not exist")
+    if store is None:
+        return path
     if path.resolve() in [Path(f"{store.resolve()}{suffix}") for suffix in ("", "-wal", "-shm")]:
         raise UsageError(f"-o {output!r} would overwrite the store itself")
     return path
@@ -180,11 +191,11 @@ def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     if options.id is not None and not options.id.strip():
         raise UsageError("--id takes a new id; it is empty")
     code = Exit.FINISHED
-    store: SQLiteStore | None = None
+    store: SQLiteStore | PostgresStore | None = None
     with ExitStack() as stack:
         for conversation in _found(console, options):
             # Opened only now, so that a wrong FILE leaves no new store behind.
-            store = store or stack.enter_context(open_store(options.store, create=True))
+            store = store or stack.enter_context(_created(options.store))
             id = options.id or conversation.header.id
             events = counted(len(conversation.events), "event")
             try:
@@ -197,6 +208,10 @@ def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     if store is None:
         raise UsageError(f"there is no conversation in {options.file!r}")
     return console.loss if console.broken and code == Exit.FINISHED else code
+
+
+def _created(place: str) -> SQLiteStore | PostgresStore:
+    return open_postgres(place) if is_postgres(place) else open_store(place, create=True)
 
 
 def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:

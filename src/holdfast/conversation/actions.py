@@ -50,9 +50,10 @@ class CallModel(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Hand the conversation over to the agent of that name; "" names the agent it began with."""
+    """Hand the conversation over to a target, see `agent.handoffs.resolve`; "" is the agent that it
+    began with."""
 
-    name: str
+    target: str
 
 
 class AwaitEvents(msgspec.Struct, frozen=True):
@@ -84,6 +85,7 @@ Action = (
 )
 _STEP, _WAIT = CallModel(), AwaitEvents()
 _FINISHED = Stop(ConversationStatus.FINISHED)
+_WAITS = Stop(ConversationStatus.IDLE, "it waits until a time")
 _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 
@@ -130,6 +132,8 @@ def next_action(
     unseen = state.message_seq > state.based_on
     if state.output.seq and not unseen:
         return _FINISHED
+    if state.timers.waiting and not unseen and state.timers.waits(state.assistant):
+        return _WAITS
     if rounds and not unseen and (problem := state.output.problem(state.assistant)):
         refused = state.assistant is not None and state.assistant.stop_reason == REFUSAL
         if state.output.failures + 1 >= rounds or refused:

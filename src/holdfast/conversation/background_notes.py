@@ -10,7 +10,7 @@ from holdfast.conversation.run_context import RunContext
 
 ABOUT = "background"
 """The `about` of a note on an answer that is being made. Its details are `responseId` and
-`requestHash`."""
+`request`."""
 
 
 class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
@@ -18,7 +18,7 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
 
     _context: RunContext
 
-    def pending(self, request_hash: str) -> str:
+    def pending(self, request: str) -> str:
         """Return the id of the answer to this request that was begun since the last answer; "" for
         none."""
         journal = self._context.journal
@@ -28,17 +28,18 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
         for event in reversed(after):
             if type(event) is ev.NoteRecorded and event.about == ABOUT:
                 found = event.details
-                return str(found["responseId"]) if found["requestHash"] == request_hash else ""
+                if found.get("request") == request:
+                    return str(found["responseId"])
         return ""
 
-    def begun(self, request_hash: str, response_id: str) -> None:
+    def begun(self, request: str, response_id: str) -> None:
         """Append a note on an answer."""
         with self._context.journal as journal:
             journal.add(
                 ev.NoteRecorded,
                 about=ABOUT,
                 text="The provider makes the answer in the background.",
-                details={"responseId": response_id, "requestHash": request_hash},
+                details={"responseId": response_id, "request": request},
             )
 
     def closing(self) -> bool:

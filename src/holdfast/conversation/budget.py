@@ -42,8 +42,14 @@ _TREE_SOURCE = "The tree of conversation"
 ESTIMATE_FACTOR = 1.1  # a factor for estimated request tokens: better too many than too few
 _STEP = Amount(1)
 _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
+LLM_NOTE = "llm"
+"""The `about` of a note that records a model call of a tool or a hook, which was reserved."""
+
+CONDENSATION_NOTE = "condensation"
+"""The `about` of a note that records the model calls of a condensation that was not used."""
+
 # events that carry the usage of model calls that are not steps
-_USAGE_EVENTS = frozenset((ev.HistoryCondensed, ev.DecisionMade, ev.MessageAdded))
+_USAGE_EVENTS = frozenset((ev.HistoryCondensed, ev.DecisionMade, ev.MessageAdded, ev.NoteRecorded))
 
 
 class _Waiter(ObjectStruct):
@@ -112,7 +118,7 @@ class Spending(ObjectStruct):
     _expected_model: Model | None = None
     _count: int = 0  # of the reservations so far
     _max_output: tuple[object, int] = (None, 0)  # a model and its longest answer in tokens
-    # settled amounts that a coming `HistoryCondensed` event carries as well
+    # settled amounts that a coming `HistoryCondensed` event or its note carries as well
     _settled_ahead: Amount = Amount()
     counts_tokens: bool = False
     counts_cost: bool = False
@@ -129,6 +135,11 @@ class Spending(ObjectStruct):
     def counts_amounts(self) -> bool:
         """True if a budget bounds more than the number of steps and the time."""
         return self.counts_tokens or self.counts_cost
+
+    @property
+    def inherited(self) -> list[Budget]:
+        """The budgets of the conversations above this one."""
+        return [budget for budget in self.budgets if budget is not self.own]
 
     # --- reservation ---
 
@@ -344,7 +355,7 @@ class Spending(ObjectStruct):
 
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
         """Return the amount that a call took; `held` if the provider gives no usable number."""
-        counted = _token_count(usage)
+        counted = token_count(usage)
         if not counted:
             return held
         spent = _billionths(cost)
@@ -365,10 +376,13 @@ class Spending(ObjectStruct):
         return found
 
     def _unreserved(self, event: Any) -> Amount | None:
-        counted, cost = _token_count(event.usage), _billionths(event.cost) or 0
+        counted, cost = token_count(event.usage), _billionths(event.cost) or 0
         if not counted and not cost:
             return None
-        if type(event) is not ev.HistoryCondensed:
+        about = event.about if type(event) is ev.NoteRecorded else ""
+        if about == LLM_NOTE:
+            return None
+        if type(event) is not ev.HistoryCondensed and about != CONDENSATION_NOTE:
             return Amount(0, counted, cost)
         known, self._settled_ahead = self._settled_ahead, Amount()
         return Amount(0, max(0, counted - known.tokens), max(0, cost - known.cost))
@@ -396,7 +410,7 @@ class Spending(ObjectStruct):
         in_condensation: bool,
     ) -> Completion:
         """Make a model call that is not a step, with a request of `read` tokens. `in_condensation`
-        says that a `HistoryCondensed` event will carry the usage, too. Raises `LimitExceeded`,
+        says that an event of the condensation will carry the usage, too. Raises `LimitExceeded`,
         `Cancelled`."""
         key = self.hold(self._amount(0, read, llm), token, lambda: True)
         if key is None:
@@ -431,7 +445,7 @@ def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
     return usage, cost
 
 
-def _token_count(usage: Usage) -> int:
+def token_count(usage: Usage) -> int:
     """Return the tokens of an answer. A provider or a custom model may report any value."""
     counts = [one for one in (usage.input_tokens, usage.output_tokens) if 0 < one < math.inf]
     return sum([min(int(count), _MAX_AMOUNT) for count in counts])

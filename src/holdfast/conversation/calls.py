@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trim_result
 from holdfast.conversation.questions import UserQuestions
 from holdfast.conversation.run_context import RunContext
+from holdfast.conversation.timers import wake
 from holdfast.conversation.verdicts import CallVerdict
 from holdfast.errors import (
     ConversationClosed,
@@ -258,6 +260,9 @@ class Calls(ObjectStruct):
                     self._start_thread,
                     self._hooks,
                 )
+                if (undo := self._context.undo) is not None:
+                    key, tools = f"{journal.id}:{call.id}", self._context.agent.tools
+                    work = partial(undo.watch, call, key, tools, self._context.runtime, work)
                 observed = journal.observed
                 result = work() if observed is None else observed.called(call.id, work)
         except (ConversationClosed, StoreError, WrongProcess):
@@ -310,7 +315,15 @@ class Calls(ObjectStruct):
             self._family.children,
             self._family.delegation,
             journal.secrets,
+            journal.confirm,
+            self._wake,
         )
+
+    def _wake(
+        self, call_id: str, when: datetime | timedelta | str, note: str, timezone: str, id: str
+    ) -> datetime:
+        """Set a timer for a call; see `ToolContext.wake_at`."""
+        return wake(self._journal, call_id, when, note, timezone, id)
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Journal a call's result, within a transaction.

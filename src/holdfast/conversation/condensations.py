@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.planning import room
+from holdfast.conversation.budget import CONDENSATION_NOTE, token_count
 from holdfast.conversation.hook_points import HookPoints
+from holdfast.conversation.lent_model import LentModel, ModelSpending
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ContextTooLong, ConversationClosed, StoreError, UnreadableEvent
@@ -53,16 +58,38 @@ class Condensations(ObjectStruct):
             if asked is not None
             else f"The request has {tokens:,} tokens; it is condensed from {self.trigger:,} on."
         )
-        failed = self.shorten(reason, token, asked)
+        calls: list[ModelSpending] = []
+        failed = self._attempt(reason, token, asked, calls)
         if failed and not token:
             with self._context.journal as journal:
                 if asked is None or journal.fold.condensation.wanted is not None:
-                    journal.condense((), "", failed=failed)
+                    journal.condense((), "", failed=failed, **_fields(calls))
+                    calls = []
+        self._note(calls)
 
-    def shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
+    def shorten(self, reason: ContextTooLong, token: Cancellation) -> str:
         """Have the condenser leave something out; return "" if it did, else the reason why not."""
+        calls: list[ModelSpending] = []
+        failed = self._attempt(reason, token, None, calls)
+        self._note(calls)
+        return failed
+
+    def _note(self, calls: Sequence[ModelSpending]) -> None:
+        """Count the calls of a condensation that wrote no event."""
+        text = "A condensation asked the model, and its result was not used."
+        _sum(calls).note(self._context.journal, CONDENSATION_NOTE, text)
+
+    def _attempt(
+        self,
+        reason: ContextTooLong,
+        token: Cancellation,
+        asked: str | None,
+        calls: list[ModelSpending],
+    ) -> str:
+        """Have the condenser leave something out; return "" if it did, else the reason why not.
+        `calls` receives the model calls that no event has yet."""
         try:
-            return self._shorten(reason, token, asked)
+            return self._shorten(reason, token, asked, calls)
         except (ConversationClosed, StoreError):
             raise
         except Exception as error:  # of the condenser, or of its result
@@ -70,7 +97,13 @@ class Condensations(ObjectStruct):
                 self._context.journal.log("the condenser failed", logging.ERROR, traceback=True)
             return f"{type(error).__name__}: {clean(str(error))}"
 
-    def _shorten(self, reason: ContextTooLong, token: Cancellation, asked: str | None) -> str:
+    def _shorten(
+        self,
+        reason: ContextTooLong,
+        token: Cancellation,
+        asked: str | None,
+        calls: list[ModelSpending],
+    ) -> str:
         context, journal = self._context, self._context.journal
         condenser = context.agent.condenser
         if condenser is None:
@@ -79,7 +112,8 @@ class Condensations(ObjectStruct):
         if refusal:
             return refusal
         with journal.changed:
-            work, based_on = self._work(reason, token, instructions), journal.fold.last_seq
+            work = self._work(reason, token, instructions, calls)
+            based_on = journal.fold.last_seq
         answer = partial(ask, condenser, work)
         found = answer() if journal.observed is None else journal.observed.condensed(answer)
         if found is None:
@@ -92,6 +126,8 @@ class Condensations(ObjectStruct):
             compaction = found.compaction and ev.Compaction(
                 found.compaction.native, based_on, found.compaction.wire, found.compaction.host
             )
+            lent = list(calls)
+            calls[:] = _spent(found, lent)
             try:
                 with journal:
                     wanted = asked is None or journal.fold.condensation.wanted is not None
@@ -101,26 +137,32 @@ class Condensations(ObjectStruct):
                             found.summary,
                             found.replaced,
                             trimmed=found.trimmed,
-                            usage=found.usage,
-                            cost=found.cost,
-                            model=found.model,
                             compaction=compaction,
+                            **_fields(calls),
                         )
+                        calls.clear()
             except UnreadableEvent as error:
+                calls[:] = lent
                 problem = f"the condenser's result cannot be stored: {error.problem}"
                 journal.log(problem, logging.ERROR)
                 return problem
         return ""
 
     def _work(
-        self, reason: ContextTooLong, token: Cancellation, instructions: str
+        self,
+        reason: ContextTooLong,
+        token: Cancellation,
+        instructions: str,
+        calls: list[ModelSpending],
     ) -> CondenserInput:
         from holdfast.agent.condensers.condenser_input import (  # few agents have a condenser
             CondenserInput,
             pieces_of,
         )
 
-        journal, condenser = self._context.journal, self._context.agent.condenser
+        journal, agent = self._context.journal, self._context.agent
+        if journal.spending is not None:
+            journal.spending.begin_condensation()
         sizes = journal.fold.measure(journal.tail)
         transcript = self._view.transcript()
         summaries = {
@@ -129,20 +171,21 @@ class Condensations(ObjectStruct):
             if type(event) is ev.HistoryCondensed and event.hidden
         }
         limit = sizes.tokens if self.trigger is None else min(sizes.tokens, self.trigger)
-        share = float(getattr(condenser, "to", DEFAULT_SHARE))
+        share = float(getattr(agent.condenser, "to", DEFAULT_SHARE))
         last = journal.fold.last_seq
         return CondenserInput(
             pieces_of(transcript.items, sizes, summaries),
             sizes.tokens,
             limit,
             max(1, int(limit * share) - room(journal.fold.planning.plan)),
-            self._context.llm(in_condensation=True),
+            LentModel(agent.llm, journal, calls),
             instructions,
             reason,
             token,
             lambda: journal.events_until(last),
             transcript,
             journal.fold.agent,
+            lambda llm: LentModel(llm, journal, calls, False),
         )
 
     def _is_valid(self, found: Condensed, work: CondenserInput) -> bool:
@@ -169,3 +212,19 @@ class Condensations(ObjectStruct):
                 for seq in event.hidden
             }
         return not rest
+
+
+def _spent(found: Condensed, lent: Sequence[ModelSpending]) -> list[ModelSpending]:
+    """Return the model calls of a condensation: those that the condenser names, or those of the
+    models that it was lent if these are more."""
+    named = ModelSpending(found.usage, found.cost, found.model)
+    counted = sum(token_count(one.usage) for one in lent)
+    return [named] if token_count(named.usage) >= counted else list(lent)
+
+
+def _sum(calls: Sequence[ModelSpending]) -> ModelSpending:
+    return sum(calls, ModelSpending())
+
+
+def _fields(calls: Sequence[ModelSpending]) -> dict[str, Any]:
+    return msgspec.structs.asdict(_sum(calls))

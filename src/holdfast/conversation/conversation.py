@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -33,9 +34,13 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
+from holdfast.store.base import check_key
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.results import clean
 from holdfast.tools.secrets import Secrets, SecretsByName
+
+if TYPE_CHECKING:
+    from holdfast.conversation.undo import FileUndo, Rewound
 
 
 def random_id() -> str:
@@ -72,16 +77,18 @@ class Conversation(ConversationInterface):
             in the system prompt. A terminal command gets those that it names as environment
             variables; a tool asks `context.secret(name)`. The values are masked in all that is
             journaled, streamed or observed.
+        undo: Keeps snapshots of the work folder for `rewind`
+            (`holdfast.conversation.undo.FileUndo`); None keeps none.
         clock: Returns the current time, with a time zone.
         new_id: Returns a new unique id.
     """
 
-    __slots__ = ("__weakref__", "_hosting", "_observers", "agent", "id", "store")
+    __slots__ = ("__weakref__", "_hosting", "_observers", "id", "store")
 
     fixed = {
         "agent": (
-            "To continue with another agent use conversation.fork(agent=...), or"
-            " Conversation(agent, store, id=...) once this one is closed."
+            "To continue with another agent call conversation.use(agent); for a copy with another"
+            " agent call conversation.fork(agent=...), or Conversation.from_state(...)."
         ),
         "store": (
             "Open the conversation anew with Conversation(agent, store), or export it to another"
@@ -105,12 +112,12 @@ class Conversation(ConversationInterface):
         on_question: OnQuestion = None,
         observer: Observing = None,
         secrets: SecretsByName | Secrets | None = None,
+        undo: FileUndo | None = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = random_id,
         _origin: ConversationOrigin = ConversationOrigin(),
     ) -> None:
         _check(agent, store, id, on_delta, on_progress, on_question)
-        self.agent = agent
         self.store: Store = MemoryStore() if store is None else store
         self.id = new_id() if id is None else id
         self._observers = observers("Conversation: observer", observer)
@@ -123,6 +130,7 @@ class Conversation(ConversationInterface):
             clock,
             new_id,
             Secrets.of(secrets),
+            undo,
         )
         self._hosting = Hosting(agent, self.store, self.id, options, _origin, Conversation)
 
@@ -193,6 +201,7 @@ class Conversation(ConversationInterface):
             "clock": journal.clock,
             "new_id": journal.new_id,
             "secrets": journal.secrets,
+            "undo": context.undo,
         }
         answers = copies.fork_events(state, journal.clock, journal.new_id)
         state.take(answers)
@@ -213,6 +222,27 @@ class Conversation(ConversationInterface):
                 raise
         return forked
 
+    def rewind(self, seq: int, **options: Any) -> Rewound:
+        """Return a fork of this conversation at `seq`, after putting the files of the work folder
+        back to their content of that time; `options` as for `fork`.
+
+        Only files that calls of this conversation have changed since are put back, by the snapshots
+        that `undo` keeps. A file that somebody else has changed after the last of these calls stays
+        as it is. The result names these, and the calls that may have acted outside of the work
+        folder, which is not undone. This conversation stays as it is; close it, or send it nothing
+        that writes.
+
+        Raises `ConfigurationError` without `undo` or for a seq that does not exist, `Conflict`
+        while the conversation runs, `RuntimeFault` if git fails.
+        """
+        context = self._hosting.context
+        if context.undo is None:
+            raise ConfigurationError(
+                "rewind: this conversation keeps no snapshots of files. Give"
+                " Conversation(undo=FileUndo(folder)), or use fork, which leaves files alone."
+            )
+        return context.undo.rewind(self, context.runtime, seq, options)
+
     def _import(self, state: ConversationState) -> None:
         journal = self._hosting.journal
         if state.events:
@@ -224,10 +254,10 @@ class Conversation(ConversationInterface):
         if not state.events:
             return
         for event in state.events:
-            if call := ev.foreign_call(event):
+            if (call := ev.foreign_call(event)) is not None:
                 raise ConfigurationError(
-                    f"from_state: a call of event {event.seq} has the id {call!r}; calls have ids"
-                    f" such as '{event.seq}.0'."
+                    f"from_state: a call of event {event.seq} has the id {call!r}; calls have"
+                    f" different ids such as '{event.seq}.0'."
                 )
         answers = copies.copy_events(fold(state.events), journal.clock, journal.new_id)
         with journal:
@@ -238,6 +268,13 @@ class Conversation(ConversationInterface):
                         journal.keep(self.store.blob(id), event.seq)
 
     # --- state ---
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that the conversation was opened with, or the last one of `use`. After a
+        handoff another one may answer."""
+        context = self._hosting.context
+        return context.next_agent or context.own_agent
 
     @property
     def state(self) -> ConversationState:
@@ -396,8 +433,13 @@ class Conversation(ConversationInterface):
                 hosting.execute(cmd.Answer(**given))
             case "reject":
                 hosting.execute(cmd.Reject(**given))
+            case "schedule" | "cancelTimer":
+                hosting.execute(fields["command"])
             case _:
                 hosting.execute(cmd.Pause() if name == "pause" else cmd.Resume())
+
+    def _now(self) -> datetime:
+        return self._hosting.journal.clock()
 
     def _condense(self, instructions: str = "") -> None:
         """Request a condensation. The caller's thread does it if the conversation rests and nobody
@@ -423,7 +465,27 @@ class Conversation(ConversationInterface):
         `ConfigurationError` if it does not fit, `ToolValidationError` if an approval's new
         arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`.
         """
+        check_key(key)
         self._hosting.execute_posted(command, key)
+
+    def use(self, agent: Agent) -> None:
+        """Continue with another agent: another model, prompt, policy or toolset, from the next
+        step on.
+
+        Equivalent to a handoff to that agent, also in the journal (`AgentConfigured`). The
+        transcript, the runtime with its shells, the children and the run's counts are kept. Calls
+        that are open end under the agent that asked for them. A conversation that is opened again
+        has the agent that it is opened with.
+
+        Raises `ConfigurationError` for a model without a known price in a conversation that was
+        spawned under a budget of cost, `ConversationClosed`, `LeaseHeld`, `StoreError`.
+
+        Example:
+            conversation.use(conversation.agent.replace(llm=stronger))
+        """
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+        self._hosting.use(agent)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
         """Block until nothing runs any more, here or at a client, at most `timeout` seconds; return

@@ -31,6 +31,8 @@ FORKED_RUNNING = (
     " you repeat it."
 )
 
+NOT_COPIED = "a fork or a copy has no timers of its own until it sets some"
+
 
 def fork_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
     """Return the events that follow a state in its fork: they close every open call."""
@@ -58,13 +60,20 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
     return _settled(state, clock, new_id, settle)
 
 
+def _cancelled(state: Fold, add: Callable[..., None]) -> None:
+    """Cancel the timers that the shared events have set: each belongs to one conversation."""
+    for timer in state.timers.by_id:
+        add(ev.TimerCancelled, timer=timer, by="holdfast", reason=NOT_COPIED)
+
+
 def _settled(
     state: Fold,
     clock: Clock,
     new_id: Callable[[], str],
     settle: Callable[[OpenCall], dict[str, Any]],
 ) -> list[ev.AnyEvent]:
-    """Return an event for each open call whose fields `settle` returns: a result or a decision.
+    """Return an event for each open call whose fields `settle` returns: a result or a decision; and
+    the cancellation of each timer.
 
     If no call is left open, no call waits any more.
     """
@@ -80,6 +89,7 @@ def _settled(
             left -= "result" in fields
             kind = ev.ToolCallFinished if "result" in fields else ev.DecisionMade
             add(kind, call_id=item.call.id, **fields)
+    _cancelled(state, add)
     if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         add(ev.StatusChanged, status=ConversationStatus.RUNNING.value)
     return found

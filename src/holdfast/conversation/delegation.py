@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
-from holdfast.commands import Interrupt, Send
+from holdfast.commands import Command, Interrupt, Send
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.calls import CONTINUES_LATER
 from holdfast.conversation.delegation_state import (
@@ -68,7 +68,7 @@ class Delegation(ObjectStruct):
     _context: RunContext
     _journal: Journal
     _call_context: Callable[[ToolCall], ToolContext]
-    _drain_inbox: Callable[[], None]
+    _deliver: Callable[[Command, str], None]  # posts a command to the parent and carries it out
     _new_conversation: Callable[..., Conversation]
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     _background: dict[str, threading.Thread] = {}
@@ -559,9 +559,8 @@ class Delegation(ObjectStruct):
             f" {what}.]\n\n{found.report}"
         )
         key = f"{found.id}@{found.seq}"
-        self._journal.store.post(self.id, Send((TextContent(text),), key, found.id), key)
+        self._deliver(Send((TextContent(text),), key, found.id), key)
         self._mark_known(found.id, found.seq)
-        self._drain_inbox()
 
     def _unwatch(self, id: str) -> None:
         with self._lock:

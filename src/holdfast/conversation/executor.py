@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolCall
+from holdfast.conversation import timers
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.fold import OpenCall, turn
 from holdfast.conversation.hook_points import HookedMessage, HookPoints, journal_denial
@@ -23,6 +24,7 @@ from holdfast.errors import (
     Conflict,
     HoldfastError,
     HookDenied,
+    NotFound,
     NotPending,
     ToolError,
 )
@@ -45,8 +47,8 @@ class UnfitCommand(ConfigurationError):
     """Arguments or values do not fit. Its cause may hold secrets, so it is not logged."""
 
 
-# Errors of a command that is invalid, or that does not fit the present state.
-REFUSALS = (ConfigurationError, Conflict)
+# Errors of a command that is invalid, names an unknown id, or does not fit the present state.
+REFUSALS = (ConfigurationError, Conflict, NotFound)
 
 
 class CommandExecutor(ObjectStruct):
@@ -88,12 +90,28 @@ class CommandExecutor(ObjectStruct):
             effect()
         return sent
 
+    def asks_user_code(self, command: cmd.Command | cmd.UnreadableCommand) -> bool:
+        """Return True if `prepare` asks hooks or a tool's validator about a command."""
+        match command:
+            case cmd.Send() | cmd.Schedule():
+                return self._hooks.asks_about_messages
+            case cmd.Approve():
+                return command.arguments is not None
+            case cmd.Return():
+                return True
+            case _:
+                return False
+
     def prepare(self, command: cmd.Command) -> Prepared:
         """Return a command after user code has checked or changed it."""
         context = self._context
         match command:
             case cmd.Send():
                 return self._hooks.check_message(command)
+            case cmd.Schedule(content):
+                # what hooks add to a message, they add at its own time
+                passed = self._hooks.check_message(cmd.Send(content, sender=command.sender))
+                return replace(command, content=passed.content)
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
@@ -113,7 +131,10 @@ class CommandExecutor(ObjectStruct):
                     name = self.pending(call_id)[0].name
                 try:
                     context.agent.tools.get(name).validate(arguments)
-                except Exception as error:  # a tool's own validator may raise anything
+                except (
+                    Exception,
+                    SystemExit,
+                ) as error:  # a tool's own validator may raise anything
                     raise UnfitCommand("its arguments do not fit the tool.") from error
             case _:
                 pass
@@ -166,6 +187,14 @@ class CommandExecutor(ObjectStruct):
                         " Agent(condenser=LLMCondenser())."
                     )
                 journal.add(ev.HistoryCondensed, hidden=(), request=clean(instructions))
+            case cmd.Schedule():
+                timer = timers.set_timer(journal, timers.with_id(command.rule, journal.new_id()))
+                if timer.due <= timer.timestamp:  # it was posted, and carried out late
+                    return lambda: timers.fire_due(journal, self._loop.drives)
+            case cmd.CancelTimer(timer, by, reason):
+                timers.cancel_timer(journal, timer, clean(by), clean(reason))
+            case cmd.RingTimer(timer, due):
+                timers.ring(journal, timer, due, self._loop.drives)
             case cmd.Send():
                 raise TypeError("a message is prepared before it is applied")
         return None
@@ -194,7 +223,7 @@ class CommandExecutor(ObjectStruct):
     def _send(self, message: HookedMessage) -> ev.MessageAdded:
         journal = self._context.journal
         sent = message.write(journal)
-        if (self._loop.thread is not None or self._loop.hosted) and journal.fold.status in AT_REST:
+        if self._loop.drives and journal.fold.status in AT_REST:
             journal.add(ev.StatusChanged, status=RUNNING.value)
         return sent
 

@@ -16,13 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import events as ev
+from holdfast import timers
 from holdfast.agent import damage, planning
-from holdfast.agent.handoffs import TOOL, handed_to
+from holdfast.agent.handoffs import SWITCH, TOOL, handed_to
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
 from holdfast.answer import REFUSAL
-from holdfast.content import ToolResult, Usage
+from holdfast.content import ToolResult, Usage, answer_seq
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.errors import OutputInvalid
 from holdfast.llm.vision import has_picture
@@ -217,10 +218,11 @@ class PlanFacts(Reducer, frozen=True):
 
 
 class HandoffFacts(Reducer, frozen=True):
-    """The name of the agent that is to take over: "" for the first one, None for nobody."""
+    """The target of the last handoff or switch of model (`handoffs.resolve`): "" for the first
+    agent, None for nobody."""
 
     events = (ev.AgentConfigured,)
-    tools = (TOOL,)
+    tools = (TOOL, SWITCH)
     stored = {"target": "handoff"}
     target: str | None = None
 
@@ -346,6 +348,53 @@ class OwnMessages(Reducer, frozen=True):
             return self
         hidden = frozenset(event.hidden)
         return OwnMessages({about: seq for about, seq in self.seqs.items() if seq not in hidden})
+
+
+class TimerFacts(Reducer, frozen=True):
+    """The timers that are set, by id. `waiting` is the seq of the answer whose call of `wait_until`
+    succeeded last, 0 for none."""
+
+    events = (ev.TimerSet, ev.TimerFired, ev.TimerCancelled, ev.DamagedEvent)
+    tools = (timers.WAIT,)
+    by_id: Mapping[str, timers.Timer] = {}
+    waiting: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> TimerFacts:
+        if type(event) is ev.ToolCallFinished:
+            ends = not event.result.is_error and timers.WAIT in self.by_id
+            return replace(self, waiting=answer_seq(event.call_id)) if ends else self
+        if type(event) is ev.DamagedEvent and not self.by_id:
+            return self
+        after = timers.after_event(self.by_id, event)
+        return self if after is self.by_id else replace(self, by_id=after)
+
+    def waits(self, last: ev.AssistantReplied | None) -> bool:
+        """True if the last answer asked to wait until a time."""
+        return last is not None and self.waiting == last.seq
+
+    @property
+    def listed(self) -> tuple[timers.Timer, ...]:
+        """The timers, the earliest first."""
+        return tuple(sorted(self.by_id.values(), key=lambda one: one.due))
+
+    @property
+    def next_due(self) -> datetime | None:
+        """The earliest due time, None without timers."""
+        return min([one.due for one in self.by_id.values()], default=None)
+
+    def checkpoint(self) -> dict[str, Any]:
+        marks = [ev.TimerMark(one.set_seq, one.due, one.message_seq) for one in self.by_id.values()]
+        return {"timers": tuple(marks), "waiting": self.waiting}
+
+    @classmethod
+    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> TimerFacts:
+        found: dict[str, timers.Timer] = {}
+        for mark in checkpoint.timers:
+            # a timer whose event is damaged by now is lost
+            if isinstance(event := read(mark.seq), ev.TimerSet):
+                timer = timers.timer_of(event)
+                found[timer.id] = replace(timer, due=mark.due, message_seq=mark.message_seq)
+        return cls(found, checkpoint.waiting) if found or checkpoint.waiting else cls()
 
 
 class PictureFacts(Reducer, frozen=True):

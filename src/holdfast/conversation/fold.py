@@ -129,6 +129,7 @@ class Fold(ObjectStruct):
     call_kinds: facts.CallKinds = facts.CallKinds()
     own_messages: facts.OwnMessages = facts.OwnMessages()
     pictures: facts.PictureFacts = facts.PictureFacts()
+    timers: facts.TimerFacts = facts.TimerFacts()
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""

@@ -1,4 +1,4 @@
-"""Handoffs from one agent to another.
+"""Handoffs from one agent to another, or to the same one with another model.
 
 The transcript stays. From the next request on the prompt, tools, model and limits are the new
 agent's. The run keeps the steps, tokens and cost that it has used.
@@ -7,7 +7,15 @@ agent's. The run keeps the steps, tokens and cost that it has used.
 from __future__ import annotations
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.handoffs import ITSELF, MAIN, UNPLANNED, family, find
+from holdfast.agent.handoffs import (
+    ITSELF,
+    MAIN,
+    SAME_MODEL,
+    UNPLANNED,
+    family,
+    find,
+    resolve,
+)
 from holdfast.agent.limits import check_tree
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ConfigurationError
@@ -18,21 +26,27 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 def delegating_agents(agent: Agent, own: Agent) -> list[Agent]:
     """Return the agents with delegates; first `agent`, which answers now."""
-    known = [own] if own.handoffs is None else [own, *family(own).values()]
+    known = [own, *family(own).values()]
     found = [agent, *(one for one in known if one is not agent)]
     return [one for one in found if one.delegates is not None]
 
 
-def refusal(context: RunContext, name: str) -> str:
-    """Return the reason to refuse a handoff to that agent before it runs; "" if none."""
-    shown = name or MAIN
+def refusal(context: RunContext, target: str) -> str:
+    """Return the reason to refuse a handoff to that target before it runs; "" if none."""
+    shown, name = target or MAIN, resolve(target, context.agent_name)
     if name == context.agent_name:
-        return ITSELF.format(name=shown)
+        return _already(context, target)
     if context.agent.planning == "first":
         plan, agent = context.journal.fold.planning.plan, find(context.own_agent, name)
         if (plan is None or not plan.approved) and agent is not None and agent.planning != "first":
             return UNPLANNED.format(name=shown)
     return ""
+
+
+def _already(context: RunContext, target: str) -> str:
+    if not target.startswith("#") or context.agent.models is None:
+        return ITSELF.format(name=target or MAIN)
+    return SAME_MODEL.format(name=target[1:] or context.agent.models.own)
 
 
 def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
@@ -41,7 +55,7 @@ def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
     if agent is None:
         return None, UNKNOWN.format(name=name)
     if name == context.agent_name:
-        return agent, ITSELF.format(name=name or MAIN)
+        return agent, ITSELF.format(name=name.partition("#")[2] or name or MAIN)
     try:
         if spending is not None:
             counts = spending.counts_tokens, spending.counts_cost

@@ -25,7 +25,7 @@ from holdfast.agent.hooks import (
     changed_answer,
     told_since,
 )
-from holdfast.commands import Command, Send, UnreadableCommand
+from holdfast.commands import Send
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.conversation.budget import fair
 from holdfast.conversation.journal import Journal
@@ -211,10 +211,11 @@ class HookPoints(ObjectStruct):
 
     # --- a message ---
 
-    def asks_about(self, command: Command | UnreadableCommand) -> bool:
-        """Return True if hooks are asked about a command that is in the inbox."""
+    @property
+    def asks_about_messages(self) -> bool:
+        """True if the agent has hooks on messages."""
         hooked = self._context.agent.hooked
-        return hooked is not None and bool(hooked.message) and isinstance(command, Send)
+        return hooked is not None and bool(hooked.message)
 
     def check_message(self, command: Send) -> HookedMessage:
         """Return a message after the agent's hooks.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import check_budget
 from holdfast.commands import Command, Interrupt, Send, decode, encode
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
@@ -33,6 +34,7 @@ from holdfast.conversation.questions import OnQuestion, UserQuestions
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
+from holdfast.conversation.timers import fire_due
 from holdfast.errors import (
     ConversationBusy,
     ConversationClosed,
@@ -47,6 +49,7 @@ from holdfast.tools.secrets import Secrets
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegation import Delegation
+    from holdfast.conversation.undo import FileUndo
 
 _log = logging.getLogger("holdfast")
 
@@ -65,6 +68,7 @@ class HostingOptions(NamedTuple):
     clock: Clock
     new_id: Callable[[], str]
     secrets: Secrets | None = None
+    undo: FileUndo | None = None
 
 
 class Hosting:
@@ -119,8 +123,10 @@ class Hosting:
         journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
         context = self.context = RunContext(
-            agent, journal, runtime, *agent_in_force(agent, journal.fold)
+            agent, journal, runtime, *agent_in_force(agent, journal.fold), undo=options.undo
         )
+        if options.undo is not None:
+            options.undo.place(runtime)  # it fails now rather than at the first call
         self.questions = UserQuestions(journal, options.on_question)
         self.deltas = Deltas(journal)
         if options.on_delta is not None:
@@ -147,7 +153,7 @@ class Hosting:
             parent,
         )
         self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
-        self.inbox = CommandInbox(context, self.executor, self._hooks)
+        self.inbox = CommandInbox(context, self.executor, self._hooks, family)
         self._parent_children = origin.family
         self._new_conversation = new_conversation
         self._on_question: OnQuestion = options.on_question
@@ -175,8 +181,8 @@ class Hosting:
 
         with self.journal.changed:
             if self.context.delegation is None:
-                calls, drain = self._calls.context, self.drain_inbox
-                parts = self.context, self.journal, calls, drain, self._new_conversation
+                calls, deliver = self._calls.context, self._deliver
+                parts = self.context, self.journal, calls, deliver, self._new_conversation
                 self.context.delegation = Delegation(*parts)
             return self.context.delegation
 
@@ -232,7 +238,7 @@ class Hosting:
         with journal.changed:
             if journal.closed or context.closing or context.failure is not None:
                 return False
-            if journal.fold.asked:
+            if journal.fold.asked or context.changes_agent:
                 return True
             return not isinstance(next_action(journal.fold, context.agent.limits), AwaitEvents)
 
@@ -271,6 +277,7 @@ class Hosting:
             self.has_lease = True
             context.own_agent.connections.opened(context.runtime)
         self.inbox.drain()  # commands posted while nobody held the lease
+        self.fire_due_timers()
 
     def execute(self, command: Command) -> ev.MessageAdded | None:
         """Carry out a command in one transaction; return the event of a message."""
@@ -301,10 +308,30 @@ class Hosting:
         """Carry out the commands that other processes posted (`store.post`).
 
         An open conversation does this by itself, well within a second; call it to avoid that
-        delay.
+        delay. Commands behind one that another thread asks hooks about are left to that thread.
         """
         if self.has_lease:
             self.inbox.drain(waits=False)
+
+    def finish_inbox(self) -> None:
+        """Carry out all commands that were posted; wait for hooks that other threads ask about
+        them. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        self.open()
+        self.inbox.drain()
+
+    def _deliver(self, command: Command, key: str) -> None:
+        """Post a command to this conversation under a key, and carry it out on this thread."""
+        self.inbox.post(command, key)
+        self.drain_inbox()
+
+    def fire_due_timers(self) -> None:
+        """Fire the timers that are due by the conversation's clock.
+
+        An open conversation that a thread drives does this by itself, one without calls it when it
+        is opened or run.
+        """
+        if self.has_lease and self.journal.fold.timers.by_id:
+            fire_due(self.journal, self._loop.drives)
 
     # --- the loop ---
 
@@ -312,10 +339,12 @@ class Hosting:
         """Begin or continue a run without driving it, for a caller that then calls `advance`.
 
         If there is work, the journal says RUNNING when this returns; with `resume` also after a
-        pause or an error. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        pause or an error. Call `finish_inbox` first, so that work in the inbox counts: this waits
+        for no hook of a conversation that is open. Raises `ConversationClosed`, `LeaseHeld`,
+        `StoreError`.
         """
         self.open()
-        self.inbox.drain()
+        self.fire_due_timers()
         with self.journal:
             self.executor.begin(resume)
         return self.status
@@ -332,6 +361,25 @@ class Hosting:
             self._loop.hands_over = hands_over
             self.drive("advance")
         return self.status
+
+    def use(self, agent: Agent) -> None:
+        """Let `agent` answer from the next step on. See `Conversation.use`."""
+        self.open()
+        context, journal = self.context, self.journal
+        above = [] if journal.spending is None else journal.spending.inherited
+        tokens = any(budget.tokens is not None for budget in above)
+        cost = any(budget.cost is not None for budget in above)
+        who = "use: the budget of the conversation that spawned this one has"
+        check_budget(who, agent, tokens, cost)
+        with journal.changed:
+            context.check_open()
+            context.next_agent = agent
+            journal.changed.notify_all()
+            due = context.changes_agent and journal.fold.status is not RUNNING
+            if self.busy or self.hosted or not due:
+                return
+        with suppress(ConversationBusy):  # another thread drives meanwhile
+            self.drive("use", begin=False)
 
     def start_thread(self) -> None:
         """Drive the loop on its own thread until `close`. See `Conversation.start_thread`."""
@@ -471,7 +519,7 @@ class Hosting:
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, ()
             opened, self.has_lease = self.has_lease, False
-        left = self._calls.left_running(deadline)
+        left = self._calls.left_running(deadline) + self.inbox.join(deadline)
         self._hooks.end(deadline)
         self._calls.clean_up()
         thread = loop.thread
@@ -507,8 +555,5 @@ class _InboxNews(ObjectStruct):
     _hosting: Hosting  # weak
 
     def __call__(self) -> None:
-        try:
-            drain = self._hosting.drain_inbox
-        except ReferenceError:  # nobody holds the conversation any more
-            return
-        drain()
+        with suppress(ReferenceError):  # nobody holds the conversation any more
+            self._hosting.inbox.drain_soon()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast import commands as cmd
 from holdfast.conversation.executor import (
@@ -29,7 +34,18 @@ from holdfast.object_struct import ObjectStruct
 from holdfast.store import Posted
 from holdfast.tools.results import clean
 
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
+
 _MAX_REFUSAL_CHARS = 2000  # characters of the message of a refused command's error
+
+# In these statuses a pause or an interrupt has the same effect before a command as behind it.
+_STOPPABLE = (ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION)
+
+# The inbox to which this thread posts a command that it then carries out itself.
+_posts_to: contextvars.ContextVar[CommandInbox | None] = contextvars.ContextVar(
+    "holdfast_posts_to", default=None
+)
 
 
 class _Outcome(ObjectStruct):
@@ -41,44 +57,157 @@ class _Outcome(ObjectStruct):
 
 
 class CommandInbox(ObjectStruct):
-    """The inbox of one open conversation. Thread-safe."""
+    """The inbox of one open conversation. Thread-safe.
+
+    News of posted commands comes on threads that must not wait, such as the one thread that watches
+    a store. `drain_soon` carries commands out at once as far as no user code is asked about them.
+    A thread of its own drains the rest, and ends when nothing is left.
+    """
 
     _context: RunContext
     _executor: CommandExecutor
     _hooks: HookPoints
+    _hosting: Hosting  # weak
     _taken: int = 0  # the number of the last command that was done in order
     _passed: frozenset[int] = frozenset()  # the numbers of later ones that were done before it
-    # by number of a message: the thread on which hooks are asked about it
+    # by number of a command: the thread on which user code is asked about it
     _asked: dict[int, int] | None = None
-    _deferred: bool = False  # True if commands are left to the thread that asks hooks
+    # the threads that left commands to those that ask user code
+    _deferred: frozenset[int] = frozenset()
     # by key, for the callers that wait for them; None if none does
     _outcomes: dict[str, _Outcome] | None = None
+    # Guards the fields below. It is held for an instant, and reentrant for signal handlers.
+    _news_lock: threading.RLock = msgspec.field(default_factory=threading.RLock)
+    _has_news: bool = False  # True if `_drainer` must read the inbox once more
+    _drainer: threading.Thread | None = None  # the thread that sees `_has_news`
+    _threads: tuple[threading.Thread, ...] = ()  # it, and others that user code keeps
 
     @property
     def awaited(self) -> bool:
         """True if a caller waits for the outcome of its command."""
         return self._outcomes is not None
 
-    def drain(self, awaited: _Outcome | None = None, waits: bool = True) -> bool:
+    # --- news ---
+
+    def drain_soon(self) -> None:
+        """Drain the inbox, from the first command that user code is asked about on a thread of its
+        own. Waits for no user code."""
+        if _posts_to.get() is self or self._drain_at_once():
+            return
+        with self._news_lock:
+            self._has_news = True
+            if self._drainer is None:
+                self._start_drainer()
+
+    def _drain_at_once(self) -> bool:
+        """Carry commands out up to one that user code is asked about. Return True if none is
+        left."""
+        try:
+            if not self._hosting.has_lease:
+                return True
+        except ReferenceError:  # nobody holds the conversation any more
+            return True
+        with self._news_lock:
+            if self._drainer is not None:
+                return False
+        return self.drain(waits=False, asks=False)
+
+    def _start_drainer(self) -> None:
+        """Start the thread that drains the inbox. Needs `_news_lock`."""
+        if self._context.closing or self._context.failure is not None:
+            return
+        try:
+            # The bound method keeps the conversation alive until its inbox is drained.
+            arguments = (self._hosting.drain_inbox,)
+        except ReferenceError:  # nobody holds the conversation any more
+            return
+        name = f"holdfast-inbox-{self._context.journal.id}"
+        thread = threading.Thread(target=self._drain_news, args=arguments, name=name, daemon=True)
+        self._drainer, self._threads = thread, (*self._threads, thread)
+        try:
+            thread.start()
+        except BaseException as error:  # the process ends, has too many threads, or Ctrl-C
+            self._drainer, self._threads = None, self._threads[:-1]
+            if not isinstance(error, RuntimeError):
+                raise
+            self._context.journal.log(f"its inbox cannot be read at present: {error}")
+
+    def _drain_news(self, drain: Callable[[], None]) -> None:
+        thread = threading.current_thread()
+        try:
+            while self._takes_news(thread):
+                try:
+                    drain()
+                except BaseException as error:  # user code may raise anything
+                    problem = f"a posted command could not be carried out: {error!r}"
+                    self._context.journal.log(problem, traceback=True)
+        finally:
+            with self._news_lock:
+                self._threads = tuple([one for one in self._threads if one is not thread])
+
+    def _takes_news(self, thread: threading.Thread) -> bool:
+        with self._news_lock:
+            if self._drainer is not thread:  # it has stepped aside
+                return False
+            if not self._has_news:
+                self._drainer = None
+                return False
+            self._has_news = False
+            return True
+
+    def _step_aside(self) -> None:
+        """Leave further news to another thread, since user code may keep this one."""
+        with self._news_lock:
+            if self._drainer is threading.current_thread():
+                self._drainer = None
+                if self._has_news:
+                    self._start_drainer()
+
+    def join(self, deadline: float) -> list[str]:
+        """Wait for the threads of a closing conversation until `deadline` (monotonic seconds), and
+        return the names of those that user code keeps."""
+        with self._news_lock:
+            threads = [one for one in self._threads if one is not threading.current_thread()]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in threads if thread.is_alive()]
+
+    # --- commands ---
+
+    def drain(self, awaited: _Outcome | None = None, waits: bool = True, asks: bool = True) -> bool:
         """Carry out the commands in the inbox, each with its mark in one transaction. Does nothing
         without the lease.
 
         A command that does not fit is dropped, with a warning in the log. If the lease was lost the
-        conversation stops. No lock is held while hooks are asked about a message: other threads
-        wait for their answer, but a pause or an interrupt of a run passes the message.
+        conversation stops. No lock is held while user code is asked about a command: other threads
+        wait for its answer, but a pause or an interrupt of a run passes the command.
 
         Args:
             awaited: Return as soon as this outcome is there.
-            waits: Wait while another thread asks hooks about a message.
+            waits: Wait while another thread asks user code about a command.
+            asks: Ask user code about commands; else stop before the first that needs it.
 
         Returns:
-            False if commands are left to the thread that asks hooks about the message before them:
-            because this is that thread, or does not wait for it.
+            False if commands are left: `asks` is False; or another thread, or this one further up,
+            asks user code about the one before them.
         """
+        finished, nested = False, False
+        try:
+            finished = self._carry_out_all(awaited, waits, asks)
+        finally:
+            if self._deferred:
+                nested = self._continue_deferred()
+        if nested:  # this thread left them, within a hook that has returned by now
+            self.drain(waits=waits)
+        return finished
+
+    def _carry_out_all(self, awaited: _Outcome | None, waits: bool, asks: bool) -> bool:
         try:
             for posted, passes in self._in_order():
                 if awaited is not None and awaited.done:
                     return True
+                if not asks and self._executor.asks_user_code(posted.command):
+                    return False
                 if not self._claim(posted, waits):
                     return False
                 try:
@@ -86,22 +215,33 @@ class CommandInbox(ObjectStruct):
                 finally:
                     self._release(posted)
                 if effect is not None:
+                    self._step_aside()
                     effect()
         except ConversationClosed:
-            return True
+            pass
         except StoreError as error:
             self._context.fail(error)
-            return True
-        if self._deferred and not self._asked:
-            self._deferred = False
-            return self.drain(awaited, waits)
         return True
 
+    def _continue_deferred(self) -> bool:
+        """See to deferred commands once no thread asks user code. Return True if this thread is to
+        carry them out."""
+        with self._context.journal.changed:
+            if self._asked:
+                return False
+            deferred, self._deferred = self._deferred, frozenset()
+        if threading.get_ident() in deferred:
+            return True
+        if deferred:
+            self.drain_soon()
+        return False
+
     def _in_order(self) -> Iterator[tuple[Posted, bool]]:
-        """Yield the commands, and True beside one that passes a message whose hooks are asked."""
+        """Yield the commands, and True beside one that passes a command that user code is asked
+        about."""
         waiting = self._waiting()
         with self._context.journal.changed:
-            running = self._context.journal.fold.status is ConversationStatus.RUNNING
+            running = self._context.journal.fold.status in _STOPPABLE
             first = min(self._asked) if self._asked and running else None
         if first is not None:
             for posted in waiting:
@@ -111,16 +251,21 @@ class CommandInbox(ObjectStruct):
             yield posted, False
 
     def _claim(self, posted: Posted, waits: bool) -> bool:
-        """Wait until no other thread asks hooks about a command. Return False if this one does, or
-        does not wait."""
-        with self._context.journal.changed:
+        """Wait until no other thread asks user code about a command. Return False if this one does,
+        or does not wait. Raises `ConversationClosed` if the conversation ends meanwhile."""
+        context, me = self._context, threading.get_ident()
+        with context.journal.changed:
             while self._asked and (thread := self._asked.get(posted.number)) is not None:
-                if thread == threading.get_ident() or not waits:
-                    self._deferred = True
+                if context.closing or context.failure is not None:
+                    raise context.journal.closed_error()
+                if thread == me or not waits:
+                    self._deferred |= {me}
                     return False
-                self._context.journal.changed.wait()
-            if self._hooks.asks_about(posted.command):
-                self._asked = {**(self._asked or {}), posted.number: threading.get_ident()}
+                context.journal.changed.wait()
+            if not self._executor.asks_user_code(posted.command):
+                return True
+            self._asked = {**(self._asked or {}), posted.number: me}
+        self._step_aside()
         return True
 
     def _release(self, posted: Posted) -> None:
@@ -188,6 +333,14 @@ class CommandInbox(ObjectStruct):
                 journal.log(f"a posted {type(posted.command).__name__} was dropped: {misfit}")
             return effect
 
+    def post(self, command: cmd.Command, key: str) -> bool:
+        """Post a command, for a caller that drains the inbox then. See `Store.post`."""
+        token = _posts_to.set(self)
+        try:
+            return self._context.journal.store.post(self._context.journal.id, command, key)
+        finally:
+            _posts_to.reset(token)
+
     def execute(self, command: cmd.Command, key: str) -> None:
         """Post a command under `key`, and carry it out. Raises its `ConfigurationError`,
         `Conflict` or `ToolValidationError`, whichever thread carried it out, and whenever.
@@ -201,7 +354,7 @@ class CommandInbox(ObjectStruct):
             outcome = outcomes.setdefault(key, _Outcome())
             outcome.waiting += 1
         try:
-            repeated = not context.journal.store.post(context.journal.id, command, key)
+            repeated = not self.post(command, key)
             deferred = not self.drain(outcome)
         finally:
             with changed:

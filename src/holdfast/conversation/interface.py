@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.commands import CancelTimer, Schedule
+from holdfast.content import ContentLike, Message
 from holdfast.conversation.callbacks import Callback, Subscription
-from holdfast.conversation.message_content import json_arguments
+from holdfast.conversation.message_content import checked_content, content_of, json_arguments
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
+from holdfast.timers import Misfire, Timer, check_ahead, time_of
 from holdfast.tools.callables import refuse_async
 from holdfast.tools.results import clean
 
@@ -226,6 +231,74 @@ class ConversationInterface(FixedAttributes):
         reason = _text("decline", "reason", reason)
         by, question_id = self._answering("decline", by, question_id)
         self._command("answer", question_id=question_id, values=None, reason=reason, by=by)
+
+    # --- timers ---
+
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        """The timers that are set, the earliest first."""
+        return self.state.timers
+
+    def schedule(
+        self,
+        message: str | Message | ContentLike,
+        *,
+        at: datetime | str | None = None,
+        every: timedelta | float | None = None,
+        cron: str | None = None,
+        timezone: str = "",
+        misfire: Misfire = "once",
+        id: str | None = None,
+    ) -> str:
+        """Send the agent a message later, once or repeatedly, and return the timer's id.
+
+        The timer is in the journal and survives every process. It fires in an open conversation
+        that
+        a thread drives, on an agent server, by a worker, and else when the conversation is opened
+        next. Each occurrence gives one message.
+
+        Args:
+            message: The message, at most 10,000 characters.
+            at: The time, or its ISO form. One without a zone is the wall clock's of `timezone`.
+            every: Seconds between two messages, at least 60, from now on.
+            cron: Five fields, such as `0 9 * * mon-fri`, by the wall clock of `timezone`.
+            timezone: A name such as `Europe/Berlin`; "" is UTC for `cron`.
+            misfire: The messages for occurrences that have passed while nobody could fire them:
+                "once" sends one for all, "skip" one only if the last is at most a minute old, "all"
+                one for each of the last ten.
+            id: The timer's id; a timer of this id is replaced. None makes a new one.
+
+        Raises `ConfigurationError` for a time that is past, an unknown zone or a wrong expression;
+        `Conflict` if the conversation has 100 timers; `HookDenied`, `ConversationClosed`.
+        """
+        content = checked_content(content_of(message))
+        seconds = every.total_seconds() if isinstance(every, timedelta) else every
+        command = Schedule(
+            content,
+            os.urandom(6).hex() if id is None else _text("schedule", "id", id),
+            time_of(at),
+            seconds,
+            _optional_text("schedule", "cron", cron),
+            _text("schedule", "timezone", timezone),
+            misfire,
+        )
+        if at is not None:
+            check_ahead(command.rule.due, self._now())
+        self._command("schedule", command=command)
+        return command.timer
+
+    def cancel_timer(self, id: str, *, by: str = "user", reason: str = "") -> None:
+        """Cancel a timer. Raises `NotFound` if the conversation has none of this id."""
+        command = CancelTimer(
+            _text("cancel_timer", "id", id),
+            _text("cancel_timer", "by", by),
+            _text("cancel_timer", "reason", reason),
+        )
+        self._command("cancelTimer", command=command)
+
+    def _now(self) -> datetime:
+        """Return the present time, by which a timer's time is past."""
+        raise NotImplementedError
 
     def _answering(self, where: str, by: str, question_id: str | None) -> tuple[str, str]:
         by, question_id = _text(where, "by", by), _optional_text(where, "question_id", question_id)

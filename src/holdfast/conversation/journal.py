@@ -25,7 +25,7 @@ from holdfast.error_forms import ErrorForm
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
 from holdfast.object_struct import ObjectStruct
 from holdfast.processes import OwnerProcess
-from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary
+from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary, TimerRow
 
 if TYPE_CHECKING:
     from holdfast.conversation.budget import Spending
@@ -74,8 +74,9 @@ class Journal(ObjectStruct):
     _needs_catch_up: bool = False  # True if the events before the lease are still to be read
     _process_mark: str = ""  # the mark of processes that calls start under this lease
     _draft: ev.RecordedEvents | None = None
-    # of the draft: commands done, by number, with the errors of refused ones; blobs referred to
-    _draft_extras: tuple[dict[int, ErrorForm | None], list[Blob]] | None = None
+    # of the draft: commands done, by number, with the errors of refused ones; blobs referred to;
+    # rows of the index of timers
+    _draft_extras: tuple[dict[int, ErrorForm | None], list[Blob], list[TimerRow]] | None = None
     # the events in memory: at least all that a model is still shown
     tail: list[ev.AnyEvent] = []
     _so_far: ev.Checkpoint | None = None  # the fold of the events before `tail`
@@ -119,6 +120,12 @@ class Journal(ObjectStruct):
                 self._read()
                 self.stale = False
                 self.changed.notify_all()
+
+    def confirm(self) -> None:
+        """Raise `Fenced` if another owner may have taken the lease; see `Store.confirm`."""
+        lease = self.lease
+        if lease is not None:
+            self.store.confirm(lease)
 
     def closed_error(self) -> ConversationClosed:
         """Return the error for a use of the closed conversation."""
@@ -275,12 +282,12 @@ class Journal(ObjectStruct):
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
         """Store bytes with this transaction for event `seq`, by default the next one."""
-        self._draft_extras = self._draft_extras or ({}, [])
+        self._draft_extras = self._draft_extras or ({}, [], [])
         self._draft_extras[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
         """Mark a command as done with the transaction that is open."""
-        self._draft_extras = self._draft_extras or ({}, [])
+        self._draft_extras = self._draft_extras or ({}, [], [])
         self._draft_extras[0][posted.number] = None
 
     def refuse(self, posted: Posted, error: ErrorForm) -> None:
@@ -290,6 +297,12 @@ class Journal(ObjectStruct):
         error = error if self.secrets is None else self.secrets.mask_value(error)
         self._draft_extras[0][posted.number] = error
 
+    def index_timer(self, timer: str, due: datetime | None) -> None:
+        """Write the time at which a timer is due next with the transaction that is open; None
+        removes it from the store's index."""
+        self._draft_extras = self._draft_extras or ({}, [], [])
+        self._draft_extras[2].append(TimerRow(timer, due))
+
     @property
     def next_seq(self) -> int:
         """The seq that the next added event gets. Only within a transaction."""
@@ -298,11 +311,11 @@ class Journal(ObjectStruct):
     def _append(self, draft: ev.RecordedEvents) -> None:
         assert self.lease is not None
         summary, spending = self.summary(draft), self.spending
-        done, blobs = self._draft_extras or ({}, ())
+        done, blobs, timers = self._draft_extras or ({}, (), ())
         refusals = {number: error for number, error in done.items() if error is not None}
         settled = () if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        batch = Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals)
+        batch = Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals, timers)
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:

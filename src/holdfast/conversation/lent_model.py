@@ -14,26 +14,51 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.content import Usage
-from holdfast.conversation.budget import ESTIMATE_FACTOR, fair
+from holdfast.conversation.budget import ESTIMATE_FACTOR, LLM_NOTE, fair
 from holdfast.conversation.journal import Journal
 from holdfast.errors import HoldfastError
 from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation
 
-LLM_NOTE = "llm"
-"""The `about` of a note that records a model call of a tool or a hook."""
+
+class ModelSpending(msgspec.Struct, frozen=True):
+    """The tokens and the cost (US dollars, None if unknown) of calls of a model."""
+
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
+
+    def __add__(self, other: ModelSpending) -> ModelSpending:
+        cost = None if self.cost is None or other.cost is None else self.cost + other.cost
+        return ModelSpending(self.usage + other.usage, cost, other.model or self.model)
+
+    def note(self, journal: Journal, about: str, text: str) -> None:
+        """Append a note on the calls, unless they took nothing. A journal that can take none, such
+        as a closed one, gets none."""
+        if self.usage == Usage() and not self.cost:
+            return
+        with suppress(HoldfastError), journal:
+            journal.add(
+                ev.NoteRecorded,
+                about=about,
+                text=text,
+                usage=self.usage,
+                cost=self.cost,
+                model=self.model or "unknown",
+            )
 
 
 class LentModel(msgspec.Struct, frozen=True, eq=False):
-    """A model whose calls are reserved and settled in the budgets of the tree, and counted.
-
-    With `in_condensation` the `HistoryCondensed` event of the caller carries the usage; otherwise
-    each call writes a `NoteRecorded`.
+    """A model whose calls are reserved and settled in the budgets of the tree, and counted: each
+    call writes a `NoteRecorded`, or is added to the calls of a condensation, which its caller
+    writes. Another model than the agent's is not reserved, because its longest answer may be
+    unknown.
     """
 
     wrapped: Any
     _journal: Journal
-    _in_condensation: bool = False
+    _condensation: list[ModelSpending] | None = None
+    _is_reserved: bool = True
 
     def completion(
         self,
@@ -74,28 +99,23 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
     ) -> Completion:
         """Make a call within the budgets, and note its usage unless the caller does."""
         spending = self._journal.spending
-        if spending is None or not spending.counts_amounts:
+        if spending is None or not spending.counts_amounts or not self._is_reserved:
             answer = ask()
         else:
             token = cancelled or Cancellation()
             size = _size(*request)
-            answer = spending.ask_beside(size, self.wrapped, token, ask, self._in_condensation)
-        if not self._in_condensation:
-            self._note(answer)
+            in_condensation = self._condensation is not None
+            answer = spending.ask_beside(size, self.wrapped, token, ask, in_condensation)
+        model = answer.model or self.wrapped.model
+        if self._condensation is None:
+            spent = ModelSpending(*fair(answer.usage, answer.cost), model)
+            spent.note(self._journal, LLM_NOTE, "A tool or a hook asked the model.")
+        else:
+            cost = answer.cost
+            with suppress(Exception):  # of a custom model class
+                cost = self.cost(answer.usage) if cost is None else cost
+            self._condensation.append(ModelSpending(*fair(answer.usage, cost), model))
         return answer
-
-    def _note(self, answer: Completion) -> None:
-        usage, cost = fair(answer.usage, answer.cost)
-        if usage != Usage() or cost:
-            with suppress(HoldfastError), self._journal as journal:
-                journal.add(
-                    ev.NoteRecorded,
-                    about=LLM_NOTE,
-                    text="A tool or a hook asked the model.",
-                    usage=usage,
-                    cost=cost,
-                    model=answer.model or self.wrapped.model or "unknown",
-                )
 
     def replace(self, **more: Any) -> LentModel:
         return replace(self, wrapped=self.wrapped.replace(**more))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import resolve
 from holdfast.conversation import actions
 from holdfast.conversation.actions import Action, AwaitEvents, CallModel, Nudge, Stop, next_action
 from holdfast.conversation.budget import spending_of
@@ -21,12 +24,21 @@ from holdfast.conversation.model_call import ModelCall
 from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
+from holdfast.conversation.timers import fire_due, seconds_to_timer
 from holdfast.errors import ConversationClosed, HoldfastError, StoreError
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.conversation.hosting import Hosting
+
+
+class _ChangeAgent(msgspec.Struct, frozen=True):
+    """Let the agent of `Conversation.use` answer from here on. `next_action` does not know of it:
+    nothing of it is in the journal yet."""
+
+
+_CHANGE_AGENT = _ChangeAgent()
 
 
 class Loop(ObjectStruct):
@@ -48,6 +60,11 @@ class Loop(ObjectStruct):
     # called between steps; if it returns True, `drive` returns
     hands_over: Callable[[], bool] | None = None
 
+    @property
+    def drives(self) -> bool:
+        """True if a message is taken up at once: by the loop's thread, or by a host."""
+        return self.thread is not None or self.hosted
+
     def drive(self, until_rest: bool) -> None:
         """Run the loop until the conversation rests (`until_rest`) or closes. Raises the store's
         errors.
@@ -61,9 +78,7 @@ class Loop(ObjectStruct):
             name, agent = agent_in_force(context.own_agent, journal.fold)
             if agent is not context.agent:  # another process handed over meanwhile
                 self._take_over(agent, name)
-            limits = context.own_agent.tree_limits
-            above = None if self._parent is None else self._parent.spending
-            journal.spending = spending_of(journal, limits, above)
+            self._bound()
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
@@ -98,7 +113,7 @@ class Loop(ObjectStruct):
             self.hosted and isinstance(error, SystemExit)
         )
 
-    def _next(self, until_rest: bool) -> Action | None:
+    def _next(self, until_rest: bool) -> Action | _ChangeAgent | None:
         """Wait for the next action and return it; None if this thread must stop driving."""
         context, journal = self.context, self.context.journal
         if journal.observed is not None:
@@ -109,6 +124,10 @@ class Loop(ObjectStruct):
                     raise context.failure.with_traceback(None)
                 if journal.stale:
                     journal.acquire()
+                if journal.fold.timers.by_id:
+                    fire_due(journal, drives=True)
+                if context.changes_agent:
+                    return _CHANGE_AGENT
                 trigger = self._condensing.trigger
                 if trigger is not None and journal.fold.sizes is None:
                     journal.fold.measure(journal.tail)
@@ -124,7 +143,7 @@ class Loop(ObjectStruct):
                     break
                 self.resting = True
                 journal.changed.notify_all()
-                journal.changed.wait()
+                journal.changed.wait(seconds_to_timer(journal))
             # before the lock is released; else a message would count on a loop that has decided
             # to end
             self.leave()
@@ -134,16 +153,18 @@ class Loop(ObjectStruct):
         agent, fold = self.context.agent, self.context.journal.fold
         return next_action(fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: Action | _ChangeAgent) -> None:
         match action:
+            case _ChangeAgent():
+                self._change_agent()
             case CallModel():
                 self._model_call.step()
             case actions.RunCalls(calls):
                 self._calls.run(calls)
             case actions.RecoverCalls(calls):
                 self._calls.recover(calls)
-            case actions.HandOver(name):
-                self._hand_over(name)
+            case actions.HandOver(target):
+                self._hand_over(target)
             case Nudge(about, text):
                 with self.context.journal as journal:
                     if self._decide() == action:
@@ -181,30 +202,58 @@ class Loop(ObjectStruct):
 
     # --- the agent that answers ---
 
-    def _hand_over(self, name: str) -> None:
+    def _hand_over(self, target: str) -> None:
         """Carry out the last handoff: append the `AgentConfigured` event of the other agent."""
         context, journal = self.context, self.context.journal
+        name = resolve(target, context.agent_name)
         before = context.agent, context.agent_name
         agent, problem = handoff_problem(context, name)
         if agent is None or problem:
             with journal:
                 head = journal.fold.agent
                 if head is not None and self._hands_over():
-                    names = set(head.__struct_fields__) - {"seq", "id", "timestamp"}
-                    journal.add(
-                        ev.AgentConfigured, **{field: getattr(head, field) for field in names}
-                    )
+                    journal.add(ev.AgentConfigured, **_fields(head))
                     journal.tell_model(problem, f"handoff:{name}")
             return
         self._take_over(agent, name)
         self._serve()
         fields = self._model_call.head()
+        assert fields is not None, "another agent has another name"
         with journal:
-            if self._hands_over() and journal.fold.handoff.target == name:
+            if self._hands_over() and journal.fold.handoff.target == target:
                 journal.add(ev.AgentConfigured, **fields)
                 return
         self._take_over(*before)
         self._serve()
+
+    def _change_agent(self) -> None:
+        """Carry out `Conversation.use`: append the `AgentConfigured` event of the next agent."""
+        context, journal = self.context, self.context.journal
+        with journal.changed:
+            agent, context.next_agent = context.next_agent, None
+            before = context.own_agent
+            if agent is None or context.closing:
+                return
+            agent.connections.opened(context.runtime)
+            context.own_agent = agent
+        self._take_over(agent, "")
+        before.connections.closed(context.runtime)
+        if journal.spending is not None:
+            journal.spending.give_back()
+        self._bound()
+        self._serve()
+        changed = self._model_call.head()
+        with journal:
+            head = journal.fold.agent
+            fields = _fields(head) if changed is None and head is not None else changed
+            if fields is not None and not context.closing:
+                journal.add(ev.AgentConfigured, **fields)
+
+    def _bound(self) -> None:
+        """Apply the tree limits of the conversation's own agent."""
+        journal = self.context.journal
+        above = None if self._parent is None else self._parent.spending
+        journal.spending = spending_of(journal, self.context.own_agent.tree_limits, above)
 
     def _hands_over(self) -> bool:
         """Return True if a handoff is still to be carried out. Holds the journal's lock."""
@@ -237,3 +286,9 @@ class Loop(ObjectStruct):
         guests, self._guests = self._guests, ()
         for guest in guests:
             guest.connections.closed(self.context.runtime)
+
+
+def _fields(head: ev.AgentConfigured) -> dict[str, Any]:
+    """Return the fields of an event that repeats `head`."""
+    names = set(head.__struct_fields__) - {"seq", "id", "timestamp"}
+    return {name: getattr(head, name) for name in names}

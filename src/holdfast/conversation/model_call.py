@@ -150,8 +150,15 @@ class ModelCall(ObjectStruct):
     def _write_addition(self, addition: Addition | Remark) -> None:
         journal = self._context.journal
         if isinstance(addition, Remark):
-            text = clean(addition.text)
-            journal.add(ev.NoteRecorded, about=addition.about, text=text, details=addition.details)
+            journal.add(
+                ev.NoteRecorded,
+                about=addition.about,
+                text=clean(addition.text),
+                details=addition.details,
+                usage=addition.usage,
+                cost=addition.cost,
+                model=addition.model,
+            )
         elif addition.about not in journal.fold.own_messages.seqs:
             journal.add(
                 ev.MessageAdded,
@@ -185,12 +192,11 @@ class ModelCall(ObjectStruct):
             return False
         return excess_tokens(sizes, trigger) > 0
 
-    def head(self) -> dict[str, Any]:
-        """Return the fields of an `AgentConfigured` event for the agent that answers now."""
+    def head(self) -> dict[str, Any] | None:
+        """Return the fields of an `AgentConfigured` event for the agent that has just taken over;
+        None if they are those of the last event."""
         self._known_head = None
-        found = self._changed_head()
-        assert found is not None, "another agent has another name"
-        return found
+        return self._changed_head()
 
     def _changed_head(self) -> dict[str, Any] | None:
         """Return the fields of a new `AgentConfigured` event if the parts of requests have changed
@@ -311,8 +317,9 @@ class ModelCall(ObjectStruct):
             asked = context.agent.tools.with_canonical_names(asked)
             verdicts = decide(context, asked, token)
             refused = self._calls.refuse_client_calls(asked, verdicts)
-            if context.agent.handoffs is not None:
-                refused |= not_done(asked, partial(refusal, context))
+            choice = context.agent.models
+            if choice is not None or context.agent.handoffs is not None:
+                refused |= not_done(asked, partial(refusal, context), choice)
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with context.journal as journal:

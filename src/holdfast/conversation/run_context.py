@@ -30,6 +30,7 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from holdfast.conversation.children import Children
     from holdfast.conversation.delegation import Delegation
+    from holdfast.conversation.undo import FileUndo
 
 _log = logging.getLogger("holdfast")
 
@@ -46,7 +47,7 @@ class RunContext(ObjectStruct):
     `agent` answers now, under the name `agent_name`.
     """
 
-    own_agent: Agent  # the agent that the conversation was opened with
+    own_agent: Agent  # the agent that the conversation was opened with, or that `use` set
     journal: Journal
     runtime: object | None
     agent_name: str
@@ -54,10 +55,18 @@ class RunContext(ObjectStruct):
     # cancels the running model call and tool calls
     token: Cancellation = msgspec.field(default_factory=Cancellation)
     closing: bool = False  # True once nothing further may begin
+    next_agent: Agent | None = None  # of `use`; the loop sets it once no call is open
     failure: Exception | None = None  # the error after which nothing can be journaled
     children: Children | None = None  # made with the first child
     delegation: Delegation | None = None  # made at the first delegation
+    undo: FileUndo | None = None  # surrounds calls that may write with snapshots
     _lent_model: LentModel | None = None  # the last one for tools and hooks
+
+    @property
+    def changes_agent(self) -> bool:
+        """True if the loop sets `next_agent` before anything else. Calls of the agent before end
+        first."""
+        return self.next_agent is not None and not self.journal.fold.open
 
     @property
     def may_ask(self) -> bool:
@@ -103,17 +112,10 @@ class RunContext(ObjectStruct):
         if self.closing:
             raise self.journal.closed_error()
 
-    def llm(self, in_condensation: bool = False) -> Any:
-        """Return the agent's model for calls beside the loop, within the budgets of the tree.
-
-        With `in_condensation` the caller's `HistoryCondensed` event carries the usage; otherwise
-        each call writes a `NoteRecorded`.
-        """
-        llm, spending = self.agent.llm, self.journal.spending
-        if in_condensation:
-            if spending is not None:
-                spending.begin_condensation()
-            return LentModel(llm, self.journal, True)
+    def llm(self) -> Any:
+        """Return the agent's model for calls beside the loop, within the budgets of the tree. Each
+        call writes a `NoteRecorded`."""
+        llm = self.agent.llm
         if self._lent_model is None or self._lent_model.wrapped is not llm:
             self._lent_model = LentModel(llm, self.journal)
         return self._lent_model

@@ -13,6 +13,7 @@ from holdfast.conversation.fold import Fold, OpenCall, fold
 from holdfast.conversation.status import AT_REST, ConversationStatus
 from holdfast.errors import ConfigurationError, RunFailed
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.timers import Timer
 from holdfast.tools.plans import texts
 
 __all__ = [
@@ -185,6 +186,11 @@ class ConversationState:
         for nothing more since it was finished."""
         plan = self._folded.planning.plan
         return plan is not None and bool(plan.approved) and plan.approved == texts(plan.steps)
+
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        """The timers that are set, the earliest first."""
+        return self._folded.timers.listed
 
     @property
     def pending_calls(self) -> tuple[ToolCall, ...]:

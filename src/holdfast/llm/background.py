@@ -9,7 +9,8 @@ answer, and `POST /responses/{id}/cancel` ends it. The provider keeps an answer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import quote
@@ -24,10 +25,10 @@ from holdfast.errors import (
     LLMError,
     LLMTimeout,
     ServerError,
-    StreamInterrupted,
 )
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.http import HttpExchange
+from holdfast.llm.wires.failures import is_unreadable
 from holdfast.llm.wires.protocol import Wire
 
 if TYPE_CHECKING:
@@ -47,14 +48,15 @@ _PENDING = ("queued", "in_progress")
 
 
 class BackgroundRecord(Protocol):
-    """The memory of the answers that are being made: a conversation's journal."""
+    """The memory of the answers that are being made: a conversation's journal. A request is known
+    by its hash, its model and its host, and by the route to a composite's member."""
 
-    def pending(self, request_hash: str) -> str:
+    def pending(self, request: str) -> str:
         """Return the id of the answer to this request that was begun and not received; "" for
         none."""
         ...
 
-    def begun(self, request_hash: str, response_id: str) -> None:
+    def begun(self, request: str, response_id: str) -> None:
         """Record an answer before it is waited for."""
         ...
 
@@ -67,6 +69,56 @@ class BackgroundRecord(Protocol):
 background_record: ContextVar[BackgroundRecord | None] = ContextVar(
     "holdfast_background_record", default=None
 )
+
+
+# The answers that the members of the innermost composite have begun.
+_begun_answers: ContextVar[list[BackgroundAnswer] | None] = ContextVar(
+    "holdfast_begun_answers", default=None
+)
+
+
+class _RoutedRecord(msgspec.Struct, frozen=True):
+    """The record of one member of a composite: two members may send the same request."""
+
+    record: BackgroundRecord
+    name: str
+
+    def pending(self, request: str) -> str:
+        return self.record.pending(f"{self.name} > {request}")
+
+    def begun(self, request: str, response_id: str) -> None:
+        self.record.begun(f"{self.name} > {request}", response_id)
+
+    def closing(self) -> bool:
+        return self.record.closing()
+
+
+@contextmanager
+def member_record(name: str) -> Generator[None]:
+    """Give the member of a composite a record of its own."""
+    record = background_record.get()
+    if record is None:
+        yield
+        return
+    token = background_record.set(_RoutedRecord(record, name))
+    try:
+        yield
+    finally:
+        background_record.reset(token)
+
+
+@contextmanager
+def begun_answers() -> Generator[list[BackgroundAnswer]]:
+    """Collect the answers that are begun here, for a caller that may do without them. At the end
+    they belong to the outer collection."""
+    outer, answers = _begun_answers.get(), list[BackgroundAnswer]()
+    token = _begun_answers.set(answers)
+    try:
+        yield answers
+    finally:
+        _begun_answers.reset(token)
+        if outer is not None:
+            outer += answers
 
 
 class _State(msgspec.Struct):
@@ -83,7 +135,7 @@ class BackgroundAnswer:
 
     Args:
         fail: Returns the error for a response with a status other than 200.
-        request_hash: Identifies the request in the record; "" for a request that has none.
+        request: Identifies the request in the record; "" for a request that has none.
         deadline: A `clock()` value for the whole exchange, or None.
         wait: Waits for seconds; None waits until `cancelled`.
     """
@@ -92,7 +144,7 @@ class BackgroundAnswer:
         self,
         endpoint: ModelEndpoint,
         fail: Callable[[HttpExchange], LLMError],
-        request_hash: str,
+        request: str,
         cancelled: Cancellation | None,
         deadline: float | None,
         wait: Callable[[float], object] | None = None,
@@ -100,40 +152,47 @@ class BackgroundAnswer:
     ) -> None:
         self._endpoint = endpoint
         self._fail = fail
-        self._hash = request_hash
+        self._request = request
         self._cancelled = cancelled
         self._deadline = deadline
         self._wait = wait or self._sleep
         self._clock = clock
-        self._record = background_record.get() if request_hash else None
-        self._id = self._record.pending(request_hash) if self._record is not None else ""
+        self._record = background_record.get() if request else None
+        self._id = self._record.pending(request) if self._record is not None else ""
         self._stream = False
         self._recovered = bool(self._id)  # True for an answer that an earlier process asked for
+        if (answers := _begun_answers.get()) is not None:
+            answers.append(self)
 
     def ask(self, wire: Wire, body: bytes, deltas: OnDelta, stream: bool) -> Completion:
         """Return the answer. A cancellation is passed on to the provider. Raises `LLMError`;
         `LLMTimeout` at the deadline, after which the answer can still be fetched."""
         self._stream = stream
         try:
-            if self._id:
-                try:
-                    return self._fetch(wire, deltas)
-                except LLMError as error:
-                    if not self._is_gone(error) or not self._recovered:
-                        raise
-                    self._recovered = False  # the answer failed meanwhile, or is gone: ask anew
-            response = self._endpoint.pool.post(
-                self._endpoint.path, body, self._endpoint.headers, **self._limits()
-            )
-            return self._read(wire, response, deltas)
+            answer = self._answer(wire, body, deltas)
         except Cancelled:
             if self._record is None or not self._record.closing():
-                self._cancel()
+                self.cancel()
             raise
         except LLMTimeout as error:
             if self._id and self._deadline is not None and self._clock() >= self._deadline:
                 raise self._late() from error  # names the answer also if a poll was cut short
             raise
+        self._id = ""  # nothing is left to cancel
+        return answer
+
+    def _answer(self, wire: Wire, body: bytes, deltas: OnDelta) -> Completion:
+        if self._id:
+            try:
+                return self._fetch(wire, deltas)
+            except LLMError as error:
+                if not self._is_gone(error) or not self._recovered:
+                    raise
+                self._recovered = False  # the answer failed meanwhile, or is gone: ask anew
+        response = self._endpoint.pool.post(
+            self._endpoint.path, body, self._endpoint.headers, **self._limits()
+        )
+        return self._read(wire, response, deltas)
 
     def _late(self) -> LLMTimeout:
         return LLMTimeout(
@@ -147,14 +206,14 @@ class BackgroundAnswer:
             self._id = ""
         return not self._id
 
-    def _final(self, make: Callable[[], Completion]) -> Completion:
-        """Return the complete answer. One that failed is forgotten, so that a retry asks anew."""
+    def _final(self, make: Callable[[], Completion], is_final: bool) -> Completion:
+        """Return the complete answer. One that failed is forgotten, so that a retry asks anew; one
+        that is not final, such as a gateway's page in place of it, is fetched again."""
         try:
             return make()
-        except StreamInterrupted:
-            raise
         except LLMError:
-            self._id = ""
+            if is_final:
+                self._id = ""
             raise
 
     def _fetch(self, wire: Wire, deltas: OnDelta) -> Completion:
@@ -219,7 +278,8 @@ class BackgroundAnswer:
             self._pause(pause)
             pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
             data = self._received(self._get(), HttpExchange.read)
-        answer = self._final(lambda: wire.parse(data))
+        is_final = state is not None and isinstance(state.status, str)
+        answer = self._final(lambda: wire.parse(data), is_final)
         if self._stream and answer.text:
             deltas(Delta("text", answer.text))
         return answer
@@ -231,7 +291,7 @@ class BackgroundAnswer:
             raise BadResponse("The provider answers in the background, but named no id.")
         self._id = id
         if self._record is not None:
-            self._record.begun(self._hash, id)
+            self._record.begun(self._request, id)
 
     def _pause(self, seconds: float) -> None:
         if self._deadline is not None and self._clock() + seconds >= self._deadline:
@@ -249,12 +309,11 @@ class BackgroundAnswer:
     # --- streaming ---
 
     def _follow(self, parser: ResponseStream, response: HttpExchange, deltas: OnDelta) -> None:
-        """Feed a stream to the parser until it ends or breaks off."""
+        """Feed a stream to the parser until it ends, breaks off or cannot be read."""
         try:
             for chunk in response:
-                self._feed(parser, chunk, deltas)
-                if parser.response_id:
-                    self._begun(parser.response_id)
+                if not self._feed(parser, chunk, deltas):
+                    return
                 if parser.done:
                     response.finish_within(0.1)  # at its end the connection is reusable
         except (LLMConnectionError, LLMTimeout):
@@ -262,12 +321,22 @@ class BackgroundAnswer:
             if not parser.done and (late or not self._id):
                 raise
 
-    def _feed(self, parser: ResponseStream, chunk: bytes, deltas: OnDelta) -> None:
+    def _feed(self, parser: ResponseStream, chunk: bytes, deltas: OnDelta) -> bool:
+        """Feed some bytes to the parser; return False for an event that cannot be read, after which
+        the answer can be streamed again."""
+        unreadable: LLMError | None = None
         try:
             parser.feed(chunk, deltas)
-        except LLMError:  # the stream reports that the answer failed
-            self._id = ""
-            raise
+        except LLMError as error:
+            if not is_unreadable(error):  # the stream reports that the answer failed
+                self._id = ""
+                raise
+            unreadable = error
+        if parser.response_id:
+            self._begun(parser.response_id)
+        if unreadable is not None and not self._id:
+            raise unreadable
+        return unreadable is None
 
     def _streamed(self, parser: ResponseStream, deltas: OnDelta) -> Completion:
         fruitless, pause = 0, FIRST_PAUSE_SECONDS
@@ -282,13 +351,13 @@ class BackgroundAnswer:
                 fruitless += 1
                 self._pause(pause)
                 pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
-        return self._final(parser.finish)
+        return self._final(parser.finish, parser.finished)
 
     # --- cancelling ---
 
-    def _cancel(self) -> None:
-        """Tell the provider that the answer is no longer wanted. A failure changes nothing: the
-        provider then ends it by itself, and nobody fetches it."""
+    def cancel(self) -> None:
+        """Tell the provider that the answer is no longer wanted, if it is being made. A failure
+        changes nothing: the provider then ends it by itself, and nobody fetches it."""
         if not self._id:
             return
         endpoint = self._endpoint

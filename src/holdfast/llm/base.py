@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import msgspec
 
@@ -176,7 +176,7 @@ class ProviderModel(FrozenModel):
             deltas.restart()
             answer = answer_to(fresh)
             notes = (note,)
-        cost, details = self.cost(answer.usage), answer.details
+        cost, details = self._list_cost(answer), answer.details
         if details is not None and details.provider_cost is not None:
             details = msgspec.structs.replace(details, list_cost=cost)
             cost = details.provider_cost
@@ -188,6 +188,18 @@ class ProviderModel(FrozenModel):
             notes=(*request.notes(), *notes),
             host=host,
         )
+
+    def _list_cost(self, answer: Completion) -> float | None:
+        """Return the cost of an answer by list prices. Each model run has its own: its size selects
+        the price of long requests. A run of an unknown model is estimated with this one's prices.
+        """
+        costs: list[float | None] = []
+        for run in answer.runs:
+            other = prices.cost(run.usage, run.model, self._price_key[1]) if run.model else None
+            costs.append(self.cost(run.usage) if other is None else other)
+        if not costs:
+            return self.cost(answer.usage)
+        return None if None in costs else sum(cast("list[float]", costs))
 
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of `usage` in USD by a table of list prices, or None if the table

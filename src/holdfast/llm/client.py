@@ -27,6 +27,7 @@ from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
 from holdfast.llm.wires import answer_reader, wire_of
+from holdfast.llm.wires.failures import is_unreadable
 from holdfast.tools.json_values import freeze_json
 
 if TYPE_CHECKING:
@@ -197,9 +198,9 @@ class LLM(ProviderModel):
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
             if self._arguments["background"] and not begun:
                 fail = partial(self._failure, endpoint, endpoint.url)
-                begun.append(
-                    BackgroundAnswer(endpoint, fail, request.hash, call.cancelled, deadline)
-                )
+                host = self._parameters["host"]
+                known = f"{request.hash} {self._address.model} {host}" if request.hash else ""
+                begun.append(BackgroundAnswer(endpoint, fail, known, call.cancelled, deadline))
             return self._attempt(
                 endpoint, call, request, deltas, deadline, begun[0] if begun else None
             )
@@ -365,11 +366,7 @@ class LLM(ProviderModel):
             if not secrets.credentials_of(self._arguments):
                 end = "" if str(error).endswith((".", "!", "?")) else "."
                 error.args = (f"{error}{end} {NO_KEY}",)
-        elif (
-            type(error) is errors.BadResponse
-            and not (error.status or error.code)  # an error of the provider's own
-            and url not in str(error)
-        ):
+        elif is_unreadable(error) and url not in str(error):
             hint = f"It came from {url}: is that the API's address (base_url)?"
             error.args = (f"{error} {hint}",)
         self._scrub(error)

@@ -16,6 +16,7 @@ import msgspec
 from holdfast import errors
 from holdfast.content import Usage
 from holdfast.events import AgentConfigured, ToolDefinition
+from holdfast.llm.background import begun_answers, member_record
 from holdfast.llm.base import CompletionCall, FrozenModel
 from holdfast.llm.completion import Completion, DeltaListener
 from holdfast.llm.model import Model
@@ -132,6 +133,10 @@ class _Composite(FrozenModel):
         return cast(Completion, compact(transcript, **more, cancelled=cancelled))
 
     def _ask(self, name: str, call: CompletionCall) -> Completion:
+        with member_record(name):
+            return self._member_answer(name, call)
+
+    def _member_answer(self, name: str, call: CompletionCall) -> Completion:
         head = None if call.head is None else routed(call.head, name, call.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
@@ -167,7 +172,8 @@ class FallbackLLM(_Composite):
 
     Give the models few `max_retries`; otherwise the next model has to wait long. `completion`
     raises the last error, with the earlier ones as notes. If a model fails in the middle of its
-    answer and another is called, `on_delta` receives a `restart`.
+    answer and another is called, `on_delta` receives a `restart`. An answer that the model still
+    makes in the background is cancelled.
 
         FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
     """
@@ -214,29 +220,35 @@ class FallbackLLM(_Composite):
         start = names.index(last) if last in self.models else 0
         names = names[start:] + names[:start]
         failures: list[tuple[str, errors.LLMError]] = []
-        for name in names:
-            try:
-                answer = self._ask(name, call)
-            except errors.LLMError as error:
-                is_final = (
-                    isinstance(error, errors.Cancelled) or call.cancelled or name == names[-1]
-                )
-                on = self._moves_on
-                # A function of the user's is asked only about an error that decides something.
-                if is_final or not (isinstance(error, on) if isinstance(on, tuple) else on(error)):
-                    for before, earlier in failures:
-                        kind = type(earlier).__name__
-                        error.add_note(f"Before that {before} failed: {kind}: {earlier}")
-                    raise
-                _log.warning("%s failed: %s", name, error)
-                failures.append((name, error))
-                deltas.restart()
-                continue
-            if failures:
-                duration = time.monotonic() - started
-                answer = msgspec.structs.replace(answer, duration=duration)
-            return answer
+        with begun_answers() as begun:
+            for name in names:
+                try:
+                    answer = self._ask(name, call)
+                except errors.LLMError as error:
+                    if name == names[-1] or call.cancelled or not self._does_move_on(error):
+                        for before, earlier in failures:
+                            kind = type(earlier).__name__
+                            error.add_note(f"Before that {before} failed: {kind}: {earlier}")
+                        raise
+                    _log.warning("%s failed: %s", name, error)
+                    failures.append((name, error))
+                    while begun:  # the provider may still be making the answer
+                        begun.pop().cancel()
+                    deltas.restart()
+                    continue
+                if failures:
+                    duration = time.monotonic() - started
+                    answer = msgspec.structs.replace(answer, duration=duration)
+                return answer
         raise AssertionError("the last model answers or raises")
+
+    def _does_move_on(self, error: errors.LLMError) -> bool:
+        """Return True for a failure that the next model may avoid. A function of the user's is
+        asked only about an error that decides something."""
+        if isinstance(error, errors.Cancelled):
+            return False
+        on = self._moves_on
+        return isinstance(error, on) if isinstance(on, tuple) else on(error)
 
 
 class RouterRequest(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from holdfast.content import (
     FileContent,
     ImageContent,
     Message,
+    ResourceLink,
     TextContent,
     ToolResult,
 )
@@ -61,6 +62,8 @@ def left_out(block: Content, reason: str = NOT_TAKEN) -> str:
             kind, name = str(block.resource.get("mimeType") or ""), str(block.resource.get("uri"))
             blob = block.resource.get("blob")
             size = len(blob) * 3 // 4 if isinstance(blob, str) else 0
+        case ResourceLink():
+            kind, name = block.mime_type or "", block.name or block.uri
         case _:
             return ""
     shown_name = one_line(name, _MAX_NAME_CHARS)

@@ -32,7 +32,7 @@ from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.providers import maker
 from holdfast.llm.vision import has_picture, hide_pictures, picture, placeholder
 from holdfast.llm.wires.calls import wire_id
-from holdfast.llm.wires.protocol import Calls, Names, Wire
+from holdfast.llm.wires.protocol import OPTIONAL_MEMBERS, Calls, Names, Wire
 
 T = TypeVar("T")
 
@@ -58,9 +58,20 @@ class Recipient:
     """
 
     __slots__ = (
-        *("family", "host", "key", "maker", "model", "only_host", "replaces_history", "sees"),
-        *("expires_at", "unpaired", "wire", "without_parts", "without_thinking"),
+        *("family", "host", "key", "maker", "model", "only_host", "sees", "wire"),
+        *OPTIONAL_MEMBERS,
     )
+
+    # True for an answer in place of everything before it.
+    replaces_history: Callable[[msgspec.Raw], bool] | None
+    # The Unix time until which the provider takes a native form, 0 if it always does.
+    expires_at: Callable[[msgspec.Raw], float] | None
+    # An answer's message without its signed thinking.
+    without_thinking: Callable[[bytes], bytes] | None
+    # The ids of the provider's own calls without a result in an answer's message, and of results
+    # without a call; and the message without the parts of such ids.
+    unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None
+    without_parts: Callable[[bytes, set[str]], bytes] | None
 
     def __init__(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> None:
         self.wire = wire
@@ -71,24 +82,8 @@ class Recipient:
         self.only_host = host if wire.bound else ""
         self.family = wire.family(model, host)
         self.key = (wire.name, self.maker, self.only_host, self.family, sees)
-        # An optional member of a wire: True for an answer in place of everything before it.
-        self.replaces_history: Callable[[msgspec.Raw], bool] | None = getattr(
-            wire, "replaces_history", None
-        )
-        # The Unix time until which the provider takes a native form, 0 if it always does.
-        self.expires_at: Callable[[msgspec.Raw], float] | None = getattr(wire, "expires_at", None)
-        # An answer's message without its signed thinking.
-        self.without_thinking: Callable[[bytes], bytes] | None = getattr(
-            wire, "without_thinking", None
-        )
-        # Two more. The ids of the provider's own calls without a result in an answer's message, and
-        # of results without a call; and the message without the parts of such ids.
-        self.unpaired: Callable[[bytes], tuple[set[str], set[str]]] | None = getattr(
-            wire, "unpaired", None
-        )
-        self.without_parts: Callable[[bytes, set[str]], bytes] = getattr(
-            wire, "without_parts", lambda fragment, _: fragment
-        )
+        for member in OPTIONAL_MEMBERS:
+            setattr(self, member, getattr(wire, member, None))
 
     @property
     def providers(self) -> frozenset[str]:
@@ -244,7 +239,9 @@ class _Encoding:
     def _drop(self, place: int, ids: set[str], to: Recipient) -> None:
         """Drop the parts of some calls from the message at a place."""
         # A new list, since an earlier request may still be joining the old one.
-        changed = to.without_parts(self.fragments[place], ids)
+        changed = self.fragments[place]
+        if to.without_parts is not None:
+            changed = to.without_parts(changed, ids)
         middle = [changed] if changed else []
         self.fragments = [*self.fragments[:place], *middle, *self.fragments[place + 1 :]]
         self.unsigned = self.unsigned[:place]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import AudioContent, FileContent, ImageContent, TextContent
+from holdfast.content import AudioContent, FileContent, ImageContent, ResourceLink, TextContent
 from holdfast.llm.completion import Completion
 
 _MAX_TEXT_CHARS = 10_000  # characters of one text
@@ -57,6 +57,9 @@ def _part(block: Any) -> dict[str, Any]:
         kind = "blob" if block.data else "uri" if block.url else "file"
         known = {name: cut(value) for name, value in places.items() if value}
         return {"type": kind, "modality": block.kind, **known}
+    if isinstance(block, ResourceLink):
+        known = {"mime_type": block.mime_type} if block.mime_type else {}
+        return {"type": "uri", "uri": cut(block.uri), **known}
     if isinstance(block, ImageContent | AudioContent):
         kind = "image" if isinstance(block, ImageContent) else "audio"
         return {"type": "blob", "modality": kind, "mime_type": block.mime_type}  # without the data

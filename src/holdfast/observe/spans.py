@@ -243,7 +243,7 @@ class Spans(Generic[S]):
     def _add_usage(self, usage: Usage, cost: float | None) -> None:
         if usage is not _NO_USAGE and usage != _NO_USAGE:
             self._usage += usage
-            self._cost += cost or 0.0
+        self._cost += cost or 0.0
 
     def _keep_input(self, event: ev.AnyEvent) -> None:
         if self._maker.content and len(self._input_events) < _MAX_INPUT_EVENTS:

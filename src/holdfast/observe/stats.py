@@ -237,7 +237,8 @@ class _JournalCount:
             case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
                 if isinstance(event, ev.HistoryCondensed) and event.request is None:
                     self._sums["condensations"] += 1
-                if event.usage != Usage():  # of a summary, a picture's description, a judge
+                # Of a summary, a picture's description, a judge; some prices are per call.
+                if event.usage != Usage() or event.cost:
                     self._add_model(event, 0, 0.0)
             case _:
                 pass

@@ -64,6 +64,13 @@ class _ClientContext(ToolContext):
             " Conversation(agent), or declare the tool in a module that the server may import."
         )
 
+    def wake_at(self, *_: Any, **__: Any) -> Any:
+        """Raises `ConfigurationError`: the server has the journal."""
+        raise ConfigurationError(
+            "wake_at: not available in a tool that a client of an agent server runs, since the"
+            " server has the journal. Use RemoteConversation.schedule."
+        )
+
 
 class ClientCalls:
     """A conversation's calls that this client runs, `parallel_calls` at once, each on a thread.
@@ -86,6 +93,8 @@ class ClientCalls:
         self.context = contextvars.copy_context()
         self._copy = copy
         self._agent = agent
+        # Agents before `use`, each with the seq of its last `AgentConfigured` event.
+        self._earlier: list[tuple[int, Agent]] = []
         self._runtime = runtime
         self._asks = asks
         self._on_progress = None if on_progress is None else guarded(on_progress)
@@ -98,6 +107,28 @@ class ClientCalls:
         self._refused_at_seq: dict[str, int] = {}
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
+
+    def use(self, agent: Agent, head_seq: int) -> None:
+        """Run the calls of later `AgentConfigured` events than `head_seq` with the tools of
+        `agent`."""
+        with self._copy.changed:
+            self._earlier.append((head_seq, self._agent))
+            self._agent = agent
+
+    def undo_use(self) -> None:
+        """Take the last `use` back."""
+        with self._copy.changed:
+            _, self._agent = self._earlier.pop()
+
+    def _agent_of(self, call: ToolCall) -> Agent:
+        """Return the agent that made the call."""
+        if not self._earlier:
+            return self._agent
+        with self._copy.changed:
+            events = self._copy.until(int(call.id.partition(".")[0]))
+            heads = (event.seq for event in reversed(events) if type(event) is ev.AgentConfigured)
+            seq = next(heads, 0)
+            return next((one for last, one in self._earlier if seq <= last), self._agent)
 
     def update(self) -> None:
         """Start offered calls, and cancel those that are no longer wanted. Does not block."""
@@ -123,7 +154,7 @@ class ClientCalls:
         """Return True if this client has the tool, and neither began the call nor was refused."""
         if call.id in self._running or call.id in self._done:
             return False
-        tools = self._agent.tools
+        tools = self._agent_of(call).tools
         return self._refused_at_seq.get(call.id) != self._copy.fold.last_seq and (
             tools.exists(call.name) or tools.exists(tools.canonical(call.name))
         )
@@ -225,6 +256,7 @@ class ClientCalls:
             if self._on_progress is not None:
                 self._on_progress(call.id, message)
 
+        agent = self._agent_of(call)
         context = _ClientContext(
             self._copy.id,
             call.id,
@@ -235,12 +267,12 @@ class ClientCalls:
             self._register_cleanup,
             None,
             self._asks,
-            self._agent.llm,
+            agent.llm,
             self._output,
             secrets=self.secrets,
         )
         try:
-            return self._agent.tools.run(call, context, None, start_thread)
+            return agent.tools.run(call, context, None, start_thread)
         except BaseException as error:  # sys.exit in a callback
             return ToolResult.failure(
                 f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",

@@ -121,8 +121,8 @@ class RemoteConversation(ConversationInterface):
 
     fixed = {
         "agent": (
-            "To continue with another agent use conversation.fork(agent=...); other tools are"
-            " registered with agent.tools."
+            "To continue with another agent call conversation.use(agent); for a copy with another"
+            " agent call conversation.fork(agent=...)."
         ),
         "workspace": f"Open the conversation anew with {_HOW}.",
         "id": f"Give the id to {_HOW}, or fork the conversation under another one.",
@@ -171,10 +171,7 @@ class RemoteConversation(ConversationInterface):
         self._questions = ClientQuestions(self._copy, on_question, self._send_answer)
         self._calls: ClientCalls | None = None
         if agent is not None and client_tools:
-            self._calls = ClientCalls(
-                *(self._copy, agent, workspace, self._questions, on_progress),
-                self._options["secrets"],
-            )
+            self._calls = self._client_calls(agent)
         self._follower = StreamFollower(self._copy, self._on_events, on_delta, on_progress)
         self._subscriptions: list[Subscription] = []
         self._lock = threading.RLock()
@@ -195,6 +192,41 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             agent.connections.opened()
 
+    def use(self, agent: Agent) -> None:
+        """Continue with another agent from the next step on, like `Conversation.use`.
+
+        The server keeps it: whoever opens the conversation later continues with this agent. Raises
+        the server's `ConfigurationError`, also for tools that need a workspace if the conversation
+        has none.
+        """
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+        with self._lock:
+            self._catch_up()
+            head, before = self._copy.fold.agent, self.agent
+            tools = tools_request(agent, self.workspace, self._options["client_tools"])
+            sent = agent.tools.definitions()
+            calls = self._calls
+            if calls is not None:  # before the request: the server may offer calls at once
+                calls.use(agent, 0 if head is None else head.seq)
+            try:
+                found = self._copy.read(created, "PUT", "/agent", agent_request(agent) | tools)
+            except BaseException:
+                if calls is not None:
+                    calls.undo_use()
+                raise
+            self._log_warnings(found)
+            agent.connections.opened()
+            object.__setattr__(self, "agent", agent)
+            self._sent_tools = sent
+            if calls is None and self._options["client_tools"]:
+                self._calls = self._client_calls(agent)
+            self._has_client_tools = found.clients and self._calls is not None
+            if before is not None:
+                before.connections.closed()
+        if self._has_client_tools:
+            self._follow()
+
     def set_secrets(self, secrets: SecretsByName | Secrets) -> None:
         """Replace the conversation's secrets on the server, from its next call on; see the
         constructor. Raises `ConfigurationError`, and what a function raises."""
@@ -211,6 +243,10 @@ class RemoteConversation(ConversationInterface):
             for name in secrets.names
         }
         self._copy.request("PUT", "/secrets", {"secrets": given})
+
+    def _client_calls(self, agent: Agent) -> ClientCalls:
+        parts = self._copy, agent, self.workspace, self._questions, self._options["on_progress"]
+        return ClientCalls(*parts, self._options["secrets"])
 
     def _create(self, id: str | None) -> CreateReply:
         agent, options = self.agent, self._options
@@ -398,10 +434,10 @@ class RemoteConversation(ConversationInterface):
             if self._runner is not None:
                 busy = f"{self._title} is being run by {self._runner.name!r}"
                 raise ConversationBusy(f"{busy}; start_thread after that.")
-            if self._started and self._drives:
-                return
-            self._send_tools()
-            self._prepare()
+            if not (self._started and self._drives):
+                self._send_tools()
+                self._prepare()
+            # Sent each time, because another client may have closed the conversation since.
             if not self._begin("/start"):
                 self._check_open()
             self._started = True
@@ -658,6 +694,13 @@ class RemoteConversation(ConversationInterface):
     def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
+        if isinstance(command := fields.get("command"), cmd.Schedule | cmd.CancelTimer):
+            path = "/timers" if isinstance(command, cmd.Schedule) else "/timers/cancel"
+            body = cast("dict[str, Any]", msgspec.to_builtins(command))
+            del body["command"]
+            self._copy.request("POST", path, body, once=once)
+            self._catch_up()
+            return
         body = {
             _CAMEL.get(field, field): value
             for field, value in fields.items()
@@ -669,6 +712,9 @@ class RemoteConversation(ConversationInterface):
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
         self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC)
 
     def _only_question(self) -> str:
         self._check_open()

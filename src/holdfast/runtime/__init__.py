@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.runtime.editors import editor_for
 from holdfast.runtime.local import LocalRuntime
 from holdfast.runtime.microagents import Microagent, load_microagents
 from holdfast.runtime.protocol import Runtime
@@ -25,6 +26,7 @@ __all__ = [
     "SandboxLimits",
     "SandboxUnavailable",
     "SandboxedRuntime",
+    "editor_for",
     "load_microagents",
 ]
 

@@ -196,3 +196,145 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
     for tool in tools:
         tool.runtime = runtime
     return tools
+
+
+def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool]:
+    """Return the tools of `runtime` that an agent is given only on request."""
+
+    def apply_patch(patch: str) -> ToolResult:
+        """Change, add, delete and move text files with one patch. All of its files change, or none.
+
+        The patch is in this form:
+
+            *** Begin Patch
+            *** Update File: src/app.py
+            @@ def main():
+             a context line, with a space before it
+            -a line to remove
+            +a line to add
+            *** Add File: notes/todo.md
+            +each line of the new file
+            *** Delete File: old.py
+            *** End Patch
+
+        `*** Move to: path` under an Update File line moves that file. The text after @@ is a line
+        above the change, such as a class or function, and may be left out; several @@ lines lead
+        from the outermost to the innermost. Give about three context lines before and after a
+        change, exactly as they are in the file, and the chunks of a file in its order. `*** End of
+        File` after a chunk means that it ends the file. A unified diff, as by `git diff`, is
+        accepted too.
+
+        Args:
+            patch: The whole patch. Paths are relative to the working directory, or absolute.
+        """
+        return files.apply_patch(patch)
+
+    def str_replace_based_edit_tool(
+        command: Literal["view", "create", "str_replace", "insert"],
+        path: str,
+        view_range: list[int] | None = None,
+        file_text: str | None = None,
+        old_str: str | None = None,
+        new_str: str | None = None,
+        insert_line: Annotated[int | None, Field(ge=0)] = None,
+        insert_text: str | None = None,
+    ) -> ToolResult:
+        """View, create and edit text files.
+
+        view shows a file with line numbers, an image, or the entries of a directory. create makes a
+        file, or overwrites all of it. str_replace replaces old_str, which must be in the file
+        exactly once, white space included. insert puts insert_text behind a line.
+
+        Args:
+            command: What to do.
+            path: Relative to the working directory, or absolute.
+            view_range: For view: the first and the last line, counted from 1; -1 is the end.
+            file_text: For create: the whole text of the file.
+            old_str: For str_replace: the text to replace, without line numbers.
+            new_str: For str_replace: the text to put in its place; nothing removes it.
+            insert_line: For insert: the line behind which to insert; 0 is the beginning.
+            insert_text: For insert: the text to insert.
+        """
+        given = {"file_text": file_text, "old_str": old_str, "insert_line": insert_line}
+        needed = {"create": "file_text", "str_replace": "old_str", "insert": "insert_line"}
+        name = needed.get(command)
+        if name is not None and given[name] is None:
+            raise ToolError(f"{command} needs {name}.", "validation")
+        match command:
+            case "view" if view_range:
+                first, last = view_range[0], view_range[-1]
+                if len(view_range) != 2 or first < 1 or -1 != last < first:
+                    raise ToolError("view_range takes [first, last], from 1; last may be -1.")
+                return files.view(path, first, 1_000_000 if last == -1 else last - first + 1)
+            case "view":
+                return files.view(path)
+            case "create":
+                return files.write_text(path, file_text or "")
+            case "str_replace":
+                return files.edit(path, old_str or "", new_str or "")
+            case "insert":
+                # earlier versions of this editor call the text new_str
+                text = new_str if insert_text is None else insert_text
+                if text is None:
+                    raise ToolError("insert needs insert_text.", "validation")
+                return files.insert(path, insert_line or 0, text)
+
+    def view_image(path: str) -> ToolResult:
+        """Look at a picture: PNG, JPEG, GIF or WebP. A large one is scaled down.
+
+        Args:
+            path: Relative to the working directory, or absolute.
+        """
+        return files.view_image(path)
+
+    def terminal_background(context: ToolContext, command: str) -> ToolResult:
+        """Start a command that goes on while you do other things, such as a build, a long test or a
+        server. The answer has its id. It starts in your shell's directory, has no input, and is
+        ended with the conversation.
+
+        Args:
+            command: The command to run.
+        """
+        context.on_close(
+            (shell, context.conversation_id),
+            lambda: shell.close_conversation(context.conversation_id),
+        )
+        return shell.start_background(
+            command,
+            context.conversation_id,
+            cancelled=context.cancelled,
+            mark=context.process_environment,
+            secrets=context.secrets,
+        )
+
+    def terminal_collect(
+        context: ToolContext,
+        id: str = "",
+        wait: Annotated[float, Field(ge=0, le=3600)] = 30,
+        stop: bool = False,
+    ) -> ToolResult:
+        """Get the output of a background command since the last time, and its exit code once it has
+        ended. The answer comes when it ends, or after `wait` seconds.
+
+        Args:
+            id: The command's id; leave it out to list all of them.
+            wait: Seconds to wait for the end.
+            stop: True ends the command first, with all that it started.
+        """
+        return shell.collect(
+            context.conversation_id, id, wait=wait, stop=stop, cancelled=context.cancelled
+        )
+
+    tools = [
+        Tool.from_function(_tool_errors()(function), annotations=annotations, category=category)
+        for function, annotations, category in (
+            (apply_patch, _EDITS, "files"),
+            (str_replace_based_edit_tool, _EDITS, "files"),
+            (view_image, LOCAL_READ, "files"),
+            (terminal_background, _RUNS, "terminal"),
+            (terminal_collect, _RUNS, "terminal"),
+        )
+    ]
+    for tool in tools:
+        tool.runtime = runtime
+    return tools

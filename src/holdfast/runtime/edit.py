@@ -91,7 +91,7 @@ def _explain(text: str, old: str) -> str:
     stripped = [line.strip() for line in wanted]
     if not stripped:
         return "It is only white space. Give some of the text around it."
-    at = _same_but_white_space(lines, stripped)
+    at = same_but_white_space(lines, stripped)
     if at is not None:
         region = lines[at : at + len(stripped)]
         tabs = any("\t" in line for line in region) != any("\t" in line for line in wanted)
@@ -100,7 +100,7 @@ def _explain(text: str, old: str) -> str:
             f"Lines {_span(at, len(region))} differ from it only in white space ({what}). They"
             f" are:\n{numbered(region, at)}"
         )
-    at = _nearest(lines, stripped)
+    at = nearest(lines, stripped)
     if at is None:
         return "Nothing in the file is similar. Read the file first, and copy the text exactly."
     region = lines[at : at + len(stripped)]
@@ -114,7 +114,8 @@ def _span(at: int, count: int) -> str:
     return f"{at + 1}-{at + count}" if count > 1 else str(at + 1)
 
 
-def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
+def same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
+    """Return the start of the region that differs from `wanted` only in white space, or None."""
     bare = ["".join(line.split()) for line in wanted]
     anchor = max(range(len(bare)), key=lambda n: len(bare[n]))
     for at, line in enumerate(lines):
@@ -125,7 +126,7 @@ def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
     return None
 
 
-def _nearest(lines: list[str], wanted: list[str]) -> int | None:
+def nearest(lines: list[str], wanted: list[str]) -> int | None:
     """Return the start of the most similar region; None if nothing is similar. The cost grows with
     the file's size only for counting. A bounded number of regions is compared."""
     places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}

@@ -4,22 +4,25 @@ time."""
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.content import ImageContent, TextContent, ToolResult, blocks
 from holdfast.errors import RuntimeFault
-from holdfast.runtime import edit, output, textfile
+from holdfast.runtime import edit, output, patches, patching, pictures, textfile
 from holdfast.runtime.paths import Paths
+from holdfast.runtime.transaction import FileChange, change_files, take_back
 
 _DEFAULT_LINES = 2000  # lines of one answer by default
 _MAX_LINE_CHARS = 2000  # characters of one line that are shown
 _MAX_WHOLE_BYTES = 5 * 1024 * 1024  # larger files are read line by line
 _MAX_IMAGE_BYTES = 5 * 1024 * 1024  # the limit of the model APIs
 _MAX_ENTRIES = 500  # of a directory listing
+_MAX_DIFF_CHARS = 200_000  # of all files of a patch
 
 
 _IMAGES = {
@@ -73,6 +76,7 @@ class Files:
         # A fixed number of locks, selected by the path's hash: two paths may share a lock, but one
         # path never has two.
         self._locks = tuple(threading.Lock() for _ in range(64))
+        take_back(paths)  # what a killed process left half done
 
     def _lock(self, path: Path) -> threading.Lock:
         return self._locks[hash(path) % len(self._locks)]
@@ -128,6 +132,21 @@ class Files:
         if more:
             body.append(f"[... more follows: read on with offset={last + 1}]")
         return ToolResult(blocks("\n".join(body)), meta=meta)
+
+    def view_image(self, path: str) -> ToolResult:
+        """Return a picture, scaled down to what models take."""
+        found = self._paths.resolve(path)
+        shown = self._paths.shown(found)
+        data = textfile.load_bytes(found, shown)
+        kind = _image_type(data)
+        if kind is None:
+            raise RuntimeFault(f"{shown} is no PNG, JPEG, GIF or WebP picture. Convert it first.")
+        picture = pictures.fitted(data, kind, _MAX_IMAGE_BYTES, shown)
+        content = (
+            TextContent(f"{shown}: {picture.note}"),
+            ImageContent(picture.data, picture.kind),
+        )
+        return ToolResult(content, meta={"path": self._paths.visible(found)})
 
     def _page(self, lines: Iterable[str], first: int, limit: int) -> tuple[list[str], int, bool]:
         body: list[str] = []
@@ -190,6 +209,138 @@ class Files:
         diff = edit.unified_diff(file.text, edited.text, shown)
         meta = {"path": self._paths.visible(found), "diff": diff, "replaced": edited.places}
         return ToolResult(blocks(message), meta=meta)
+
+    def insert(self, path: str, line: int, text: str) -> ToolResult:
+        """Insert lines behind a line (0: at the beginning); encoding, line ends and mode are
+        kept."""
+        found = self._paths.resolve(path, write=True)
+        shown = self._paths.shown(found)
+        with self._lock(found):
+            file = textfile.load(found, shown)
+            lines = re.findall(r"[^\n]*\n|[^\n]+", file.text)
+            if line > len(lines):
+                raise RuntimeFault(f"{shown} has {len(lines)} lines; there is no line {line}.")
+            newline = "\r\n" if "\r\n" in "".join(lines[:1]) else "\n"
+            new = text.replace("\r\n", "\n").removesuffix("\n").replace("\n", newline)
+            before = "".join(lines[:line])
+            gap = newline if before and not before.endswith("\n") else ""
+            changed = "".join((before, gap, new, newline, *lines[line:]))
+            textfile.store(found, file.encode(changed), shown)
+        edited = edit.Edited(changed, line + 1, new.count("\n") + 1, 1)
+        message = f"Inserted into {shown}:\n{edit.snippet(edited)}"
+        diff = edit.unified_diff(file.text, changed, shown)
+        meta = {"path": self._paths.visible(found), "diff": diff}
+        return ToolResult(blocks(message), meta=meta)
+
+    def apply_patch(self, patch: str) -> ToolResult:
+        """Apply a patch to all of its files, or to none; `runtime.patches` has its formats."""
+        parsed = patches.parse(patch)
+        where = {
+            path: self._named(path) for one in parsed for path in (one.path, one.move_to) if path
+        }
+        locks = {hash(path) % len(self._locks) for path in where.values()}
+        with ExitStack() as stack:
+            for index in sorted(
+                locks
+            ):  # in one order, so that two patches never wait for each other
+                stack.enter_context(self._locks[index])
+            take_back(self._paths)
+            patched = _PatchedFiles(self._paths)
+            for one in parsed:
+                patched.take(one, where[one.path], where.get(one.move_to))
+            changes = patched.changes()
+            if not changes:
+                raise RuntimeFault("The patch changes nothing: all files are like this already.")
+            change_files(changes, self._paths)
+        text = "\n".join(["The patch was applied:", *patched.report, *dict.fromkeys(patched.notes)])
+        visible = [self._paths.visible(change.path) for change in changes]
+        diff = "".join(patched.diffs())[:_MAX_DIFF_CHARS]
+        return ToolResult(blocks(text), meta={"paths": visible, "diff": diff})
+
+    def _named(self, path: str) -> Path:
+        """Return the resolved path of a file that a patch names, which must not be a link: a patch
+        could remove or move it."""
+        found = self._paths.resolve(path, write=True)
+        folder, name = os.path.split(path.rstrip("/"))
+        beside = self._paths.resolve(folder or ".", write=True) / name
+        if os.path.islink(beside):
+            raise RuntimeFault(f"{path} is a link to {self._paths.shown(found)}; give that path.")
+        return found
+
+
+class _PatchedFiles:
+    """The files of a patch as they will be, each with its text before and after."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._before: dict[Path, bytes | None] = {}
+        self._after: dict[Path, bytes | None] = {}
+        self._like: dict[Path, Path] = {}
+        self.report: list[str] = []
+        self.notes: list[str] = []
+
+    def take(self, patch: patches.FilePatch, path: Path, target: Path | None) -> None:
+        """Work out one change, upon those before it. Raises `RuntimeFault`."""
+        shown = self._paths.shown(path)
+        exists = self._read(path, shown)
+        if patch.kind == "add":
+            text = "".join(map(patching.content, patch.chunks))
+            self._after[path] = textfile.DecodedText(text).encode(text)
+            self.report.append(f"{'A' if exists is None else 'M (overwritten)'} {shown}")
+            return
+        if exists is None:
+            raise textfile.NoSuchFile(
+                f"There is no file {shown}, which the patch {patch.kind}s. Nothing was changed."
+            )
+        if patch.kind == "delete":
+            self._after[path] = None
+            self.report.append(f"D {shown}")
+            return
+        data = exists
+        if patch.chunks:
+            if textfile.is_binary(exists[:8192]):
+                raise textfile.binary_fault(shown, len(exists))
+            file = textfile.decode(exists)
+            patched = patching.apply(file.text, patch.chunks, shown)
+            data = file.encode(patched.text)
+            self.notes += patched.notes
+        if target is None or target == path:
+            self._after[path] = data
+            self.report.append(f"M {shown}")
+            return
+        there = self._paths.shown(target)
+        replaced = " (overwritten)" if self._read(target, there) is not None else ""
+        self._after[path], self._after[target] = None, data
+        origin = self._like.get(path, path)
+        if not replaced and self._before[origin] is not None:
+            self._like[target] = origin
+        self.report.append(f"R {shown} -> {there}{replaced}")
+
+    def _read(self, path: Path, shown: str) -> bytes | None:
+        if path not in self._before:
+            try:
+                self._before[path] = textfile.load_bytes(path, shown)
+            except textfile.NoSuchFile:
+                self._before[path] = None
+        return self._after.get(path, self._before[path])
+
+    def changes(self) -> list[FileChange]:
+        """Return the files that differ."""
+        return [
+            FileChange(path, data, self._like.get(path))
+            for path, data in self._after.items()
+            if data != self._before[path]
+        ]
+
+    def diffs(self) -> Iterator[str]:
+        """Yield the unified diff of each changed text file."""
+        for change in self.changes():
+            before, after = _text(self._before[change.path]), _text(change.data)
+            yield edit.unified_diff(before, after, self._paths.shown(change.path))
+
+
+def _text(data: bytes | None) -> str:
+    return "" if data is None or textfile.is_binary(data[:8192]) else textfile.decode(data).text
 
 
 def _suffix(entry: os.DirEntry[str]) -> str:

@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -20,6 +20,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.processes import OwnerProcess
 from holdfast.runtime import clone
 from holdfast.runtime.command_host import CommandHost
+from holdfast.runtime.editors import Editor, choose_tools, editor_for
 from holdfast.runtime.environment import child_environment
 from holdfast.runtime.files import Files
 from holdfast.runtime.microagents import Microagent, load_microagents
@@ -104,7 +105,7 @@ class FolderRuntime:
             self.workdir = Path(os.path.realpath(with_home(workdir)))
         self._process = OwnerProcess()
         self._lock = threading.Lock()
-        self._tools: list[Tool] | None = None
+        self._tools: tuple[list[Tool], list[Tool]] | None = None
         self._clones: list[Path] = []
         self._closed = False
         try:
@@ -213,16 +214,43 @@ class FolderRuntime:
     @property
     def tools(self) -> list[Tool]:
         """A new list of the tools with which a model works here."""
-        with self._lock:
-            if self._tools is None:
-                from holdfast.runtime.builtin import make_tools
-
-                self._tools = make_tools(self, self.terminal, self.files, self.search)
-            return list(self._tools)
+        return list(self._made_tools()[0])
 
     def get_tools(self) -> list[Tool]:
         """Return the same list as `tools`."""
         return self.tools
+
+    @property
+    def all_tools(self) -> list[Tool]:
+        """A new list of `tools`, and of those that an agent is given only on request
+        (`tools_for`)."""
+        usual, more = self._made_tools()
+        return [*usual, *more]
+
+    def _made_tools(self) -> tuple[list[Tool], list[Tool]]:
+        """Return the usual tools and the others, which are made at the first use."""
+        with self._lock:
+            if self._tools is None:
+                from holdfast.runtime.builtin import make_more_tools, make_tools
+
+                usual = make_tools(self, self.terminal, self.files, self.search)
+                self._tools = usual, make_more_tools(self, self.terminal, self.files)
+            return self._tools
+
+    def tools_for(
+        self, model: str, *, editor: Editor | None = None, also: Iterable[str] = ()
+    ) -> list[Tool]:
+        """Return the tools of `tools`, but with the edit tools that the model was trained with.
+
+        Args:
+            model: The model's name, such as `claude-sonnet-4-5`; see `editor_for`.
+            editor: The edit tools to give, whatever the model.
+            also: Names of further tools among `all_tools`.
+
+        Raises `ConfigurationError` for a name that does not exist.
+        """
+        every = {tool.name: tool for tool in self.all_tools}
+        return choose_tools(every, editor or editor_for(model), also)
 
     def process_groups(self) -> list[int]:
         """Return the ids of the living process groups, each shell's first."""

@@ -153,6 +153,11 @@ class CommandOutput:
         before = self.total - len(self._tail)
         return data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
 
+    def tail(self, count: int) -> bytes:
+        """Return the last `count` bytes."""
+        with self._lock:
+            return self._read(max(0, self.total - count), self.total)
+
     def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
         """Return the cleaned output after byte `start`, in at most about `limit` characters. The
         second value is True if some of it was left out; the third is the number of bytes so far."""

@@ -97,6 +97,11 @@ class Pump:
                     self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
                 self._do(heapq.heappop(self._timers)[2])
+        with self._lock:  # `call` has promised these, and accepts no more
+            todo = list(self._todo)
+            self._todo.clear()
+        for work in todo:
+            self._do(work)
         os.close(waker)
         selector.close()
 

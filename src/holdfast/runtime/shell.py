@@ -28,6 +28,7 @@ from holdfast.tools.secrets import Secrets, StreamMask
 _REDIRECT_SECONDS = 0.03
 # Seconds from the SIGINT to the SIGKILL when a command is ended by force.
 _KILL_AFTER_SECONDS = 0.15
+_ATTEMPTS_TO_KILL = 10  # before the command's host is told
 _MAX_LISTED_PIDS = 10  # background processes that are named
 
 
@@ -222,6 +223,9 @@ class Shell:
             self._run = run
 
         def begin() -> None:
+            if run.done.is_set():  # the shell was closed meanwhile
+                self._drop_output(run)
+                return
             self._drains.add(run)
             self._pump.watch(run.stdout.fileno(), lambda: self._drain(run))
             # By number: a pending timer must not keep the output of a finished run in memory.
@@ -299,6 +303,22 @@ class Shell:
         follows in well under a second."""
         self._pump.call(lambda: self._force(run, reason))
 
+    def stop_background(self, run: Run, patience: float) -> None:
+        """End the processes that a command has left in the background: by SIGTERM, and after
+        `patience` seconds by force. Blocks until they are gone."""
+
+        def left() -> list[processes.Process]:
+            # While one of them lives, the kernel does not reuse the session's id.
+            session = (run.process.pid,) if run.process.pid in self._background else ()
+            return processes.of_commands(session, run.marks[processes.MARK])
+
+        processes.send(left(), signal.SIGTERM)
+        deadline = time.monotonic() + patience
+        with run.changed:
+            while not run.stdout.closed and (seconds := deadline - time.monotonic()) > 0:
+                run.changed.wait(seconds)
+        processes.kill(left)
+
     def take_connections(self) -> NetworkLog:
         """Return the connections to the network since the last call, where they are watched."""
         return self._host.take_connections()
@@ -332,6 +352,15 @@ class Shell:
     def _on_end(self, run: Run) -> None:
         if run.done.is_set():
             return
+        try:
+            self._complete(run)
+        finally:  # a caller waits for it
+            with self._lock:
+                self._run = None
+            run.done.set()
+            run.notify()
+
+    def _complete(self, run: Run) -> None:
         if run.end_fd >= 0:
             self._pump.unwatch(run.end_fd)
             os.close(run.end_fd)
@@ -355,12 +384,8 @@ class Shell:
         run.exit_code = code if code >= 0 else 128 - code
         self._take_state(run, run.exit_code)
         run.cwd = self.state.cwd
-        with self._lock:
-            self._run = None
         self.send_eof(run)
         self._remove_files(run.number)
-        run.done.set()
-        run.notify()
 
     def _take_state(self, run: Run, status: int) -> None:
         """Carry directory and variables to the next command, if bash could write them."""
@@ -418,16 +443,18 @@ class Shell:
         if self._run is not None and self._run.number == number:
             self._force(self._run, "timeout")
 
-    def _force(self, run: Run, reason: str, again: bool = False) -> None:
+    def _force(self, run: Run, reason: str, attempt: int = 0) -> None:
         if self._run is not run:
             return
         if not run.ended_by:
             run.ended_by = reason
-        elif not again:
+        elif not attempt:
             return  # the command is being ended already
         # Send SIGINT first, so that programs clean up and bash writes its state.
-        processes.send(self._started_by(run), signal.SIGKILL if again else signal.SIGINT)
-        self._pump.after(_KILL_AFTER_SECONDS, lambda: self._force(run, reason, again=True))
+        processes.send(self._started_by(run), signal.SIGKILL if attempt else signal.SIGINT)
+        if attempt >= _ATTEMPTS_TO_KILL:  # its end should have been reported
+            run.process.kill()
+        self._pump.after(_KILL_AFTER_SECONDS, lambda: self._force(run, reason, attempt + 1))
 
     # --- closing ---
 
@@ -462,14 +489,16 @@ class Shell:
         run = self._run
         if run is not None and not run.ended_by:
             run.ended_by = "close"
-        processes.kill(self._family)
-        if run is not None:
-            run.process.kill()
-            self._on_end(run)
-        for drained in list(self._drains):
-            self._drain(drained)
-            self._drop_output(drained)
-        self._host.close()
+        try:
+            processes.kill(self._family)
+            if run is not None:
+                run.process.kill()
+                self._on_end(run)
+            for drained in list(self._drains):
+                self._drain(drained)
+                self._drop_output(drained)
+        finally:
+            self._host.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_files(self, number: int) -> None:

@@ -7,11 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolError
 from holdfast.processes import OwnerProcess
+from holdfast.runtime.background import BackgroundCommands
 from holdfast.runtime.command_host import CommandHost, NetworkLog
 from holdfast.runtime.output import MAX_OUTPUT_BYTES, CommandOutput
 from holdfast.runtime.pump import Pump
@@ -62,6 +64,8 @@ class Terminal:
         self._shell_count = 0
         self._closed = False
         self._files: deque[CommandOutput] = deque()
+        self._backgrounds: dict[str, BackgroundCommands] = {}
+        self._mark = token_hex(3)
         self.outputs = folder / "output"
 
     def run(
@@ -170,6 +174,63 @@ class Terminal:
                     shell.end(run, "kill")
             self._wait(shell, run, wait, cancelled, since)
             return self._result(shell, run, note)
+
+    def start_background(
+        self,
+        command: str,
+        conversation_id: str = "",
+        *,
+        cancelled: Cancellation | None = None,
+        mark: Callable[[], Mapping[str, str]] | None = None,
+        secrets: Secrets | None = None,
+    ) -> ToolResult:
+        """Start a command that goes on beside later calls, and return its id. Arguments as those
+        of `run`."""
+        shell = self._shell_of(conversation_id)
+        background = self._background_of(conversation_id, shell)
+        with shell.turn(cancelled):
+            if shell.running is not None and not shell.running.done.is_set():
+                name = _quoted(shell.running.command)
+                text = f"Not run: {name} is still running in this shell. Wait for it or stop it."
+                return ToolResult.failure(text, "validation")
+            try:
+                if "\0" in command:
+                    raise RuntimeFault("The command was not run: it has a NUL character.")
+                script, token = background.script(command)
+                run = shell.start(script, self.command_timeout, False, mark, secrets)
+            except (RuntimeFault, ToolError, UnicodeEncodeError) as error:
+                return ToolResult.failure(str(error), "internal")
+            self._wait(shell, run, None, cancelled)
+            if run.exit_code:
+                return self._result(shell, run, "")
+            name = background.add(run, token, command)
+            self._keep(run.output)
+        text = f"Started in the background as {name}. terminal_collect gets its output and outcome."
+        return ToolResult((TextContent(text),), meta={"id": name})
+
+    def collect(
+        self,
+        conversation_id: str,
+        name: str = "",
+        *,
+        wait: float = 0.0,
+        stop: bool = False,
+        cancelled: Cancellation | None = None,
+    ) -> ToolResult:
+        """Return the output and state of a background command; without a `name`, a list of all."""
+        background = self._background_of(conversation_id, self._shell_of(conversation_id))
+        if name:
+            return background.collect(name, wait, stop, self._limit, cancelled)
+        lines = background.names() or ["No command was started in the background."]
+        return ToolResult((TextContent("\n".join(lines)),))
+
+    def _background_of(self, conversation_id: str, shell: Shell) -> BackgroundCommands:
+        with self._lock:
+            found = self._backgrounds.get(conversation_id)
+            if found is None:
+                found = BackgroundCommands(shell, self._mark)
+                self._backgrounds[conversation_id] = found
+            return found
 
     def _shell_of(self, conversation_id: str) -> Shell:
         self._process.check("The runtime")
@@ -297,6 +358,7 @@ class Terminal:
             return
         with self._lock:
             shell = self._shells.pop(conversation_id, None)
+            self._backgrounds.pop(conversation_id, None)
         if shell is not None:
             shell.close()
 

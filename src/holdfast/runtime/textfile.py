@@ -78,21 +78,46 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     try:
         folder = open_folder(str(path.parent))
         try:
+            locked = _is_locked_here(os.stat(path.name or ".", dir_fd=folder, follow_symlinks=False))
             # O_NONBLOCK: opening a FIFO would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            fd = os.open(path.name or ".", flags, dir_fd=folder)
+            fd = -1 if locked else os.open(path.name or ".", flags, dir_fd=folder)
         finally:
             os.close(folder)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
     except OSError as error:
         raise RuntimeFault(f"{shown} cannot be opened: {error.strerror}.") from error
+    if locked:
+        raise RuntimeFault(
+            f"{shown} is a database that this process has open; reading it here would end its"
+            " locks. Use a command in the terminal."
+        )
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         kind = "not a regular file (a device, pipe or socket)"
         raise RuntimeFault(f"{shown} is {'a directory' if stat.S_ISDIR(found.st_mode) else kind}.")
     return fd, found
+
+
+def _is_locked_here(file: os.stat_result) -> bool:
+    """Return True if this process has a POSIX lock on a file, as SQLite has on an open store.
+
+    Closing any descriptor of the file would end the lock (https://sqlite.org/howtocorrupt.html,
+    2.2). Files are compared by inode number alone: /proc/locks does not name the device of an
+    overlay. False where that does not exist.
+    """
+    try:
+        with open("/proc/locks", "rb") as listing:
+            locks = [line.split() for line in listing]
+    except OSError:
+        return False
+    process, end = b"%d" % os.getpid(), b":%d" % file.st_ino
+    return any(
+        len(lock) > 5 and lock[1] == b"POSIX" and lock[4] == process and lock[5].endswith(end)
+        for lock in locks
+    )
 
 
 def _near(path: Path) -> str:
@@ -126,6 +151,14 @@ def entries(folder: Path, convert: Callable[[os.DirEntry[str]], str]) -> list[st
 def load(path: Path, shown: str) -> DecodedText:
     """Return the whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or
     not a file."""
+    data = load_bytes(path, shown)
+    if is_binary(data[:8192]):
+        raise binary_fault(shown, len(data))
+    return decode(data)
+
+
+def load_bytes(path: Path, shown: str) -> bytes:
+    """Return the content of a file of at most `MAX_FILE_BYTES`. Raises `RuntimeFault`."""
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
         if found.st_size > MAX_FILE_BYTES:
@@ -133,57 +166,26 @@ def load(path: Path, shown: str) -> DecodedText:
                 f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
                 " change it in parts, with a command."
             )
-        data = file.read(MAX_FILE_BYTES)
-    if is_binary(data[:8192]):
-        raise binary_fault(shown, len(data))
-    return decode(data)
+        return file.read(MAX_FILE_BYTES)
 
 
 def store(path: Path, data: bytes, shown: str) -> None:
     """Write `data` to a file atomically, even if the machine crashes. Missing parent folders are
     created. An existing file keeps its mode and owner; if this process is root, a new one gets the
     owner of its folder. Raises `RuntimeFault`."""
-    temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+    temporary = temporary_name(path.name)
     folder = -1
     try:
         folder = open_folder(str(path.parent), make=True)
+        old = replaceable(folder, path.name, shown)
+        write_new(folder, temporary, data, old or os.fstat(folder), old)
         try:
-            old = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            old = None
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
-            raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
-        if old is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
-            # A rename would replace even a file that its owner has made read-only.
-            raise RuntimeFault(
-                f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
-                " it may be changed."
-            )
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o666, dir_fd=folder)
-        try:
-            with open(fd, "wb") as file:
-                like = old or os.fstat(folder)
-                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
-                    # Only root may; otherwise the file becomes ours, as with any editor.
-                    with suppress(OSError):
-                        os.fchown(fd, like.st_uid, like.st_gid)
-                if old is not None:
-                    os.fchmod(fd, stat.S_IMODE(old.st_mode))
-                file.write(data)
-                file.flush()
-                os.fsync(fd)
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
             raise
-        synced = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.fsync(synced)
-        finally:
-            os.close(synced)
+        sync(folder)
     except RuntimeFault:
         raise
     except OSError as error:
@@ -193,3 +195,65 @@ def store(path: Path, data: bytes, shown: str) -> None:
     finally:
         if folder >= 0:
             os.close(folder)
+
+
+def temporary_name(name: str) -> str:
+    """Return a new name for a file that will take the place of another, or its place's backup."""
+    return f".{name[:100]}.{secrets.token_hex(4)}.tmp"
+
+
+def replaceable(folder: int, name: str, shown: str) -> os.stat_result | None:
+    """Return the stat of a file that may be replaced, None if there is none. `folder` is a
+    descriptor. Raises `RuntimeFault` for a file that is read-only or not regular."""
+    try:
+        old = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(old.st_mode):
+        kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
+        raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
+    if not os.access(name, os.W_OK, dir_fd=folder):
+        # A rename would replace even a file that its owner has made read-only.
+        raise RuntimeFault(
+            f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
+            " it may be changed."
+        )
+    return old
+
+
+def write_new(
+    folder: int,
+    name: str,
+    data: bytes,
+    owner: os.stat_result,
+    like: os.stat_result | None = None,
+) -> os.stat_result:
+    """Make a file in an open folder and return its stat. Its owner is that of `owner`, if this
+    process may set it, and its mode that of `like`. A failure leaves no file. Raises `OSError`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o666, dir_fd=folder)
+    try:
+        with open(fd, "wb") as file:
+            if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+                # Only root may; otherwise the file becomes ours, as with any editor.
+                with suppress(OSError):
+                    os.fchown(fd, owner.st_uid, owner.st_gid)
+            if like is not None:
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+            return os.fstat(fd)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def sync(folder: int) -> None:
+    """Write a folder's entries to the disk."""
+    synced = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(synced)
+    finally:
+        os.close(synced)

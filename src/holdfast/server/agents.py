@@ -173,7 +173,7 @@ class Agents(ObjectStruct):
                 if self.elsewhere is not None:
                     self.elsewhere.open(record.store_id)
                 return self.workers.open(record, self.stored_parts, folder, note, leave)
-            tools = [] if runtime is None else runtime.tools
+            tools = [] if runtime is None else runtime.all_tools
             parts = self.stored_parts(record)
             built = build_agent(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
@@ -244,7 +244,7 @@ class Agents(ObjectStruct):
             return self.workers.check(wanted, str(folder))
         runtime_tools: list[Tool] = []
         if workspace:
-            runtime_tools = self.workspaces.enter(wanted.tenant, workspace).tools
+            runtime_tools = self.workspaces.enter(wanted.tenant, workspace).all_tools
             self.workspaces.leave(wanted.tenant, workspace)
         return build_agent(wanted, runtime_tools, self.policy, self.variables)
 
@@ -254,7 +254,9 @@ class Agents(ObjectStruct):
         """Replace a conversation's agent and tools in the records."""
         built = self.build(wanted, record.workspace)
         form, tools = encode(wanted.form), encode(_tool_record(wanted, built))
-        return self.records.set_tools(record, form, tools, wanted.options), built
+        sealed = self.records.seal.seal(encode(wanted.secrets), record.store_id)
+        secrets = sealed if wanted.secrets else None
+        return self.records.set_agent(record, form, tools, wanted.options, secrets), built
 
     def set_secrets(
         self, record: ConversationRecord, own: Mapping[str, Secret]
@@ -274,7 +276,7 @@ class Agents(ObjectStruct):
             return False
         if self.runtime_tools is None:
             with LocalRuntime() as runtime:
-                self.runtime_tools = [tool.name for tool in runtime.tools]
+                self.runtime_tools = [tool.name for tool in runtime.all_tools]
         modules = wanted.options.modules
         elsewhere = {
             tool.name for tool in wanted.tools if modules.get(tool.name, tool.module) != RUNTIME

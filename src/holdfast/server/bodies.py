@@ -3,14 +3,17 @@ in `shapes`."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.agent.serial_form import ToolForm
+from holdfast.commands import Schedule
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.microagents import Microagent
+from holdfast.timers import Misfire, Timer, check_ahead, time_of
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=24 * 3600)]
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{0,128}$")]
@@ -59,6 +62,57 @@ class CondenseRequest(
     """Shortens the conversation that the model is shown. `instructions` guide the summary."""
 
     instructions: str = ""
+
+
+class ScheduleRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """A message to send later: `text` or `content`, and one of `at`, `every` and `cron`.
+
+    `at` is a time in ISO form; without an offset it is the wall clock's of `timezone`. `every` is
+    in seconds, at least 60. `cron` has five fields. `timer` is the id, a new one if empty; a timer
+    of that id is replaced.
+    """
+
+    content: tuple[Content, ...] = ()
+    text: str = ""
+    timer: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    at: str | None = None
+    every: float | None = None
+    cron: str | None = None
+    timezone: str = ""
+    misfire: Misfire = "once"
+
+    def command(self, now: datetime) -> Schedule:
+        """Return the command. Raises `ConfigurationError`."""
+        command = Schedule(
+            MessageRequest(content=self.content, text=self.text).blocks,
+            self.timer,
+            time_of(self.at),
+            self.every,
+            self.cron,
+            self.timezone,
+            self.misfire,
+        )
+        if command.at is not None:
+            check_ahead(command.rule.due, now)
+        return command
+
+
+class CancelTimerRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """Cancels the timer with the id `timer`."""
+
+    timer: str
+    by: str = "user"
+    reason: str = ""
+
+
+class TimerList(msgspec.Struct, frozen=True, rename="camel"):
+    """The timers of a conversation, the earliest first."""
+
+    timers: tuple[Timer, ...]
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -20,6 +20,7 @@ from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
 from holdfast.server.agents import Agents
 from holdfast.server.keyed_locks import KeyedLocks
+from holdfast.server.named_leases import NamedLeases
 from holdfast.server.open_conversations import OpenConversations
 from holdfast.server.records import HOSTED, IDLE, RUN, Records
 from holdfast.store import Batch, Blob, Store, Summary
@@ -61,14 +62,12 @@ class RequestedTurn(NamedTuple):
 
 
 class ChatRecords:
-    """The chats' tables in the records file. Thread-safe. Raises `StoreError`. Writes are not
+    """The chats' tables in the records. Thread-safe. Raises `StoreError`. Writes are not
     synced to the disk: a power loss only makes the server forget chats."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        with records.writing() as db:
-            for statement in _TABLES.split(";"):
-                db.execute(statement)
+        records.create_tables(_TABLES)
 
     def _run(self, statement: str, *values: object) -> None:
         self._records.run(statement, *values, forced=False)
@@ -94,7 +93,7 @@ class ChatRecords:
 
     def forget(self, tenant: str, id: str) -> None:
         with self._records.writing(forced=False) as db:
-            for table in ("chats", "chat_answers", "chat_turns"):
+            for table in ("chat_turns", "chats", "chat_answers"):  # in the order of `begin_turn`
                 statement = f"DELETE FROM {table} WHERE tenant = ? AND conversation = ?"
                 db.execute(statement, (tenant, id))
 
@@ -105,7 +104,10 @@ class ChatRecords:
         return None if row is None else (row[0], row[1])
 
     def store_history(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
-        statement = "INSERT OR REPLACE INTO chat_answers VALUES (?, ?, ?, ?)"
+        statement = (
+            "INSERT INTO chat_answers VALUES (?, ?, ?, ?) ON CONFLICT(tenant, digest) DO UPDATE SET"
+            " conversation = excluded.conversation, seq = excluded.seq"
+        )
         self._run(statement, tenant, digest, id, seq)
 
     def find_turn(self, tenant: str, digest: bytes) -> RequestedTurn | None:
@@ -119,7 +121,11 @@ class ChatRecords:
         """Record that a turn begins after the event `seq`."""
         now = time.time()
         with self._records.writing(forced=False) as db:
-            statement = "INSERT OR REPLACE INTO chat_turns VALUES (?, ?, ?, ?, 0, ?)"
+            statement = (
+                "INSERT INTO chat_turns VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT(tenant, digest) DO"
+                " UPDATE SET conversation = excluded.conversation, seq = excluded.seq, answered ="
+                " 0, at = excluded.at"
+            )
             db.execute(statement, (tenant, digest, id, seq, now))
             statement = "UPDATE chats SET used = ? WHERE tenant = ? AND conversation = ?"
             db.execute(statement, (now, tenant, id))
@@ -145,6 +151,7 @@ class Chats:
         agents: Agents,
         conversations: OpenConversations,
         delete: Callable[[str, str], None],
+        leases: NamedLeases | None = None,
     ) -> None:
         self.rows = ChatRecords(records)
         self._store = store
@@ -153,7 +160,7 @@ class Chats:
         self._conversations = conversations
         self._delete = delete
         self._lock = threading.Lock()
-        self._turns = KeyedLocks()
+        self._turns = KeyedLocks("chat", leases)
         self._waiting: Counter[tuple[str, str]] = Counter()
 
     # --- exclusion and waiting clients ---

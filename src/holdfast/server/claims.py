@@ -95,6 +95,11 @@ class Claims:
         )
         return Settle(call_id, reason, "unknown", runner)
 
+    def offers(self, tenant: str, id: str) -> bool:
+        """Return True if calls of a conversation are offered or claimed."""
+        with self._lock:
+            return (tenant, id) in self._calls
+
     def count(self) -> int:
         with self._lock:
             return sum(map(len, self._calls.values()))

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import __version__
-from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced
 from holdfast.events import AnyEvent
 from holdfast.object_struct import ObjectStruct
 from holdfast.server.outgoing import (
@@ -235,6 +235,11 @@ class Deliveries:
                 hook.ended = True
             self._call(hook.cancel)
 
+    def stop_all(self) -> None:
+        """Stop sending for all webhooks."""
+        for number in list(self._hooks):
+            self.stop(number)
+
     def _indexed(self) -> None:
         found: dict[str, tuple[WebhookRecord, ...]] = {}
         for hook in self._hooks.values():
@@ -327,7 +332,7 @@ class Deliveries:
                         if hook.wait(lane) > 0:
                             continue
                         rest = await self._page(hook, lane)
-                except (_Ended, ConversationNotFound):
+                except (_Ended, ConversationNotFound, Fenced):
                     return
                 except Exception as error:
                     if self._closed or hook.ended or lane.ended:

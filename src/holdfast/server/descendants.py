@@ -7,7 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConversationNotFound
-from holdfast.server.records import HOSTED, IDLE, Records, not_found, place_of, store_id
+from holdfast.server.records import (
+    HOSTED,
+    IDLE,
+    ConversationRecord,
+    Records,
+    not_found,
+    place_of,
+    store_id,
+)
 from holdfast.server.shapes import Item
 
 if TYPE_CHECKING:
@@ -35,6 +43,11 @@ class Descendants:
     def child(self, tenant: str, id: str) -> Summary:
         """Return a descendant of one of the tenant's conversations. Raises
         `ConversationNotFound` for any other id."""
+        return self.child_and_owner(tenant, id)[0]
+
+    def child_and_owner(self, tenant: str, id: str) -> tuple[Summary, ConversationRecord]:
+        """Return a descendant, and the record of the nearest conversation above it that a client
+        created. Raises `ConversationNotFound`."""
         found = None if "/" in id else self._summary(store_id(tenant, id))
         above = found
         for _ in range(_MAX_ANCESTORS):
@@ -44,8 +57,7 @@ class Descendants:
             if owner != tenant:
                 break
             try:
-                self._records.find(tenant, own)
-                return found
+                return found, self._records.find(tenant, own)
             except ConversationNotFound:
                 above = self._summary(above.spawner)
         raise not_found(id)

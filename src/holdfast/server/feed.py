@@ -7,18 +7,25 @@ delays no other reader.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from holdfast import events as ev
+from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.shapes import EventFrame, FeedBatch, TransientNote
 
 if TYPE_CHECKING:
     import asyncio
+
+    from holdfast.server.other_servers import SharedStore
+
+_log = logging.getLogger("holdfast.server")
 
 RING_EVENTS = 256  # enough for the events that a reader misses while it writes one page
 RING_BYTES = 1_000_000  # the limit of the ring's events, which may hold pictures
@@ -28,6 +35,8 @@ FIRST_PAGE_EVENTS = 16  # the first page is small because the size of events is 
 # The most bytes that one reader receives at once, except a single larger event. A slow reader holds
 # this memory until its socket accepts it.
 PAGE_BYTES = 100_000
+# The period of the search for conversations that are gone, and for events without a notice.
+_CHECK_SECONDS = 0.5
 
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
@@ -161,17 +170,26 @@ class Feed:
         self.readers = 0
         self.waiting: set[FeedReader] = set()
         self.ended = False
+        # Begins to watch for other servers' events, and returns the function that ends it.
+        self.watch: Callable[[], Callable[[], None]] | None = None
+        self._unwatch: Callable[[], None] | None = None
 
     def subscribe(self, loop: asyncio.AbstractEventLoop) -> FeedReader:
         with self.lock:
             self.readers += 1
-            return FeedReader(self, loop)
+            reader = FeedReader(self, loop)
+            if self.watch is not None and self._unwatch is None:
+                self._unwatch = self.watch()
+            return reader
 
     def unsubscribe(self) -> None:
         with self.lock:
             self.readers -= 1
             if not self.readers:
                 self._clear()
+                if self._unwatch is not None:
+                    self._unwatch()
+                    self._unwatch = None
 
     def _clear(self) -> None:
         self._ring.clear()
@@ -225,6 +243,17 @@ class Feed:
             woken = self._woken()
         _wake(woken)
 
+    def grown(self, seq: int) -> None:
+        """Wake the readers if another process has appended events up to `seq`."""
+        with self.lock:
+            if self._last_seq is not None and seq <= self._last_seq:
+                return
+            self._clear()  # the readers read from the store
+            self._last_seq = seq
+            self.append_count += 1
+            woken = self._woken()
+        _wake(woken)
+
     def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
         if self.readers:
@@ -258,10 +287,25 @@ def _wake(readers: Iterable[FeedReader]) -> None:
 
 
 class Feeds:
-    """The feeds that have readers, by store id. Thread-safe."""
+    """The feeds that have readers, by store id. Thread-safe.
 
-    def __init__(self, read: Callable[[str, int, int], list[AnyEvent]]) -> None:
+    With a `shared` store the feeds also deliver the events that other servers append. A thread
+    looks for them while there are feeds. `exists` is False for a conversation that another server
+    has removed.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str, int, int], list[AnyEvent]],
+        shared: SharedStore | None = None,
+        exists: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._read = read
+        self._shared = shared
+        self._exists = exists
+        self._news = threading.Condition()
+        self._noticed = set[str]()  # conversations that may have new events
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._feeds: WeakValueDictionary[str, Feed] = WeakValueDictionary()
         self._ended = False
@@ -270,10 +314,48 @@ class Feeds:
         with self._lock:
             found = self._feeds.get(id)
             if found is None:
-                read = self._read
+                read, shared = self._read, self._shared
                 found = self._feeds[id] = Feed(lambda after, limit: read(id, after, limit))
                 found.ended = self._ended
+                if shared is not None and not self._ended:
+                    found.watch = lambda: shared.watch(id, lambda: self._notice(id))
+                    if self._thread is None:
+                        self._thread = threading.Thread(
+                            target=self._follow, args=(shared,), name="holdfast-feeds", daemon=True
+                        )
+                        self._thread.start()
             return found
+
+    def _notice(self, id: str) -> None:
+        with self._news:
+            self._noticed.add(id)
+            self._news.notify_all()
+
+    def _follow(self, shared: SharedStore) -> None:
+        """Look for events and removals by other servers until `close`."""
+        checked = time.monotonic()
+        while not self._ended:
+            with self._news:
+                self._news.wait_for(lambda: self._noticed or self._ended, _CHECK_SECONDS)
+                noticed, self._noticed = self._noticed, set[str]()
+            checks = time.monotonic() - checked >= _CHECK_SECONDS
+            with self._lock:
+                feeds = {id: feed for id, feed in self._feeds.items() if feed.readers}
+            ids = list(feeds) if checks else [id for id in feeds if id in noticed]
+            try:
+                found = {one.id: one.last_seq for one in shared.list(ids)} if ids else {}
+                gone = [id for id in ids if id not in found and not self._exists(id)]
+            except StoreError as error:
+                if not self._ended:
+                    _log.warning("feeds cannot see other servers' events now: %s", error)
+                    time.sleep(_CHECK_SECONDS)
+                continue
+            if checks:
+                checked = time.monotonic()
+            for id, seq in found.items():
+                feeds[id].grown(seq)
+            for id in gone:
+                self.end(id)
 
     def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         if self._feeds and (feed := self._feeds.get(id)) is not None:
@@ -301,5 +383,9 @@ class Feeds:
         with self._lock:
             self._ended = True
             feeds = list(self._feeds.values())
+        with self._news:
+            self._news.notify_all()
         for feed in feeds:
             feed.end()
+        if self._thread is not None:
+            self._thread.join()

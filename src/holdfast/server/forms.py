@@ -184,6 +184,10 @@ def own_variables(
         for key in ("model", "describe_images"):
             if key in form and "prompt" not in form:
                 found[key] = model(form[key])
+        models = form.get("models")
+        if isinstance(models, dict):
+            choice = cast("dict[str, Any]", models)
+            found["models"] = {name: model(one) for name, one in choice.items()}
         for key in ("delegates", "handoffs"):
             members = form.get(key)
             if isinstance(members, dict):

@@ -19,22 +19,27 @@ from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation.journal import utc_now
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import fold
+from holdfast.conversation.timers import timers_in
 from holdfast.server import forms, records, shapes
 from holdfast.server.agents import Agents, BuiltAgent, encode
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
+from holdfast.server.database import SameFile
 from holdfast.server.deliveries import Sending
 from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
-from holdfast.server.idempotent_commands import Call, IdempotentCommands
+from holdfast.server.idempotent_commands import Call, IdempotentCommands, refusing
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.named_leases import NamedLeases
 from holdfast.server.notifying_store import NotifyingStore
+from holdfast.server.other_servers import OtherServers, shared_store
 from holdfast.server.pending_starts import PendingStarts
-from holdfast.server.records import Records, SameFile
+from holdfast.server.records import Records
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.scheduler import Scheduler
 from holdfast.server.webhook_service import WebhookService
@@ -42,6 +47,7 @@ from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import SQLiteStore, Store, Summary
+from holdfast.timers import Timer
 from holdfast.tools.secrets import Secret, Secrets
 from holdfast.tools.sources import SourceHealth
 
@@ -59,6 +65,7 @@ _log = logging.getLogger("holdfast")
 
 DEFAULT = records.DEFAULT
 
+_SHARED_IDLE_SECONDS = 2.0  # an unused conversation is left to the other servers after this time
 _MAX_PAGE = 1000  # conversations or events in one answer
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
 _Items = list[tuple[int, shapes.Item]]
@@ -78,7 +85,7 @@ class Host:
         store: Holds the journals.
         records: Holds the server's own data about conversations.
         policy: Decides which modules clients may have imported.
-        root: Workspaces are created below this folder.
+        root: Workspaces are created below this folder. None: there are none.
         folders: Existing folders that are workspaces too, by tenant and id.
         runtimes: The kind of runtime that workspaces have.
         variables: The values of `${NAME}` in agents. Other tenants than the default one may use
@@ -89,11 +96,13 @@ class Host:
         client_grace: Seconds that a claimed call waits for a client that shows no sign of life.
         bounds: Upper bounds.
         clock: Returns monotonic seconds.
+        now: Returns the time of day with a zone, by which timers are due.
         isolation: "process" runs each open conversation in a process of its own.
         worker_memory: The limit of such a process's address space in MB (0: none).
         patience: How long the server waits for such a process before it ends it.
         observer: Follows all conversations (see `holdfast.observe`).
         sending: How webhooks are sent.
+        drives: False leaves driving conversations to the other servers of a shared store.
     """
 
     def __init__(
@@ -102,7 +111,7 @@ class Host:
         records: Records,
         *,
         policy: Policy,
-        root: Path,
+        root: Path | None,
         folders: Mapping[tuple[str, str], Path] | None = None,
         runtimes: WorkspaceRuntimes = WorkspaceRuntimes(),
         variables: Mapping[str, str] | None = None,
@@ -112,11 +121,13 @@ class Host:
         client_grace: float = 30.0,
         bounds: Bounds | None = None,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
         isolation: Literal["thread", "process"] = "thread",
         worker_memory: int = 0,
         patience: Patience | None = None,
         observer: Observing = None,
         sending: Sending | None = None,
+        drives: bool = True,
     ) -> None:
         if max_running < 1:
             raise errors.ConfigurationError(
@@ -134,15 +145,27 @@ class Host:
         known, isolated = dict(variables or {}), isolation == "process"
         self._records = records
         self._idempotent = IdempotentCommands(records)
-        self._feeds = Feeds(store.read)
+        shared = shared_store(store) if records.shared else None
+        self._feeds = Feeds(store.read, shared, self._exists)
         self.observers = observers("Host: observer", observer)
         watches = self.observers and isolated
         self._elsewhere = WorkerObservations(self.observers, store) if watches else None
         self._store = NotifyingStore(
-            store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
+            store,
+            self._appended,
+            lambda gone: self.webhooks.forget(gone),
+            records.recorded,
+            None if shared is None else lambda place: self._scheduler.wake(place),
         )
+        self._others = None if shared is None else OtherServers(store, records)
+        self._leases = None if shared is None else NamedLeases(records)
+        self._clients: dict[tuple[str, str], float] = {}  # when another server was told, by client
+        self._client_grace = client_grace
+        self._clock = clock
+        if records.shared:
+            idle = min(idle, _SHARED_IDLE_SECONDS)
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
-        self.workspaces = Workspaces(Path(root), bounds, idle, clock, folders or {}, runtimes)
+        self.workspaces = Workspaces(root, bounds, idle, clock, folders or {}, runtimes)
         records.own()
         deaths = Deaths()
         self._workers: WorkerPool | None = None
@@ -176,19 +199,35 @@ class Host:
             idle,
             clock,
             deaths,
+            now,
+            self._refit,
+            drives,
+            self._heard,
+            lambda: self.webhooks.tend(),
+            None if shared is None or not drives else shared.unattended,
         )
+        self.now = now
         self.family = Descendants(self._store, records)
         self.chats = Chats(
-            self._store, records, self._agents, self._scheduler.conversations, self.delete
+            self._store,
+            records,
+            self._agents,
+            self._scheduler.conversations,
+            self.delete,
+            self._leases,
         )
-        self.webhooks = WebhookService(store, records, self.family, sending, bounds.webhooks)
+        self.webhooks = WebhookService(
+            store, records, self.family, sending, bounds.webhooks, self._leases
+        )
         self._starts = PendingStarts()
-        self._changes = KeyedLocks()  # of the agents of conversations, by store id
+        # Of the agents of conversations, by store id.
+        self._changes = KeyedLocks("agent", self._leases)
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._finish_interrupted()
-        self.chats.pause()
+        if not records.shared:  # otherwise their clients may be those of other servers
+            self.chats.pause()
         self.webhooks.settle()
 
     # --- create, list and remove ---
@@ -280,14 +319,22 @@ class Host:
                 forked = original.fork(request.seq, id=place)
                 created = _created(new, built, forked.status.value)
                 forked.close()
-                self._records.mark_complete(tenant, new_id, encode(created), key, digest)
+                made = encode(created)
+                valid = self._records.mark_complete(tenant, new_id, made, key, digest)
+                if valid != made:  # another server was first
+                    self._remove_half(tenant, new_id)
+                    return msgspec.json.decode(valid, type=shapes.CreatedConversation)
                 self.webhooks.look(place)
             except BaseException:
-                for half in self._records.interrupted():
-                    if (half.tenant, half.id) == (tenant, new_id):
-                        self._remove(half)
+                self._remove_half(tenant, new_id)
                 raise
         return created
+
+    def _remove_half(self, tenant: str, id: str) -> None:
+        """Remove a fork that is not complete."""
+        for half in self._records.interrupted(all=True):
+            if (half.tenant, half.id, half.state) == (tenant, id, "making"):
+                self._remove(half)
 
     def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
         """Let a conversation without events continue from a state, like `Conversation.from_state`.
@@ -386,6 +433,15 @@ class Host:
             error=self._scheduler.fault(record),
         )
 
+    def timers(self, tenant: str, id: str) -> tuple[Timer, ...]:
+        """Return a conversation's timers, the earliest first. Raises `ConversationNotFound`."""
+        try:
+            record = self._records.find(tenant, id)
+        except errors.ConversationNotFound:
+            self.family.child(tenant, id)
+            return ()  # a spawned conversation has none
+        return timers_in(self._store, record.store_id)
+
     def delete(self, tenant: str, id: str) -> None:
         """Remove a conversation, cutting off its work. Raises `LeaseHeld` if another process drives
         it."""
@@ -393,7 +449,10 @@ class Host:
         self._records.set_state(record, "going")  # prevents that it is opened again
         self._scheduler.cut_off(record.store_id)
         try:
-            self._remove(record)
+            if self._others is None:
+                self._remove(record)
+            else:  # the server that drives it notices the state
+                self._others.until_free(record.store_id, lambda: self._remove(record))
         except errors.LeaseHeld:
             self._records.set_state(record, "")
             raise
@@ -430,6 +489,34 @@ class Host:
             status = live.status.value
         return _created(record, built, status)
 
+    def use(self, tenant: str, id: str, request: shapes.AgentRequest) -> shapes.CreatedConversation:
+        """Replace the conversation's agent from its next step on. It gets the secrets of the
+        request alone, because it could send those of the present agent anywhere; the
+        conversation's own secrets stay."""
+        options = {"modules": request.tool_module_qualnames, "client_tools": request.client_tools}
+        with self._changing(tenant, id) as (record, live):
+            kept = forms.conversation_secrets(self._agents.stored_parts(record).secrets)
+            wanted = self._agents.requested_parts(
+                tenant,
+                request.agent,
+                forms.agent_secrets(request.secrets),
+                request.tools,
+                msgspec.structs.replace(record.options, **options),
+            )
+            wanted = wanted._replace(secrets={**wanted.secrets, **kept})
+            if not record.workspace and self._agents.needs_runtime(wanted):
+                raise errors.ConfigurationError(
+                    "The agent has tools that need a workspace, and this conversation has none."
+                    " Fork the conversation with a workspace."
+                )
+            record, built = self._agents.replace(record, wanted)
+            live.use(record, built)
+            with live.run_lock:
+                live.record = msgspec.structs.replace(record, driven=live.record.driven)
+            status = live.status.value
+        self._scheduler.wake(record.store_id)
+        return _created(record, built, status)
+
     def set_secrets(
         self, tenant: str, id: str, request: shapes.SecretsRequest
     ) -> shapes.SecretNames:
@@ -458,6 +545,23 @@ class Host:
         place = self._records.find(tenant, id).store_id
         with self._changes.hold(place), self._scheduler.conversations.use(place) as live:
             yield self._records.find(tenant, id), live
+            if self._others is not None:
+                self._others.changed(self._records.find(tenant, id))
+
+    def _refit(self, live: OpenConversation, record: records.ConversationRecord) -> None:
+        """Give an open conversation the tools and secrets that another server has recorded."""
+        known = live.record
+        if (known.agent, known.tools, known.secrets) == (
+            record.agent,
+            record.tools,
+            record.secrets,
+        ):
+            return
+        built = self._agents.build(self._agents.stored_parts(record), record.workspace)
+        if (known.agent, known.tools) != (record.agent, record.tools):
+            live.set_tools(record, built)
+        if known.secrets != record.secrets:
+            live.set_secrets(record, built)
 
     def secret_names(self, tenant: str, id: str) -> shapes.SecretNames:
         """Return the names and descriptions of the conversation's secrets."""
@@ -506,8 +610,12 @@ class Host:
             lacks_hash = isinstance(command, cmd.Approve) and not command.arguments_hash
             if command.call_id and not lacks_hash:
                 return [(command.call_id, "")]
-            waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
-            return _concerned(command, waiting) or [(command.call_id, "")]
+            if self._others is not None:
+                waiting = self._waiting(record.store_id)
+            else:
+                waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
+            with refusing():
+                return _concerned(command, waiting) or [(command.call_id, "")]
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
@@ -516,49 +624,65 @@ class Host:
         self._idempotent.once(record, key, _decision(command), decide, pending)
 
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
-        """Post a decision or an answer to a spawned conversation, for the process that drives
-        it. As the command is only posted, this is the last chance to report an error."""
-        child = self.family.child(tenant, id).id
+        """Post a decision or an answer to a spawned conversation, once per `key`, for the process
+        that drives it. As the command is only posted, this is the last chance to report an
+        error."""
+        summary, owner = self.family.child_and_owner(tenant, id)
+        child = summary.id
         if isinstance(command, cmd.Answer):
-            self._store.post(child, command, key)
+            self._idempotent.once(
+                owner, key, command, lambda _: self._store.post(child, command, key), child=child
+            )
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
             raise errors.ConfigurationError(
                 f"Conversation {id!r} was spawned by a call. Send this command to its parent"
                 " conversation."
             )
-        waiting = [
+
+        def pending() -> _Calls:
+            waiting = self._waiting(child)
+            with refusing():
+                return _decidable(command, waiting)
+
+        def decide(calls: Sequence[Call]) -> None:
+            for call, hash in calls:
+                self._store.post(child, _about(command, call, hash), _call_key(key, call))
+
+        self._idempotent.once(owner, key, _decision(command), decide, pending, child)
+
+    def _waiting(self, id: str) -> _Calls:
+        """Return the calls that wait for a decision by the journal of a conversation that is not
+        open here."""
+        return [
             (one.call.id, one.call.arguments_hash)
-            for one in fold(self._store.tail(child)).open.values()
+            for one in fold(self._store.tail(id)).open.values()
             if one.asked is not None
         ]
-        calls = _concerned(command, waiting)
-        decisions = [(call, hash, _about(command, call, hash)) for call, hash in calls]
-        if not calls or any(
-            isinstance(one, cmd.Approve) and one.arguments_hash != hash
-            for _, hash, one in decisions
-        ):
-            raise errors.NotPending(
-                f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments"
-                " differ."
-            )
-        for call, _, decision in decisions:
-            self._store.post(child, decision, _call_key(key, call))
 
     def _execute(
         self, record: records.ConversationRecord, command: cmd.Command, key: str | None
     ) -> None:
-        if key is None and self._workers is not None:
+        if key is None and (self._workers is not None or self._others is not None):
             # If the command kills the worker, a new worker must not execute it twice.
             key = os.urandom(16).hex()
 
         def work(live: OpenConversation) -> None:
-            live.execute(command, key)
+            with refusing():
+                live.execute(command, key)
             self._scheduler.update_offers(live)
             if live.has_work:
                 self._scheduler.wake(record.store_id)
 
-        self._scheduler.use(record, work)
+        def here() -> None:
+            self._scheduler.use(record, work)
+
+        try:
+            here()
+        except errors.LeaseHeld:
+            if self._others is None or key is None:
+                raise
+            self._others.execute(record, command, key, here)
 
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
@@ -573,12 +697,17 @@ class Host:
     def _begin(self, tenant: str, id: str, hosted: bool) -> str:
         record = self._records.find(tenant, id)
 
+        def check() -> None:
+            if withdrawn:
+                raise errors.Conflict(
+                    f"Conversation {id!r} was closed while this request waited for it."
+                )
+
         def work(live: OpenConversation) -> str:
+            check()
+            live.finish_inbox()  # under no lock: hooks may take any time
             with live.run_lock:
-                if withdrawn:
-                    raise errors.Conflict(
-                        f"Conversation {id!r} was closed while this request waited for it."
-                    )
+                check()
                 if hosted and live.record.driven != records.HOSTED:
                     live.record = self._records.set_driven(live.record, records.HOSTED)
                 live.begin(hosted)
@@ -593,7 +722,13 @@ class Host:
             return status.value
 
         with self._starts.pending(record.store_id) as withdrawn:
-            return self._scheduler.use(record, work)
+            try:
+                return self._scheduler.use(record, work)
+            except errors.LeaseHeld:
+                if self._others is None:
+                    raise
+                self._others.begin(record, hosted, lambda: self._scheduler.use(record, work))
+        return self.status(tenant, id)
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
@@ -608,11 +743,31 @@ class Host:
             if live is not None:
                 live.record = msgspec.structs.replace(live.record, driven=record.driven)
         self._scheduler.cut_off(record.store_id)
+        if self._others is not None:
+            try:
+                self._others.close_here(record)
+            except errors.LeaseHeld:
+                self._others.close(record)
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:
         """Return a snapshot, like `Conversation.state`. Opens nothing."""
         return ConversationState(id, self._store.read(self.family.place(tenant, id)))
+
+    def seen(self, tenant: str, client: str) -> None:
+        """Note that a client is alive, for the claims of its calls on any server."""
+        self.claims.seen(tenant, client)
+        if self._leases is not None:
+            now, known = self._clock(), self._clients.get((tenant, client))
+            if known is None or now - known >= self._client_grace / 4:
+                if len(self._clients) > 10_000:
+                    self._clients.clear()
+                self._clients[tenant, client] = now
+                self._leases.seize(_client(tenant, client), self._client_grace)
+
+    def _heard(self, tenant: str, client: str) -> bool:
+        """Return True if another server has heard from a client lately."""
+        return self._leases is not None and self._leases.held(_client(tenant, client))
 
     def status(self, tenant: str, id: str) -> str:
         found = self._store.list([self.family.place(tenant, id)])
@@ -634,6 +789,13 @@ class Host:
                     return whole(event.result, self._store.blob)
             after = events[-1].seq
         raise errors.NotFound(f"Call {call_id[:80]!r} has no result.", "call", call_id)
+
+    def _exists(self, place: str) -> bool:
+        try:
+            self.family.place(*records.place_of(place))
+        except errors.ConversationNotFound:
+            return False
+        return True
 
     def feed(self, tenant: str, id: str) -> Feed:
         """Return the feed of the conversation's events, for readers on event loops."""
@@ -767,6 +929,18 @@ def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> li
     return list(waiting)
 
 
+def _decidable(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
+    """Return the waiting calls that a decision is about. Raises `NotPending` if there are none, or
+    if one has other arguments than those that are approved."""
+    calls = _concerned(command, waiting)
+    approved = command.arguments_hash if isinstance(command, cmd.Approve) else ""
+    if not calls or any(approved not in ("", hash) for _, hash in calls):
+        raise errors.NotPending(
+            f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments differ."
+        )
+    return calls
+
+
 def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
     """Return the decision for one call with this hash."""
     if isinstance(command, cmd.Reject):
@@ -814,6 +988,10 @@ def _created(
         tools=built.standings,
         warnings=built.warnings,
     )
+
+
+def _client(tenant: str, client: str) -> str:
+    return f"client {tenant}/{client}"
 
 
 def _id(given: str) -> str:

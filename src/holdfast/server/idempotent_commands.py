@@ -4,7 +4,8 @@ executed once and answered the same way each time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -24,6 +25,26 @@ _REFUSALS = (
 )
 
 Call = tuple[str, str]  # a call's id and the hash of its arguments
+
+
+class RefusedRequest(Exception):
+    """A request was refused with `error`, which is its outcome. Other errors, such as those of
+    opening a conversation, say nothing of the request: it may be made again."""
+
+    def __init__(self, error: errors.HoldfastError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def refusing() -> Generator[None]:
+    """Make an error of the block the outcome of the request that it carries out."""
+    try:
+        yield
+    except errors.ConversationNotFound:
+        raise  # not the outcome: a deletion that fails gives the conversation back
+    except _REFUSALS as error:
+        raise RefusedRequest(error) from error
 
 
 class _CommandOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,23 +74,50 @@ class IdempotentCommands:
         record: ConversationRecord,
         key: str | None,
         asked: object,
-        work: Callable[[list[Call]], None],
+        work: Callable[[list[Call]], object],
         calls: Callable[[], list[Call]] = list,
+        child: str = "",
     ) -> None:
         """Do `work` with the `calls` of the first request under this key, or with the present ones
         without a key. Raises `Conflict` if the key was used for another request. A repeated request
-        that was refused raises the same error again."""
-        if key is None:
-            work(calls())
-            return
-        # A key that a client gives elsewhere contains no newline, so the names do not collide.
+        of which `work` or `calls` raised `RefusedRequest` raises the same error again.
+
+        Args:
+            record: The conversation, or the one above it that a client created.
+            key: The client's key.
+            asked: The request, in a form that is equal for equal requests.
+            work: Carries the request out.
+            calls: Returns the tool calls that the request is about.
+            child: The store id of the conversation if it was spawned.
+        """
+        try:
+            if key is None:
+                work(calls())
+                return
+            self._once(record, f"{child}\n{key}" if child else key, asked, work, calls)
+        except RefusedRequest as refused:
+            raise refused.error from refused.error.__cause__
+
+    def _once(
+        self,
+        record: ConversationRecord,
+        key: str,
+        asked: object,
+        work: Callable[[list[Call]], object],
+        calls: Callable[[], list[Call]],
+    ) -> None:
+        # A key that a client gives contains no newline, so the names do not collide.
         name = f"\n{record.number}\n{key}"
         digest = self._records.seal.digest(msgspec.json.encode(asked, order="deterministic"))
         found = self._records.find_answer(record.tenant, name, digest)
         if found is None:
-            # Not synced to the disk: after a power loss the inbox still has the key.
-            first = msgspec.json.encode(_CommandOutcome(calls()))
-            found = self._records.store_answer(record.tenant, name, digest, first, forced=False)
+            try:
+                # Not synced to the disk: after a power loss the inbox still has the key.
+                first, forced = _CommandOutcome(calls()), False
+            except RefusedRequest as refused:  # the inbox never hears of it
+                first, forced = self._refusal(refused.error), True
+            data = msgspec.json.encode(first)
+            found = self._records.store_answer(record.tenant, name, digest, data, forced)
         kept = msgspec.json.decode(found, type=_CommandOutcome)
         if kept.error:
             fields = msgspec.json.decode(self._opened(kept.fields) or b"{}", type=dict[str, Field])
@@ -77,15 +125,16 @@ class IdempotentCommands:
             raise error_of_form(form, errors.ConfigurationError)
         try:
             work(kept.calls)
-        except errors.ConversationNotFound:
-            raise  # not the outcome: a deletion that fails gives the conversation back
-        except _REFUSALS as error:
-            form = form_of_error(error)
-            message = self._sealed(form.message.encode(errors="replace"))
-            fields = self._sealed(json.dumps(form.details).encode())
-            outcome = _CommandOutcome(error=form.type, message=message, fields=fields)
+        except RefusedRequest as refused:
+            outcome = self._refusal(refused.error)
             self._records.replace_answer(record.tenant, name, msgspec.json.encode(outcome))
             raise
+
+    def _refusal(self, error: errors.HoldfastError) -> _CommandOutcome:
+        form = form_of_error(error)
+        message = self._sealed(form.message.encode(errors="replace"))
+        fields = self._sealed(json.dumps(form.details).encode())
+        return _CommandOutcome(error=form.type, message=message, fields=fields)
 
     def _sealed(self, data: bytes) -> str:
         """Seal data that may quote arguments."""

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 
+from holdfast.server.named_leases import NamedLeases
+
 
 class _KeyedLock:
     def __init__(self) -> None:
@@ -14,9 +16,14 @@ class _KeyedLock:
 
 
 class KeyedLocks:
-    """Any number of locks, each with a key such as a conversation's id. Thread-safe."""
+    """Any number of locks, each with a key such as a conversation's id. Thread-safe.
 
-    def __init__(self) -> None:
+    With `leases` they exclude the threads of other servers too. `name` names these locks there.
+    """
+
+    def __init__(self, name: str = "", leases: NamedLeases | None = None) -> None:
+        self._name = name
+        self._leases = leases
         self._lock = threading.Lock()
         self._locks: dict[Hashable, _KeyedLock] = {}
 
@@ -30,7 +37,11 @@ class KeyedLocks:
         entered = False
         try:
             entered = found.lock.acquire(blocking=wait)
-            yield entered
+            if entered and self._leases is not None:
+                with self._leases.hold(f"{self._name} {key}", wait) as taken:
+                    yield taken
+            else:
+                yield entered
         finally:
             if entered:
                 found.lock.release()

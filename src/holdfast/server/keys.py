@@ -61,8 +61,9 @@ class Keys:
             )
         found = self.tenant_of(key)
         if found is None:
-            statement = "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)"
-            self._records.run(statement, _hash(key), tenant, label, datetime.now(UTC).isoformat())
+            row = _hash(key), tenant, label, datetime.now(UTC).isoformat()
+            statement = "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            self._records.run(statement, *row)
         elif found != tenant:
             raise ConfigurationError(
                 f"This key already belongs to tenant {found!r}. Use another key for {tenant!r}."

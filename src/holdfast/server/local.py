@@ -19,6 +19,7 @@ from holdfast.server.limits import Bounds
 from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
+from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.sealing import Seal
 from holdfast.server.serve import AgentServer
 from holdfast.server.sockets import listen
@@ -45,9 +46,13 @@ class LocalServer:
         agents: Agents published by name to clients of OpenAI's API, at `{url}/v1`.
         observer: Follows all conversations (see `holdfast.observe`).
         webhook_allow: Hosts to which webhooks may be sent although they are not public.
+        sandbox: True runs the commands of each conversation in a sandbox of its own. Agents of
+            clients then start no programs as MCP servers.
+        network: Patterns of the hosts that commands in a sandbox can reach; none: no network.
 
     Raises `ConfigurationError` (a `ValueError`) if `folder` does not exist or fastapi is not
-    installed, `StoreError` if another server uses the folder.
+    installed, `SandboxUnavailable` if no sandbox can be made, `StoreError` if another server uses
+    the folder.
     """
 
     def __init__(
@@ -60,7 +65,11 @@ class LocalServer:
         agents: Mapping[str, Agent] | None = None,
         observer: Observing = None,
         webhook_allow: Sequence[str] = (),
+        sandbox: bool = False,
+        network: Sequence[str] = (),
     ) -> None:
+        if network and not sandbox:
+            raise ConfigurationError("LocalServer: network is for the sandbox; add sandbox=True.")
         if isinstance(allow_tools, str):
             raise ConfigurationError(
                 f"LocalServer: allow_tools takes a list of patterns, not {allow_tools!r}."
@@ -77,6 +86,7 @@ class LocalServer:
         self._max_running = max_running
         self._agents = dict(agents or {})
         self._webhook_allow = tuple(webhook_allow)
+        self._runtimes = WorkspaceRuntimes(sandbox, tuple(network))
         self._observers = observers("LocalServer: observer", observer)
         self._stack = ExitStack()
         self._process = OwnerProcess()
@@ -89,6 +99,7 @@ class LocalServer:
             raise ConfigurationError(
                 "The agent server needs the fastapi package: pip install 'holdfast[server]'."
             ) from None
+        self._runtimes.check()
         published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
             location = self._folder
@@ -108,8 +119,9 @@ class LocalServer:
             host = Host(
                 store,
                 records,
-                policy=Policy(self._allowed),
+                policy=Policy(self._allowed, programs=not self._runtimes.sandboxed),
                 root=root,
+                runtimes=self._runtimes,
                 variables=self._variables,
                 max_running=self._max_running,
                 bounds=Bounds(open=max(1000, 2 * self._max_running)),

@@ -87,10 +87,15 @@ class LocalConversation:
         self._conversation.hosting.hosted = driven == HOSTED
         self._running = driven == RUN and self.status is RUNNING
 
+    def finish_inbox(self) -> None:
+        """Carry out the commands that wait. Hooks on messages may take any time, so that the
+        caller must hold no lock."""
+        self._conversation.hosting.finish_inbox()
+
     def begin(self, hosted: bool) -> None:
         """Begin or continue a run: with `hosted` whenever there is work, otherwise until the
         conversation rests, also after a pause or an error. If there is work, the journal says
-        RUNNING then."""
+        RUNNING then. Call `finish_inbox` first; this waits for no hook."""
         hosting = self._conversation.hosting
         with self._lock:
             if hosted:
@@ -178,6 +183,11 @@ class LocalConversation:
         agent = self.report.agent
         agent.tools.replace(self.report.tools, built.tools.values())
         self.report = built._replace(agent=agent)
+
+    def use(self, record: ConversationRecord, built: BuiltAgent) -> None:
+        """Continue with another agent from the next step on."""
+        self._conversation.use(built.agent)
+        self.report = built
 
     def set_secrets(self, record: ConversationRecord, built: BuiltAgent) -> None:
         """Replace the conversation's secrets from its next call on."""

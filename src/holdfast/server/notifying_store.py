@@ -18,6 +18,8 @@ class NotifyingStore:
     block nor raise. `deleted(conversation_id)` is called after a removal.
     `recorded(conversation_id)` returns True if a client has created a conversation with this id,
     even if the store has no events of it yet; no call may spawn a conversation with such an id.
+    `posted(conversation_id)` is called when an open conversation has done the new commands in its
+    inbox; it must not block.
     """
 
     def __init__(
@@ -26,16 +28,20 @@ class NotifyingStore:
         listener: Listener,
         deleted: Callable[[str], None] | None = None,
         recorded: Callable[[str], bool] = lambda _: False,
+        posted: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
+        self._posted = posted
         self._listener = listener
         self._deleted = deleted
         self.recorded = recorded
         # Methods that are passed on unchanged are bound directly and cost nothing.
-        self.acquire, self.renew, self.release = store.acquire, store.renew, store.release
+        self.renew, self.release, self.confirm = store.renew, store.release, store.confirm
         self.read, self.tail, self.follow = store.read, store.tail, store.follow
         self.post, self.commands, self.note = store.post, store.commands, store.note
-        self.refusal = store.refusal
+        self.refusal, self.undone = store.refusal, store.undone
+        self.unattended = store.unattended
+        self.due, self.next_due, self.ring = store.due, store.next_due, store.ring
         self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
         self.blob, self.fork, self.list, self.close = (
             store.blob,
@@ -43,6 +49,19 @@ class NotifyingStore:
             store.list,
             store.close,
         )
+
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        """See `Store.acquire`."""
+
+        posted = self._posted
+        if notify is None or posted is None:
+            return self._store.acquire(conversation_id, notify)
+
+        def noticed() -> None:
+            notify()
+            posted(conversation_id)
+
+        return self._store.acquire(conversation_id, noticed)
 
     def append(self, lease: Lease, batch: Batch) -> bool:
         """See `Store.append`."""

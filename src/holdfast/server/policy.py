@@ -214,6 +214,8 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
         raise at.error(_NO_PARTS.format("instructions", "instructions.texts"))
     yield from _of_model(*part("model"))
     yield from _of_model(*part("describe_images"))
+    for member, at in _each(*part("models")):
+        yield from _of_model(member, at)
     yield from _of_confirm(part("confirm")[0])
     yield from _of_part(*part("security"), ANALYZER.kinds)
     yield from _of_part(*part("condenser"), CONDENSER.kinds)

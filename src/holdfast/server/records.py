@@ -1,4 +1,4 @@
-"""The server's own data about conversations, in an SQLite file beside the store.
+"""The server's own data about conversations, in a database beside the journals.
 
 It holds the facts that journals do not: each conversation's tenant, its agent's form and tool
 declarations (stored once for all conversations that share them), its sealed secrets, its
@@ -8,12 +8,8 @@ server's keys.
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -21,14 +17,14 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.server.database import Database, SQLiteDatabase, Statements
 from holdfast.server.sealing import Seal
 
-FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
-APPLICATION = 0x486F6C53  # PRAGMA application_id: "HolS"
+FORMAT = 1  # records of a higher one were written by a newer Holdfast
+# Transactions with these names come one after the other, also on different servers.
+TABLES, CONVERSATIONS = "tables", "conversations"
 
-# A killed server may hold the lock for this long through a child process that it was starting.
-_LOCK_GRACE_SECONDS = 1.0
-
+_MAKING = timedelta(minutes=10)  # the longest time in which another server makes a fork
 KEY_LIFETIME = timedelta(days=7)  # idempotency keys are remembered for this long
 PRUNE_SECONDS = 600.0  # the period in which older keys are deleted
 
@@ -55,15 +51,19 @@ CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT N
 
 _PART = "a part of conversations"  # binds the seals of parts, which several conversations share
 
-_SELECT = (
-    "SELECT number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options,"
-    " secrets, created FROM conversations WHERE"
+_COLUMNS = (
+    "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets,"
+    " created"
 )
+_SELECT = f"SELECT {_COLUMNS} FROM conversations WHERE"
 
 # "": complete. "making": a fork whose journal may not exist yet. "going": a conversation being
 # removed, whose journal may be gone already.
 State = Literal["", "making", "going"]
 IDLE, RUN, HOSTED = 0, 1, 2  # values of `driven`: not driven; until it rests; permanently
+# Added to `driven` in the table until the server that drives the conversation has heeded a change
+# of the record by another server.
+_WANTED = 4
 
 
 class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -77,7 +77,8 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
 
 class ConversationRecord(msgspec.Struct, frozen=True):
     """One conversation's row. `agent` and `tools` are the hashes of stored parts; `secrets` is
-    sealed."""
+    sealed. `wanted` is True until the server that drives the conversation has heeded a change by
+    another server."""
 
     number: int
     tenant: str
@@ -91,6 +92,7 @@ class ConversationRecord(msgspec.Struct, frozen=True):
     options: ConversationOptions
     secrets: bytes | None
     created: datetime
+    wanted: bool = False
 
     @property
     def store_id(self) -> str:
@@ -141,129 +143,60 @@ def not_found(id: str) -> ConversationNotFound:
     return ConversationNotFound(f"No conversation {id!r} on this server.")
 
 
-class SameFile:
-    """The file that was first seen at `path`. Writes are lost once it was removed or replaced."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        self._path = path
-        self._what = what
-        self._file = self._look()
-
-    def check(self) -> None:
-        """Raise `StoreError` if the file was removed or replaced."""
-        found = self._look()
-        self._file = self._file or found
-        if found != self._file:
-            raise StoreError(
-                f"{self._what} {str(self._path)!r} was removed or replaced by another file while"
-                " the server ran. Stop it, put the file back, and start it again."
-            )
-
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            message = f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
-            raise StoreError(message) from error
-        return found.st_dev, found.st_ino
-
-
 class Records:
-    """The records file at `path`. Thread-safe.
+    """The records in a database, or in the SQLite file at a path. Thread-safe.
 
-    Raises `StoreError` if the file cannot be used, `ConfigurationError` if the seal's key is not
-    the one with which the file was created.
+    Raises `StoreError` if the database cannot be used, `ConfigurationError` if the seal's key is
+    not the one with which the records were created.
     """
 
-    def __init__(self, path: Path | str, seal: Seal) -> None:
-        self.path = Path(path)
+    def __init__(self, place: Database | Path | str, seal: Seal) -> None:
+        database = SQLiteDatabase(place) if isinstance(place, str | Path) else place
+        self._database = database
         self.seal = seal
-        self._lock = threading.Lock()
-        self._closed = False
         self._pruned = 0.0
-        self._file: SameFile | None = None
-        self._owned: int | None = None
-        with self._translated():
-            self._db = sqlite3.connect(
-                self.path, timeout=30.0, isolation_level=None, check_same_thread=False
-            )
+        self.writing = database.writing
+        self.reading, self.check, self.own, self.close = (
+            database.reading,
+            database.check,
+            database.own,
+            database.close,
+        )
         try:
-            self._prepare()
+            with self.writing(lock=TABLES) as db:
+                if database.prepare(db, _TABLES, FORMAT):
+                    db.execute("INSERT INTO facts VALUES ('proof', ?)", (seal.proof(),))
+                else:
+                    (proof,) = db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()
+                    seal.check(bytes(proof))
+                self._prune(db)
         except BaseException:
-            self._db.close()
+            database.close()
             raise
 
-    def _prepare(self) -> None:
-        with self._translated():
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._file = SameFile(self.path, "The records file")  # the pragma has created it
-            # A conversation whose record is lost is lost to its client, even if its journal exists.
-            self._db.execute("PRAGMA synchronous = FULL")
-        with self.writing() as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            (application,) = db.execute("PRAGMA application_id").fetchone()
-            empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-            if application != APPLICATION and not (application == 0 and empty):
-                raise StoreError(
-                    f"{str(self.path)!r} is an SQLite file, but not the records of a Holdfast"
-                    " server."
-                )
-            if version > FORMAT:
-                raise StoreError(
-                    f"Records {str(self.path)!r} were written by a newer Holdfast (format"
-                    f" {version}, this one reads {FORMAT})."
-                )
-            if empty:
-                for statement in _TABLES.split(";"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA application_id = {APPLICATION}")
-                db.execute(f"PRAGMA user_version = {FORMAT}")
-                db.execute("INSERT INTO facts VALUES ('proof', ?)", (self.seal.proof(),))
-            else:
-                (proof,) = db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()
-                self.seal.check(bytes(proof))
-            self._prune(db)
+    @property
+    def shared(self) -> bool:
+        """True if several servers use the records at the same time."""
+        return self._database.shared
 
-    def _prune(self, db: sqlite3.Connection) -> None:
+    def _prune(self, db: Statements) -> None:
         """Delete old idempotency keys, at most once per period."""
         if time.monotonic() >= self._pruned:
             oldest = datetime.now(UTC) - KEY_LIFETIME
             db.execute("DELETE FROM answers WHERE at < ?", (oldest.isoformat(),))
             self._pruned = time.monotonic() + PRUNE_SECONDS
 
-    @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection]:
-        """Yield the database, also for modules with tables of their own in it. Raises
-        `StoreError`."""
-        with self._lock:
-            if self._closed:
-                raise StoreError(f"Records {str(self.path)!r} are closed.")
-            if self._file is not None:
-                self._file.check()
-            with self._translated():
-                yield self._db
+    def create_tables(self, tables: str) -> None:
+        """Create the tables of another module beside the records' own, unless they exist."""
+        with self.writing(lock=TABLES) as db:
+            for statement in filter(str.strip, tables.split(";")):
+                db.execute(statement)
 
-    @contextmanager
-    def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
-        """Yield the database within one transaction. Without `forced` it is not synced to the disk:
-        it survives the end of the process, but a power loss only once a later forced one was
-        written."""
-        with self.reading() as db:
-            if not forced:
-                db.execute("PRAGMA synchronous = NORMAL")
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-            finally:
-                if not forced:
-                    db.execute("PRAGMA synchronous = FULL")
+    def fact(self, name: str, value: bytes) -> bytes:
+        """Return a stored fact about the servers, which is `value` if there was none."""
+        self.run("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO NOTHING", name, value)
+        [(found,)] = self.rows("SELECT value FROM facts WHERE name = ?", name)
+        return bytes(found)
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
         with self.reading() as db:
@@ -278,50 +211,8 @@ class Records:
         with self.writing(forced) as db:
             return db.execute(statement, values).rowcount
 
-    @contextmanager
-    def _translated(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreError(f"Records {str(self.path)!r} cannot be used: {error}.") from error
-
-    def check(self) -> None:
-        """Raise `StoreError` if the records cannot be used."""
-        with self.reading():
-            pass
-
-    def own(self) -> None:
-        """Lock the records for this server until `close`. Raises `StoreError` if another
-        process, or another host in this process, holds the lock."""
-        import fcntl
-
-        path = Path(f"{self.path}-host")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + _LOCK_GRACE_SECONDS
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() >= until:
-                    os.close(fd)
-                    raise StoreError(
-                        f"Another server uses the records {str(self.path)!r}. Stop that server, or"
-                        " start this one with another store."
-                    ) from error
-                time.sleep(0.02)
-        self._owned = fd
-
-    def close(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._db.close()
-                if self._owned is not None:
-                    os.close(self._owned)
-
     def __repr__(self) -> str:
-        return f"Records({str(self.path)!r})"
+        return f"Records({self._database!r})"
 
     # --- conversations ---
 
@@ -344,7 +235,8 @@ class Records:
             found = _answered(db, tenant, key, digest)
             if found is None:
                 self._prune(db)
-                _answer(db, tenant, key, digest, answer)
+                if not _answer(db, tenant, key, digest, answer):  # another server was first
+                    found = _answered(db, tenant, key, digest)
             return answer if found is None else found
 
     def replace_answer(self, tenant: str, key: str, answer: bytes) -> None:
@@ -356,15 +248,15 @@ class Records:
         answer, which may be an earlier one under the key. Raises `Conflict` if the id is taken or
         the key was used for another request, and `TooMany` beyond `most` conversations of the
         tenant."""
-        with self.writing() as db:
+        with self.writing(lock=CONVERSATIONS) as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
-            query = "SELECT state, number FROM conversations WHERE tenant = ? AND id = ?"
+            query = "SELECT state, number, created FROM conversations WHERE tenant = ? AND id = ?"
             taken = db.execute(query, (new.tenant, new.id)).fetchone()
             if taken is not None:
-                if taken[0] != "making":
-                    raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
                 # A fork that was interrupted before its answer, so no client knows of it.
+                if taken[0] != "making" or not self._abandoned(taken[2]):
+                    raise Conflict(f"Conversation {new.id!r} already exists. Use another id.")
                 _remove(db, taken[1])
             query = "SELECT count(*) FROM conversations WHERE tenant = ?"
             count = db.execute(query, (new.tenant,)).fetchone()[0]
@@ -390,13 +282,22 @@ class Records:
                 _answer(db, new.tenant, key, digest, answer)
             return answer
 
-    def mark_complete(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
-        """Mark a conversation that was `making` as complete, because its journal exists now."""
-        with self.writing() as db:
+    def _abandoned(self, created: str) -> bool:
+        """Return True if nobody makes a conversation with the state `making` any more."""
+        old = datetime.now(UTC) - datetime.fromisoformat(created) > _MAKING
+        return old or not self.shared
+
+    def mark_complete(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> bytes:
+        """Mark a conversation that was `making` as complete, because its journal exists now, unless
+        the key has another answer. Return the valid answer."""
+        with self.writing(lock=CONVERSATIONS) as db:
+            if key and (found := _answered(db, tenant, key, digest)) is not None:
+                return found
             where = "tenant = ? AND id = ? AND state = 'making'"
             db.execute(f"UPDATE conversations SET state = '' WHERE {where}", (tenant, id))
             if key:
                 _answer(db, tenant, key, digest, answer)
+            return answer
 
     def find(self, tenant: str, id: str) -> ConversationRecord:
         """Return a tenant's conversation. Raises `ConversationNotFound`."""
@@ -414,25 +315,24 @@ class Records:
     def load(self, record: ConversationRecord) -> tuple[ConversationRecord, bytes, bytes]:
         """Return a conversation's present record, its agent's form and its tool declarations.
         Raises `ConversationNotFound` if it was deleted."""
-        query = f"{_SELECT} number = ? AND state <> 'going'"
-        with self.reading() as db:  # reads all three under one lock
-            row = db.execute(query, (record.number,)).fetchone()
-            if row is None:
-                raise not_found(record.id)
-            found = _record(row)
-            return found, self._part(db, found.agent), self._part(db, found.tools)
+        part = "(SELECT data FROM parts WHERE hash = "
+        columns = f"{_COLUMNS}, {part}agent), {part}tools)"  # one statement sees one state
+        query = f"SELECT {columns} FROM conversations WHERE number = ? AND state <> 'going'"
+        row = self.row(query, record.number)
+        if row is None:
+            raise not_found(record.id)
+        return _record(row[:-2]), self._opened(row[-2]), self._opened(row[-1])
 
     def part(self, hash: bytes) -> bytes:
-        with self.reading() as db:
-            return self._part(db, hash)
+        row = self.row("SELECT data FROM parts WHERE hash = ?", hash)
+        return self._opened(None if row is None else row[0])
 
-    def _part(self, db: sqlite3.Connection, hash: bytes) -> bytes:
-        row = db.execute("SELECT data FROM parts WHERE hash = ?", (hash,)).fetchone()
-        if row is None:
-            raise StoreError(f"Records {str(self.path)!r}: a part of a conversation is missing.")
-        return self.seal.open(bytes(row[0]), _PART)
+    def _opened(self, part: bytes | None) -> bytes:
+        if part is None:
+            raise StoreError(f"{self._database!r}: a part of a conversation is missing.")
+        return self.seal.open(bytes(part), _PART)
 
-    def _keep(self, db: sqlite3.Connection, data: bytes) -> bytes:
+    def _keep(self, db: Statements, data: bytes) -> bytes:
         """Store a part, sealed as a whole, and return its hash. A client may have put a key into
         its agent's form instead of a variable's name."""
         hash = self.seal.digest(data)
@@ -465,20 +365,60 @@ class Records:
         query = "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = ''"
         return [(tenant, id) for tenant, id in self.rows(f"{query} ORDER BY number")]
 
+    def run_until_rest(self, found: Sequence[ConversationRecord]) -> None:
+        """Note of those conversations that are not driven that they run until they rest, in one
+        transaction."""
+        if numbers := ", ".join([str(record.number) for record in found]):
+            query = (
+                f"UPDATE conversations SET driven = ? WHERE driven = 0 AND number IN ({numbers})"
+            )
+            self.run(query, RUN)
+
     def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
-        self.run("UPDATE conversations SET driven = ? WHERE number = ?", driven, record.number)
+        statement = f"UPDATE conversations SET driven = ? | (driven & {_WANTED}) WHERE number = ?"
+        self.run(statement, driven, record.number)
         return msgspec.structs.replace(record, driven=driven)
 
-    def set_tools(
-        self, record: ConversationRecord, agent: bytes, tools: bytes, options: ConversationOptions
+    def end_run(self, record: ConversationRecord) -> ConversationRecord:
+        """Record that a run has ended, unless another server has asked for another one."""
+        statement = "UPDATE conversations SET driven = ? WHERE number = ? AND driven = ?"
+        self.run(statement, IDLE, record.number, RUN)
+        return msgspec.structs.replace(record, driven=IDLE)
+
+    def want(self, record: ConversationRecord, driven: int) -> None:
+        """Set how the conversation is to be driven, for the server that has it open."""
+        statement = "UPDATE conversations SET driven = ? WHERE number = ?"
+        self.run(statement, driven | _WANTED, record.number)
+
+    def heeded(self, record: ConversationRecord) -> None:
+        """Record that this server has heeded a record, unless it has changed since."""
+        statement = "UPDATE conversations SET driven = ? WHERE number = ? AND driven = ?"
+        self.run(statement, record.driven, record.number, record.driven | _WANTED)
+
+    def unheeded(self) -> list[tuple[str, str]]:
+        """Return tenant and id of the conversations whose records some server must heed, and of
+        those being removed."""
+        query = "SELECT tenant, id FROM conversations WHERE driven >= ? OR state = 'going'"
+        return [(tenant, id) for tenant, id in self.rows(query, _WANTED)]
+
+    def set_agent(
+        self,
+        record: ConversationRecord,
+        agent: bytes,
+        tools: bytes,
+        options: ConversationOptions,
+        secrets: bytes | None,
     ) -> ConversationRecord:
-        with self.writing() as db:
+        """Replace the agent with its tools, and the sealed secrets."""
+        with self.writing(lock=CONVERSATIONS) as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
-            statement = "UPDATE conversations SET agent = ?, tools = ?, options = ?"
-            row = *hashes, msgspec.json.encode(options), record.number
+            statement = "UPDATE conversations SET agent = ?, tools = ?, options = ?, secrets = ?"
+            row = *hashes, msgspec.json.encode(options), secrets, record.number
             db.execute(f"{statement} WHERE number = ?", row)
             _sweep(db, record.agent, record.tools)
-        return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
+        agent, tools = hashes
+        changed = {"agent": agent, "tools": tools, "options": options, "secrets": secrets}
+        return msgspec.structs.replace(record, **changed)
 
     def set_secrets(self, record: ConversationRecord, sealed: bytes) -> ConversationRecord:
         """Replace the sealed secrets."""
@@ -490,17 +430,23 @@ class Records:
         self.run("UPDATE conversations SET state = ? WHERE number = ?", state, record.number)
 
     def remove(self, record: ConversationRecord) -> None:
-        with self.writing() as db:
+        with self.writing(lock=CONVERSATIONS) as db:
             _remove(db, record.number)
             # The range of the idempotency keys of requests to this conversation.
             keys = record.tenant, f"\n{record.number}\n", f"\n{record.number}\x0b"
             db.execute("DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?", keys)
             _sweep(db, record.agent, record.tools)
 
-    def interrupted(self) -> list[ConversationRecord]:
-        """Return the conversations whose creation or removal was interrupted."""
-        found = self.rows(f"{_SELECT} state <> ''")
-        return [_record(row) for row in found]
+    def interrupted(self, all: bool = False) -> list[ConversationRecord]:
+        """Return the conversations whose creation or removal was interrupted; with `all` also those
+        that another server may be making."""
+        found = [_record(row) for row in self.rows(f"{_SELECT} state <> ''")]
+        abandoned = self._abandoned
+        return [
+            one
+            for one in found
+            if all or one.state != "making" or abandoned(one.created.isoformat())
+        ]
 
     def users_of(self, tenant: str, workspace: str) -> int:
         query = (
@@ -517,11 +463,12 @@ def _record(row: tuple[Any, ...]) -> ConversationRecord:
     number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
     settings = msgspec.json.decode(options, type=ConversationOptions)
     when = datetime.fromisoformat(created)
-    place = number, tenant, id, state, driven, workspace
-    return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when)
+    place = number, tenant, id, state, driven & ~_WANTED, workspace
+    wanted = bool(driven & _WANTED)
+    return ConversationRecord(*place, bool(own), agent, tools, settings, secrets, when, wanted)
 
 
-def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> bytes | None:
+def _answered(db: Statements, tenant: str, key: str, digest: bytes) -> bytes | None:
     query = "SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?"
     row = db.execute(query, (tenant, key)).fetchone()
     if row is None:
@@ -535,16 +482,18 @@ def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> b
     return bytes(row[1])
 
 
-def _answer(db: sqlite3.Connection, tenant: str, key: str, digest: bytes, answer: bytes) -> None:
+def _answer(db: Statements, tenant: str, key: str, digest: bytes, answer: bytes) -> bool:
+    """Store an answer, and return True, unless the key has one."""
     row = tenant, key, digest, answer, datetime.now(UTC).isoformat()
-    db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", row)
+    statement = "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    return db.execute(statement, row).rowcount > 0
 
 
-def _remove(db: sqlite3.Connection, number: int) -> None:
+def _remove(db: Statements, number: int) -> None:
     db.execute("DELETE FROM conversations WHERE number = ?", (number,))
 
 
-def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
+def _sweep(db: Statements, *hashes: bytes) -> None:
     """Delete parts that no conversation uses any more."""
     used = "SELECT 1 FROM conversations WHERE"  # two queries, as each column has an index
     for hash in hashes:

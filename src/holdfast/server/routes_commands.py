@@ -17,7 +17,10 @@ from holdfast.server.routes import CallId, Client, Id, Key, Routes
 
 class CommandRoute(NamedTuple):
     """One route. The command's fields are those of the body. Those of a route with `{call_id}`
-    also have the call's id from the path, and the `runner` from the client's header."""
+    also have the call's id from the path, and the `runner` from the client's header.
+
+    `state_error`: the request itself is seldom wrong, so that a `ConfigurationError` is a conflict
+    with the conversation's state."""
 
     path: str
     command: type[cmd.Command]
@@ -28,6 +31,7 @@ class CommandRoute(NamedTuple):
     example: Any = None
     largest: int | None = SMALL_BODY_BYTES
     keyed: bool = True
+    state_error: bool = True
 
 
 CALLS = (
@@ -114,6 +118,29 @@ RUNS = (
         {"instructions": "Keep the ticket numbers."},
     ),
 )
+TIMERS = (
+    CommandRoute(
+        "timers",
+        cmd.Schedule,
+        "schedule_message",
+        "Send a message later",
+        """Sets a timer, like `Conversation.schedule`. When it is due, the server runs the
+        conversation, unless it is paused.""",
+        bodies.ScheduleRequest,
+        {"text": "Write the report.", "cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin"},
+        largest=None,
+        state_error=False,
+    ),
+    CommandRoute(
+        "timers/cancel",
+        cmd.CancelTimer,
+        "cancel_timer",
+        "Cancel a timer",
+        "Like `Conversation.cancel_timer`.",
+        bodies.CancelTimerRequest,
+        {"timer": "report"},
+    ),
+)
 
 
 def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
@@ -127,7 +154,7 @@ def add(routes: Routes, table: Sequence[CommandRoute], tag: str) -> None:
             largest=row.largest,
             gave={"status": "running"},
             conflicts=True,
-            state_error=True,
+            state_error=row.state_error,
             client="{call_id}" not in row.path,
         )(_endpoint(routes.service.host, row))
 
@@ -138,6 +165,9 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
     ) -> bodies.Standing:
         if isinstance(body, bodies.ApproveRequest | bodies.RejectRequest) and body.call_id == "":
             raise NotPending("Call '' does not wait for a decision.")
+        if isinstance(body, bodies.ScheduleRequest):
+            host.execute(tenant, id, body.command(host.now()), key)
+            return bodies.Standing(host.status(tenant, id))
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value

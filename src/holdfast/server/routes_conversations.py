@@ -11,7 +11,7 @@ from holdfast.commands import Send
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.server import routes_commands, shapes
-from holdfast.server.bodies import MessageRequest, Sent, Standing
+from holdfast.server.bodies import MessageRequest, Sent, Standing, TimerList
 from holdfast.server.routes import Id, Key, Routes
 
 _AGENT = {
@@ -118,6 +118,28 @@ def add(routes: Routes) -> None:
 
     routes_commands.add(every, routes_commands.RUNS, "conversations")
 
+    routes_commands.add(every, routes_commands.TIMERS, "conversations")
+
+    @routes.get(
+        "/{id}/timers",
+        "List a conversation's timers",
+        gave={
+            "timers": [
+                {
+                    "id": "report",
+                    "due": "2026-11-24T08:00:00Z",
+                    "content": [{"type": "text", "text": "Write the report."}],
+                    "cron": "0 9 * * mon-fri",
+                    "timezone": "Europe/Berlin",
+                    "setSeq": 6,
+                }
+            ]
+        },
+    )
+    def list_timers(tenant: str, id: Id) -> TimerList:
+        """The earliest first."""
+        return TimerList(host.timers(tenant, id))
+
     @routes.post("/{id}/fork", "Fork a conversation", example={"seq": 7}, status=201, **created)
     def fork_conversation(
         tenant: str, id: Id, body: shapes.ForkRequest, key: Key = None
@@ -144,6 +166,17 @@ def add(routes: Routes) -> None:
     def set_tools(tenant: str, id: Id, body: shapes.ToolsRequest) -> shapes.CreatedConversation:
         """Replaces its tools from its next step on."""
         return host.set_tools(tenant, id, body)
+
+    @routes.put(
+        "/{id}/agent",
+        "Replace a conversation's agent",
+        example={"agent": {"model": {"name": "anthropic/claude-sonnet-4-5"}}},
+        **created,
+    )
+    def use(tenant: str, id: Id, body: shapes.AgentRequest) -> shapes.CreatedConversation:
+        """Another model, prompt, policy or toolset from its next step on. Its transcript,
+        workspace, children and secrets stay."""
+        return host.use(tenant, id, body)
 
     @routes.put(
         "/{id}/secrets",

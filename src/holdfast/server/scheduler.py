@@ -6,18 +6,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
+from holdfast.conversation.journal import utc_now
+from holdfast.conversation.status import AT_REST
+from holdfast.conversation.timers import is_asked
+from holdfast.fleet.poison import MAX_DEATHS, write_end
+from holdfast.fleet.run_pool import RunPool
 from holdfast.object_struct import ObjectStruct
 from holdfast.server.claims import Claims
 from holdfast.server.open_conversations import OpenConversations
-from holdfast.server.pool import RunPool
 from holdfast.server.records import (
+    HOSTED,
     IDLE,
     RUN,
     ConversationRecord,
@@ -26,7 +34,7 @@ from holdfast.server.records import (
     store_id,
     tenant_of,
 )
-from holdfast.server.workers.deaths import MAX_DEATHS, Deaths, WorkerDied, write_end
+from holdfast.server.workers.deaths import Deaths, WorkerDied
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
 
@@ -41,6 +49,11 @@ RUNNING = ConversationStatus.RUNNING
 # The errors of settling a call that is already answered or whose conversation is deleted.
 _SETTLED = errors.ConfigurationError, errors.Conflict, errors.NotFound
 _TICK_SECONDS = 1.0  # the period of the timer
+_RING_LIMIT = 1000  # due timers of conversations in one transaction; 10,000 in a tick
+_RINGS = 10
+_MOST_TAKEN = 100  # conversations of other servers that are taken over at once
+_PARKED_SECONDS = 30.0  # the period of the search for conversations that nobody has open
+_UNHEEDED_SECONDS = 3.0  # a change of a record that no server heeds for so long is anyone's
 # The delay before a failed conversation is retried doubles from the first value to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 
@@ -56,6 +69,12 @@ class _Fault(ObjectStruct):
     @property
     def message(self) -> str:
         return f"{type(self.error).__name__}: {self.error}"
+
+
+class Unattended(Protocol):
+    """See `SharedStore.unattended`."""
+
+    def __call__(self, limit: int, /, *, parked: bool = False) -> Sequence[str]: ...
 
 
 class Scheduler:
@@ -74,7 +93,23 @@ class Scheduler:
         idle: float,
         clock: Callable[[], float],
         deaths: Deaths | None = None,
+        now: Callable[[], datetime] = utc_now,
+        refit: Callable[[OpenConversation, ConversationRecord], None] | None = None,
+        drives: bool = True,
+        heard: Callable[[str, str], bool] = lambda tenant, client: False,
+        also: Callable[[], None] = lambda: None,
+        unattended: Unattended | None = None,
     ) -> None:
+        self._now = now
+        self._rung: set[str] = set()  # the store ids of conversations whose timers were rung
+        self._also = also
+        self._unattended = unattended
+        self._taken_over = 0.0  # when it last looked for conversations that nobody has open
+        self._shared = records.shared
+        self._heard = heard
+        self._refit = refit
+        self._drives = drives
+        self._unheeded: dict[str, float] = {}  # since when, by store id
         self._deaths = deaths or Deaths()
         self._store = store
         self._records = records
@@ -93,18 +128,24 @@ class Scheduler:
 
     def use(self, record: ConversationRecord, work: Callable[[OpenConversation], T]) -> T:
         """Call `work` with the open conversation. If the conversation is parked or fails at that
-        moment, open it once more."""
+        moment, open it once more. Raises `LeaseHeld` if another process drives it."""
+        if not self._drives:
+            raise errors.LeaseHeld(record.id, "another server, since this one drives none")
         for again in (True, False):
-            with self.conversations.use(record.store_id) as live:
-                self.tend_soon()
-                try:
-                    return work(live)
-                except errors.ConversationClosed:
-                    if not again:
-                        raise
-                except errors.StoreError:
-                    if live.failure is None or not again:
-                        raise
+            try:
+                with self.conversations.use(record.store_id) as live:
+                    self.tend_soon()
+                    try:
+                        return work(live)
+                    except errors.ConversationClosed:
+                        if not again:
+                            raise
+                    except errors.StoreError:
+                        if live.failure is None or not again:
+                            raise
+            except errors.LeaseHeld:
+                self.conversations.park(record.store_id)  # its state here would grow old
+                raise
             self.conversations.park(record.store_id, force=True)
         raise AssertionError
 
@@ -140,10 +181,17 @@ class Scheduler:
         try:
             with self.conversations.use(id) as live:
                 self.tend_soon()
+                if self._shared:
+                    live.finish_inbox()  # with the lease
+                    if not self._heed(live):
+                        return False
+                self._begin_rung(id, live)
                 more = live.drive()
                 with live.run_lock:
                     if live.record.driven == RUN and not live.running:
-                        live.record = self._records.set_driven(live.record, IDLE)
+                        live.record = self._records.end_run(live.record)
+                if self._shared:
+                    more = (self._heed(live) and live.has_work) or more
                 self.update_offers(live)
                 failure = live.failure
             if failure is not None:
@@ -152,6 +200,9 @@ class Scheduler:
             return more
         except (errors.ConversationNotFound, errors.ConversationClosed):
             return False
+        except (errors.LeaseHeld, errors.Fenced):  # another process drives it
+            self.conversations.park(id, force=True)
+            return False
         except WorkerDied as died:
             return not self._closed and self._died(id, died)
         except Exception as error:
@@ -159,6 +210,55 @@ class Scheduler:
                 self._fail(id, error)
                 self.conversations.park(id, force=True)
             return False
+
+    # --- timers of conversations ---
+
+    def _ring(self) -> None:
+        """Ring the timers that are due. A conversation that nobody runs is run for them, as by a
+        client's request."""
+        now = self._now()
+        for _ in range(_RINGS):
+            due = self._store.due(now, _RING_LIMIT)
+            if not due:
+                break
+            # The records know it before the timers are rung, and so does a server that starts after
+            # this one has died.
+            self._run_for_timers([one.conversation_id for one in due])
+            rung = [one.conversation_id for one in self._store.ring(now, _RING_LIMIT)]
+            self._rung.update(rung)
+            for record in self._run_for_timers(rung):
+                self.wake(record.store_id)
+            if len(due) < _RING_LIMIT:
+                break
+
+    def _run_for_timers(self, ids: Sequence[str]) -> list[ConversationRecord]:
+        """Have these conversations run until they rest, and return those of this server."""
+        found: list[ConversationRecord] = []
+        for id in dict.fromkeys(ids):
+            with suppress(errors.ConversationNotFound):
+                found.append(self._records.find(*place_of(id)))
+        idle = [record for record in found if record.driven == IDLE]
+        self._records.run_until_rest(idle)
+        for record in idle:
+            if (live := self.conversations.find(record.store_id)) is not None:
+                with live.run_lock:
+                    if live.record.driven == IDLE:
+                        live.record = msgspec.structs.replace(live.record, driven=RUN)
+        return found
+
+    def _begin_rung(self, id: str, live: OpenConversation) -> None:
+        """Begin the run of a conversation that a timer wakes, unless it is paused."""
+        if live.hosted or live.running or not (id in self._rung or live.record.driven == RUN):
+            return
+        self._rung.discard(id)
+        live.finish_inbox()
+        with live.run_lock:
+            failed = live.status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
+            # a failed run is continued for a message alone
+            if live.status in AT_REST and (not failed or is_asked(self._store, id)):
+                live.begin(False)
+                if live.record.driven == IDLE:
+                    live.record = self._records.set_driven(live.record, RUN)
 
     def _died(self, id: str, died: WorkerDied) -> bool:
         """Handle the death of a worker. Return True if another one should continue the
@@ -187,6 +287,69 @@ class Scheduler:
             if not self._closed:
                 self._fail(id, error)
         return False
+
+    # --- other servers ---
+
+    def _heed(self, live: OpenConversation) -> bool:
+        """Do what another server has written to the record of a conversation that is open here.
+        Return False if that has closed it. Raises `LeaseHeld`, `ConversationNotFound`."""
+        record = self._records.find(live.record.tenant, live.record.id)
+        if record.wanted and record.driven == IDLE:
+            self.cut_off(record.store_id)
+            lease = self._store.acquire(record.store_id)  # no other server drives it
+            self._records.heeded(record)
+            self._store.release(lease)
+            return False
+        if record.wanted:
+            live.finish_inbox()  # with the lease
+        with live.run_lock:
+            if self._refit is not None:
+                self._refit(live, record)
+            if record.wanted:
+                hosted = record.driven == HOSTED
+                live.begin(hosted)
+                self._records.heeded(record)
+                live.begin(hosted)  # another server may have asked again before that
+            live.record = msgspec.structs.replace(record, wanted=False)
+        return True
+
+    def _tend_shared(self) -> None:
+        """Heed the records that other servers have changed, and take over conversations that no
+        server attends to."""
+        now, unheeded = self._clock(), dict[str, float]()
+        for tenant, id in self._records.unheeded():
+            place = store_id(tenant, id)
+            unheeded[place] = self._unheeded.get(place, now)
+            if self.conversations.find(place) is not None:
+                self._heed_open(place)
+            elif now - unheeded[place] >= _UNHEEDED_SECONDS and self._drives:
+                self.wake(place)  # the server that asked for it may have died
+        self._unheeded = unheeded
+        self._also()
+        if self._unattended is not None:
+            self._take_over(self._unattended)
+
+    def _heed_open(self, id: str) -> None:
+        try:
+            with self.conversations.use(id) as live:
+                if self._heed(live) and live.has_work:
+                    self.wake(id)
+        except errors.ConversationNotFound:  # it is being removed
+            self.cut_off(id)
+        except errors.LeaseHeld:
+            self.conversations.park(id)
+        except errors.HoldfastError as error:
+            _log.warning("conversation %s: a change could not be heeded yet: %s", id, error)
+
+    def _take_over(self, unattended: Unattended) -> None:
+        found = list(unattended(_MOST_TAKEN))
+        if (now := time.monotonic()) - self._taken_over >= _PARKED_SECONDS:
+            self._taken_over = now
+            driven = self._driven()
+            found += [id for id in unattended(_MOST_TAKEN, parked=True) if id in driven]
+        for id in found:
+            if id not in self._faults and self.conversations.find(id) is None:
+                self.wake(id)
 
     def update_offers(self, live: OpenConversation) -> None:
         self.claims.update(live.record.tenant, live.record.id, live.offers())
@@ -219,6 +382,9 @@ class Scheduler:
     def recover(self) -> None:
         """Continue, in the background, the last process's conversations and those with new
         commands."""
+        if self._shared:
+            self.tend_soon()  # the timer takes over what nobody drives
+            return
         with self._lock:
             if self._recovering is None and not self._closed:
                 self._recovering = _started(self._recover, "holdfast-host-recover")
@@ -264,8 +430,13 @@ class Scheduler:
 
     def tend(self) -> None:
         """Do the timer's work of each second: settle claims, park idle conversations, retry
-        failed ones, and pick up commands that other processes posted."""
+        failed ones, ring timers of conversations, and pick up commands that other processes
+        posted."""
+        self._ring()
         for tenant, id, settle in self.claims.due():
+            if settle.kind == "unknown" and self._heard(tenant, settle.runner or ""):
+                self.claims.seen(tenant, settle.runner or "")
+                continue
             try:
                 self._settle(tenant, id, settle)
             except _SETTLED:
@@ -283,15 +454,22 @@ class Scheduler:
                 self.wake(id)
             elif (fault := self._faults.get(id)) is not None:
                 fault.again = now + _MAX_RETRY_SECONDS
+        if self._shared:
+            self._tend_shared()
         # Commands for parked conversations that another process (`holdfast tell`) has posted.
-        posted = [summary.id for summary in self._store.list(waiting=True)]
+        posted = [] if self._shared else [one.id for one in self._store.list(waiting=True)]
         driven = driven or (self._driven() if posted else {})
         for id in posted:
             if id in driven and id not in self._faults:
                 self.wake(id)
         self.pool.tend()
-        self.conversations.tend(self.pool.busy)
+        self.conversations.tend(self._needed)
         self._workspaces.tend()
+
+    def _needed(self, id: str) -> bool:
+        """Return True if a conversation must stay open although it is unused: also while clients
+        may run its calls, so that other servers notice the death of this one."""
+        return self.pool.busy(id) or (self._shared and self.claims.offers(*place_of(id)))
 
     def _relook(self, tenant: str, id: str) -> None:
         try:

@@ -73,6 +73,21 @@ class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     client_tools: bool = msgspec.field(default=True, name="client_tools")
 
 
+class AgentRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """The agent that replaces the conversation's present one, with its tools."""
+
+    agent: dict[str, Any]
+    secrets: dict[str, str] = {}
+    tools: list[ToolForm] = []
+    tool_module_qualnames: dict[str, str] = msgspec.field(
+        default_factory=dict[str, str], name="tool_module_qualnames"
+    )
+    client_tools: bool = msgspec.field(default=True, name="client_tools")
+
+    def __repr__(self) -> str:
+        return f"AgentRequest(tools={len(self.tools)})"
+
+
 class SecretsRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The secrets that replace the conversation's present ones, by name: values of at least 8
     characters, which its commands and tools may use."""

@@ -1,4 +1,4 @@
-"""The data of webhooks: bodies of requests and answers, and tables of their own in the records file
+"""The data of webhooks: bodies of requests and answers, and tables of their own in the records
 with each webhook and its position in each conversation.
 
 There is no queue: unsent events are those in the journal after the cursor. A conversation
@@ -7,15 +7,22 @@ without a cursor starts at its first event, a fork at its first own event.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.errors import Conflict, NotFound, TooMany
-from holdfast.server.records import Records
+from holdfast.errors import Conflict, Fenced, NotFound, TooMany
+from holdfast.server.database import Statements
+from holdfast.server.named_leases import NamedLeases
+from holdfast.server.records import Records, tenant_of
+
+# Transactions with this name come one after the other. It also names the lease of the server that
+# sends the messages.
+WEBHOOKS = "webhooks"
+_MAKING = timedelta(minutes=10)  # the longest time in which another server makes a webhook
 
 # An older server ignores these tables.
 _TABLES = """
@@ -34,6 +41,7 @@ CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation 
     first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL, at REAL NOT NULL,
     error TEXT NOT NULL, PRIMARY KEY(webhook, conversation, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS webhook_dead_by_conversation ON webhook_dead(conversation);
+CREATE TABLE IF NOT EXISTS webhook_news (conversation TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
 _SELECT = (
@@ -44,8 +52,17 @@ _CURSOR = (
     "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
     " conversation = ?"
 )
-_SAVE_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)"
-_RESET_CURSOR = "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')"
+_REPLACE = (
+    " ON CONFLICT(webhook, conversation) DO UPDATE SET seq = excluded.seq, attempts ="
+    " excluded.attempts, since = excluded.since, again = excluded.again, error = excluded.error"
+)
+_SAVE_CURSOR = f"INSERT INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?){_REPLACE}"
+_RESET_CURSOR = f"INSERT INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, ''){_REPLACE}"
+_GIVE_UP = (
+    "INSERT INTO webhook_dead VALUES (?, ?, ?, ?, 1, ?, ?) ON CONFLICT(webhook, conversation,"
+    " first) DO UPDATE SET last = excluded.last, count = 1, at = excluded.at, error ="
+    " excluded.error"
+)
 _CHUNK_ROWS = 2000  # rows of one transaction, because other threads wait for it
 
 
@@ -243,17 +260,28 @@ def when(seconds: float) -> datetime | None:
 
 
 class WebhookRecords:
-    """The webhooks' tables in the records file. Thread-safe. Raises `StoreError`."""
+    """The webhooks' tables in the records. Thread-safe. Raises `StoreError`."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, leases: NamedLeases | None = None) -> None:
         self._records = records
         self._seal = records.seal
-        with records.writing() as db:
-            for statement in _TABLES.split(";"):
-                db.execute(statement)
-            query = "SELECT number FROM webhooks WHERE state = 'making'"
-            for (number,) in db.execute(query).fetchall():
+        self._leases = leases
+        records.create_tables(_TABLES)
+        # Another server may be making one.
+        latest = datetime.now(UTC) - (_MAKING if records.shared else timedelta())
+        with records.writing(lock=WEBHOOKS) as db:
+            query = "SELECT number FROM webhooks WHERE state = 'making' AND created <= ?"
+            for (number,) in db.execute(query, (latest.isoformat(),)).fetchall():
                 _remove(db, number)
+
+    @contextmanager
+    def _sending(self, forced: bool = True) -> Generator[Statements]:
+        """Yield the database within a transaction of the server that sends the messages. Raises
+        `Fenced` if another server does."""
+        with self._records.writing(forced, lock=WEBHOOKS) as db:
+            if self._leases is not None and not self._leases.own(db, WEBHOOKS):
+                raise Fenced("Another server sends the messages of webhooks now.")
+            yield db
 
     # --- webhooks ---
 
@@ -261,7 +289,7 @@ class WebhookRecords:
         """Add a webhook in the state `making`. Return it with True, or with False if the same
         request created it before. Raises `Conflict` if another request did, and `TooMany` beyond
         `most` webhooks."""
-        with self._records.writing() as db:
+        with self._records.writing(lock=WEBHOOKS) as db:
             row = db.execute(f"{_SELECT} tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
             if row is not None:
                 known = self._record(row)
@@ -278,11 +306,13 @@ class WebhookRecords:
                     "webhooks",
                 )
             values = new.tenant, new.id, new.conversation, new.state, self._sealed(new), new.digest
-            number = db.execute(
+            db.execute(
                 "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (*values, new.created.isoformat()),
-            ).lastrowid
+            )
+            query = "SELECT number FROM webhooks WHERE tenant = ? AND id = ?"
+            (number,) = db.execute(query, (new.tenant, new.id)).fetchone()
             return msgspec.structs.replace(new, number=number), True
 
     def find(self, tenant: str, id: str) -> WebhookRecord:
@@ -301,16 +331,15 @@ class WebhookRecords:
     def change(self, kept: WebhookRecord, forced: bool = True) -> None:
         """Store a webhook's state, target and failures. See `Records.writing` for `forced`."""
         values = kept.state, self._sealed(kept), kept.failures, kept.since, kept.again, kept.error
-        self._records.run(
+        statement = (
             "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
-            " error = ? WHERE number = ?",
-            *values,
-            kept.number,
-            forced=forced,
+            " error = ? WHERE number = ?"
         )
+        with self._sending(forced) as db:
+            db.execute(statement, (*values, kept.number))
 
     def remove(self, number: int) -> None:
-        with self._records.writing() as db:
+        with self._records.writing(lock=WEBHOOKS) as db:
             _remove(db, number)
 
     # --- conversations ---
@@ -333,13 +362,14 @@ class WebhookRecords:
     def save(self, number: int, conversation: str, cursor: WebhookCursor) -> None:
         """Store a position. A power loss may undo this; then some events are sent again."""
         values = number, conversation, *msgspec.structs.astuple(cursor)
-        self._records.run(_SAVE_CURSOR, *values, forced=False)
+        with self._sending(forced=False) as db:
+            db.execute(_SAVE_CURSOR, values)
 
     def give_up(self, number: int, conversation: str, cursor: WebhookCursor, at: float) -> None:
         """Give up event `cursor.seq`, and store the cursor after it. One row holds consecutive
         events that were given up."""
         place = number, conversation
-        with self._records.writing() as db:
+        with self._sending() as db:
             query = (
                 "SELECT first, max(at) OVER () FROM webhook_dead WHERE webhook = ? AND"
                 " conversation = ? ORDER BY first DESC LIMIT 1"
@@ -353,8 +383,7 @@ class WebhookRecords:
                     (cursor.seq, at, cursor.error, *place, row[0]),
                 )
             else:
-                query = "INSERT OR REPLACE INTO webhook_dead VALUES (?, ?, ?, ?, 1, ?, ?)"
-                db.execute(query, (*place, cursor.seq, cursor.seq, at, cursor.error))
+                db.execute(_GIVE_UP, (*place, cursor.seq, cursor.seq, at, cursor.error))
             db.execute(_SAVE_CURSOR, (*place, *msgspec.structs.astuple(cursor)))
 
     def failing(self, number: int, after: str, limit: int) -> list[Delivery]:
@@ -394,18 +423,21 @@ class WebhookRecords:
     def counts(self, number: int) -> tuple[int, int]:
         """Return the number of failing conversations and the number of given-up events."""
         cursors = "SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0"
-        dead = "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = ?"
+        dead = "SELECT CAST(coalesce(sum(count), 0) AS INTEGER) FROM webhook_dead WHERE webhook = ?"
         ((failing, given_up),) = self._records.rows(f"SELECT ({cursors}), ({dead})", number, number)
         return failing, given_up
 
     def rewind(self, number: int, conversation: str | None, after_seq: int | None) -> int:
         """Set the cursor before the first given-up event, in one conversation or all, or to
         `after_seq` in one. Return the number of given-up events that are sent again."""
-        query = "SELECT conversation, min(first), sum(count) FROM webhook_dead WHERE webhook = ?"
+        query = (
+            "SELECT conversation, min(first), CAST(sum(count) AS INTEGER) FROM webhook_dead WHERE"
+            " webhook = ?"
+        )
         values: tuple[object, ...] = (number,)
         if conversation is not None:
             query, values = f"{query} AND conversation = ?", (number, conversation)
-        with self._records.writing() as db:
+        with self._sending() as db:
             found: list[tuple[str, int, int]] = db.execute(
                 f"{query} GROUP BY conversation", values
             ).fetchall()
@@ -427,7 +459,7 @@ class WebhookRecords:
     def forget(self, conversation: str) -> list[int]:
         """Delete the data about a removed conversation. Return the numbers of the webhooks that
         covered only this conversation, which are deleted too."""
-        with self._records.writing() as db:
+        with self._records.writing(lock=WEBHOOKS) as db:
             query = "SELECT number FROM webhooks WHERE conversation = ?"
             numbers = [number for (number,) in db.execute(query, (conversation,)).fetchall()]
             for number in numbers:
@@ -435,6 +467,25 @@ class WebhookRecords:
             db.execute("DELETE FROM webhook_cursors WHERE conversation = ?", (conversation,))
             db.execute("DELETE FROM webhook_dead WHERE conversation = ?", (conversation,))
         return numbers
+
+    # --- news between servers ---
+
+    def add_news(self, conversations: Iterable[str]) -> None:
+        """Tell the server that sends the messages of conversations with new events, if their
+        tenants have webhooks."""
+        query = "SELECT DISTINCT tenant FROM webhooks WHERE state = 'active'"
+        tenants = {tenant for (tenant,) in self._records.rows(query)}
+        if rows := [(id,) for id in conversations if tenant_of(id) in tenants]:
+            with self._records.writing(forced=False) as db:
+                db.executemany("INSERT INTO webhook_news VALUES (?) ON CONFLICT DO NOTHING", rows)
+
+    def take_news(self) -> list[str]:
+        """Return the conversations of which other servers have told, and forget them."""
+        found = self._records.rows("SELECT conversation FROM webhook_news LIMIT 1000")
+        if found:
+            with self._records.writing(forced=False) as db:
+                db.executemany("DELETE FROM webhook_news WHERE conversation = ?", found)
+        return [id for (id,) in found]
 
     def conversations(self) -> Sequence[str]:
         query = (
@@ -456,7 +507,7 @@ class WebhookRecords:
         return WebhookRecord(number, tenant, id, conversation, state, *rest)
 
 
-def _remove(db: sqlite3.Connection, number: int) -> None:
+def _remove(db: Statements, number: int) -> None:
     db.execute("DELETE FROM webhooks WHERE number = ?", (number,))
     db.execute("DELETE FROM webhook_cursors WHERE webhook = ?", (number,))
     db.execute("DELETE FROM webhook_dead WHERE webhook = ?", (number,))

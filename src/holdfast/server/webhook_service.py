@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StoreError
+from holdfast.events import AnyEvent
 from holdfast.server import webhook_records as stored
 from holdfast.server.deliveries import Deliveries, Sending
 from holdfast.server.outgoing import destination_of
@@ -21,8 +24,11 @@ from holdfast.server.webhooks import checked_events, new_secret, secret_bytes
 
 if TYPE_CHECKING:
     from holdfast.server.descendants import Descendants
+    from holdfast.server.named_leases import NamedLeases
     from holdfast.store import Store
 
+_LEAD_SECONDS = 10.0  # after which another server sends in place of one that died
+_LOOK_SECONDS = 300.0  # the period of a search for events of which nobody has told
 _LOOKUP_BATCH = 500  # conversations that are looked up at once
 
 
@@ -40,18 +46,84 @@ class WebhookService:
         family: Descendants,
         sending: Sending | None,
         most: int,
+        leases: NamedLeases | None = None,
     ) -> None:
+        self._leases = leases
+        self._leads = leases is None  # True if this server sends the messages
+        self._news = set[str]()  # conversations with events for the server that sends
+        self._looked = 0.0
         self._store = store
         self._family = family
         self._most = most
         self._seal = records.seal
-        self._records = stored.WebhookRecords(records)
+        self._records = stored.WebhookRecords(records, leases)
         sender = Deliveries(store, self._records, family.place, sending or Sending())
         self._deliveries = sender
         self._changing = threading.Lock()
         # The host calls these on appended events and removed conversations.
         self.appended, self.look, self.forget = sender.appended, sender.look, sender.forget
-        self.stats, self.close = sender.stats, sender.close
+        if leases is not None:
+            self.appended, self.look = self._appended, self._look
+        self.stats = sender.stats
+
+    # --- other servers ---
+
+    def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
+        # Also if this server sends: another one may have taken that over already.
+        self._news.add(id)
+        if self._leads:
+            self._deliveries.appended(id, events)
+
+    def _look(self, id: str) -> None:
+        self._news.add(id)
+        if self._leads:
+            self._deliveries.look(id)
+
+    def tend(self) -> None:
+        """Do the work of each second with other servers: one of them sends, the others tell it of
+        new events. Another one takes over from a server that dies."""
+        if self._leases is None:
+            return
+        news, self._news = self._news, set[str]()
+        leads = self._leases.take(stored.WEBHOOKS, _LEAD_SECONDS)
+        with self._changing:
+            if leads and not self._leads:
+                self._lead()
+            elif self._leads and not leads:
+                self._leads = False
+                self._deliveries.stop_all()
+        if not leads:
+            self._records.add_news(news)
+            return
+        for id in self._records.take_news():
+            self._deliveries.look(id)
+        if (
+            time.monotonic() - self._looked >= _LOOK_SECONDS
+        ):  # for a server that died before it told
+            self._looked = time.monotonic()
+            self._deliveries.start(self._records.all())
+
+    def _lead(self) -> None:
+        """Send the messages of all webhooks in this server from now on."""
+        self._leads, self._looked = True, time.monotonic()
+        self._deliveries.start(self._records.all())
+
+    @contextmanager
+    def _managing(self) -> Generator[None]:
+        """Change webhooks within the block. The server that does it is the one that sends."""
+        with self._changing:
+            if self._leases is not None:
+                self._leases.seize(stored.WEBHOOKS, _LEAD_SECONDS)
+                if not self._leads:
+                    self._lead()
+            yield
+
+    def close(self) -> None:
+        """Stop sending; see `Deliveries.close`. Idempotent."""
+        self._deliveries.close()
+        if self._leases is not None and self._leads:
+            with suppress(StoreError):
+                self._leases.drop(stored.WEBHOOKS)
 
     # --- management ---
 
@@ -73,7 +145,7 @@ class WebhookService:
         new = stored.WebhookRecord(
             0, tenant, id, conversation, "making", target, digest, datetime.now(UTC)
         )
-        with self._changing:
+        with self._managing():
             kept, is_new = self._records.add(new, self._most)
             if is_new:
                 if request.begin == "now":
@@ -90,7 +162,7 @@ class WebhookService:
         return self._shown(self._records.find(tenant, id))
 
     def change(self, tenant: str, id: str, request: stored.WebhookChange) -> stored.Webhook:
-        with self._changing:
+        with self._managing():
             target = self._records.find(tenant, id).target
             if request.url is not None:
                 destination_of(request.url, self._deliveries.allowed)
@@ -110,7 +182,7 @@ class WebhookService:
     def rotate(self, tenant: str, id: str, request: stored.SecretRequest) -> stored.Webhook:
         """Set a new secret; the old one stays valid for a time."""
         secret = _secret(request.secret)
-        with self._changing:
+        with self._managing():
             kept = self._stopped(tenant, id)
             old, until = kept.target.secret, time.time() + request.overlap
             target = replace(kept.target, secret=secret, old=old, until=until)
@@ -118,7 +190,7 @@ class WebhookService:
         return self._shown(kept, secret)
 
     def delete(self, tenant: str, id: str) -> None:
-        with self._changing:
+        with self._managing():
             self._records.remove(self._stopped(tenant, id).number)
 
     def _stopped(self, tenant: str, id: str) -> stored.WebhookRecord:
@@ -150,7 +222,7 @@ class WebhookService:
         conversation = request.conversation_id
         if request.after_seq is not None and conversation is None:
             raise ConfigurationError("afterSeq needs a conversationId.")
-        with self._changing:
+        with self._managing():
             kept = self._records.find(tenant, id)
             if conversation is not None:
                 conversation = self._family.place(tenant, conversation)
@@ -176,6 +248,8 @@ class WebhookService:
 
     def recover(self) -> None:
         """Send the events that the last process did not send."""
+        if self._leases is not None:
+            return  # see `tend`
         with self._changing:
             self._deliveries.start(self._records.all())
 

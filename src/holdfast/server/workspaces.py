@@ -14,6 +14,7 @@ from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
 from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.records import Records
 from holdfast.server.runtimes import WorkspaceRuntimes
 
 
@@ -29,12 +30,12 @@ class Workspaces:
     and closed after `idle` seconds without use.
 
     `folders` are workspaces by tenant and id that exist already elsewhere. No client can remove
-    them.
+    them. With `root` None there are no others.
     """
 
     def __init__(
         self,
-        root: Path,
+        root: Path | None,
         bounds: Bounds,
         idle: float,
         clock: Callable[[], float],
@@ -56,6 +57,12 @@ class Workspaces:
         id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
         if (tenant, id) in self._folders:
             raise _taken(id)
+        if self._root is None:
+            raise ConfigurationError(
+                "This server has no workspaces, since its store is shared with other servers. Its"
+                " operator can give all of them one folder with --root. Without it, agents need"
+                " tools that work elsewhere."
+            )
         folder = self._root / checked_id(tenant, "tenant")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         count = sum(not entry.name.startswith("~") for entry in os.scandir(folder))
@@ -71,6 +78,8 @@ class Workspaces:
         """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
         if (given := self._folders.get((tenant, id))) is not None:
             return given
+        if self._root is None:
+            raise _missing(id)
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -155,6 +164,21 @@ class Workspaces:
             if one.runtime is not None:
                 with suppress(OSError):
                     one.runtime.close()
+
+
+def check_shared(root: Path, records: Records) -> None:
+    """Raise `ConfigurationError` unless `root` is the folder of all servers with these records. A
+    file in it names the records."""
+    marker = root / ".holdfast-servers"
+    token = os.urandom(16)
+    with suppress(FileNotFoundError):
+        token = marker.read_bytes()
+    if records.fact("root", token) != token:
+        raise ConfigurationError(
+            f"--root: the folder {str(root)!r} is not the one that the other servers of this store"
+            " use. Mount the same folder on each, or leave --root out everywhere."
+        )
+    marker.write_bytes(token)
 
 
 def _taken(id: str) -> Conflict:

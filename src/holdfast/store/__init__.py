@@ -1,14 +1,27 @@
-"""Stores for conversation journals: one in memory, one in an SQLite file."""
+"""Stores for conversation journals: in memory, in an SQLite file, in Postgres."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.store.base import BLOBS, Batch, Blob, Lease, Posted, Store, Summary, blob_id
+from holdfast.errors import ConfigurationError
+from holdfast.store.base import (
+    BLOBS,
+    Batch,
+    Blob,
+    DueTimer,
+    Lease,
+    Posted,
+    Store,
+    Summary,
+    TimerRow,
+    blob_id,
+)
 from holdfast.store.budgets import Amount, Budget, Reservation, Settlement, Shortage
 from holdfast.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from holdfast.store.postgres import PostgresStore
     from holdfast.store.sqlite import SQLiteStore
 
 __all__ = [
@@ -17,15 +30,18 @@ __all__ = [
     "Batch",
     "Blob",
     "Budget",
+    "DueTimer",
     "Lease",
     "MemoryStore",
     "Posted",
+    "PostgresStore",
     "Reservation",
     "SQLiteStore",
     "Settlement",
     "Shortage",
     "Store",
     "Summary",
+    "TimerRow",
     "blob_id",
 ]
 
@@ -36,4 +52,15 @@ def __getattr__(name: str) -> Any:
         from holdfast.store.sqlite import SQLiteStore
 
         return SQLiteStore
+    if name == "PostgresStore":
+        try:
+            from holdfast.store.postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise ConfigurationError(
+                "PostgresStore needs psycopg: pip install 'holdfast[postgres]'."
+            ) from error
+
+        return PostgresStore
     raise AttributeError(f"module 'holdfast.store' has no attribute {name!r}")

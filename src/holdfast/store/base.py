@@ -10,9 +10,16 @@ import msgspec
 
 from holdfast.content import Data
 from holdfast.error_forms import ErrorForm
-from holdfast.errors import Conflict, ConversationNotFound, Fenced, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationNotFound,
+    Fenced,
+    StoreError,
+)
 from holdfast.events import AnyEvent
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
+from holdfast.timers import occurrence_key
 
 if TYPE_CHECKING:
     from holdfast.commands import Command, UnreadableCommand
@@ -22,8 +29,9 @@ class Lease(msgspec.Struct, frozen=True):
     """The right to append to one conversation, valid until a lease with a higher `epoch` is issued.
 
     `orphan_notes` holds the last notes of an owner that died without releasing its lease (see
-    `Store.note`). `spawned_by` equals the conversation's `Summary.spawned_by`. `budgets` lists
-    the budgets that the conversation spends from: its own first, then those of its ancestors.
+    `Store.note`), and `orphaned` is True if there was one. `spawned_by` equals the conversation's
+    `Summary.spawned_by`. `budgets` lists the budgets that the conversation spends from: its own
+    first, then those of its ancestors.
     """
 
     conversation_id: str
@@ -31,6 +39,7 @@ class Lease(msgspec.Struct, frozen=True):
     orphan_notes: tuple[str, ...] = ()
     spawned_by: str = ""
     budgets: tuple[Budget, ...] = ()
+    orphaned: bool = False
 
 
 class Summary(Data, frozen=True):
@@ -85,13 +94,34 @@ class Blob(msgspec.Struct, frozen=True):
         return blob_id(self.data)
 
 
+class TimerRow(msgspec.Struct, frozen=True):
+    """A row of the index of timers: the time at which `timer` is due next; None removes the row."""
+
+    timer: str
+    due: datetime | None = None
+
+
+class DueTimer(msgspec.Struct, frozen=True):
+    """A row of the index of timers, with its conversation."""
+
+    conversation_id: str
+    timer: str
+    due: datetime
+
+    @property
+    def key(self) -> str:
+        """The key of this occurrence: of its command in the inbox, and the id of its message."""
+        return occurrence_key(self.timer, self.due)
+
+
 class Batch(msgspec.Struct, frozen=True):
     """The contents of one transaction of `Store.append`.
 
     `summary` is the listing entry after `events`; without events it is ignored. `done_commands` are
     the numbers of inbox commands to mark as done. `blobs` are bytes that these events refer to.
     `settlements` are applied as `Store.settle` does; then `reservation` is held as by `reserve`.
-    `refusals` are the errors of those done commands that were refused, by their numbers.
+    `refusals` are the errors of those done commands that were refused, by their numbers. `timers`
+    are the rows of the index of timers to set or to remove; of two for one timer the last counts.
     """
 
     events: Sequence[AnyEvent]
@@ -101,6 +131,7 @@ class Batch(msgspec.Struct, frozen=True):
     settlements: Sequence[Settlement] = ()
     reservation: Reservation | None = None
     refusals: Mapping[int, ErrorForm] = {}
+    timers: Sequence[TimerRow] = ()
 
 
 # The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
@@ -112,6 +143,21 @@ def blob_id(data: bytes) -> str:
     from hashlib import sha256  # importing it takes 3 ms, and few callers need it
 
     return f"sha256:{sha256(data).hexdigest()}"
+
+
+class WorkBell(Protocol):
+    """Wakes whoever drives the conversations of a store.
+
+    The bell is a hint: it may ring twice, late or never. `Store.unattended` is the authority.
+    """
+
+    def wake(self, conversation_id: str, transaction: object) -> None:
+        """Note that a conversation has new work, within the transaction that adds the work.
+
+        `transaction` is the store's database cursor, or None for a store in memory. An error
+        aborts the transaction.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -138,6 +184,12 @@ class Store(Protocol):
     def renew(self, lease: Lease) -> None:
         """Prove that the owner is alive, where the store cannot see that by itself. Raises
         `Fenced` if another owner took the lease."""
+        ...
+
+    def confirm(self, lease: Lease) -> None:
+        """Raise `Fenced` if the lease may have ended, as far as the store knows without input or
+        output. A conversation asks immediately before it begins an effect, which a later fence
+        cannot undo."""
         ...
 
     def release(self, lease: Lease) -> None:
@@ -221,7 +273,8 @@ class Store(Protocol):
         """Leave a command for the present or next holder of the lease. The caller needs no lease.
 
         A second command with the same `key` is dropped, also when the first one is done; False
-        reports that. Raises `ConversationNotFound`.
+        reports that. Raises `ConversationNotFound`, and `ConfigurationError` for a key that is no
+        text or cannot be encoded as UTF-8.
         """
         ...
 
@@ -230,9 +283,56 @@ class Store(Protocol):
         any other one. Raises `ConversationNotFound`."""
         ...
 
+    def undone(self, conversation_id: str, key: str) -> bool:
+        """Return True while the command that was posted under this key is not done. Raises
+        `ConversationNotFound`."""
+        ...
+
     def commands(self, lease: Lease) -> list[Posted]:
         """Return the commands that are not done yet, in order. A command that cannot be decoded is
         an `UnreadableCommand`. A command of a newer version is left out. Raises `Fenced`."""
+        ...
+
+    def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
+        """Return at most `limit` conversations that have work and no living owner.
+
+        Their owner died without releasing the lease (these come first), or they have an undone
+        command in the inbox. If there are more, the next call goes on after them. A spawned
+        conversation counts for its inbox alone: its parent drives it.
+
+        Args:
+            limit: The largest number of ids.
+            parked: Also those with the status "running" whose owner released the lease.
+        """
+        ...
+
+    # --- timers ---
+
+    def due(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        """Return the timers of the index that are due at `before` or earlier, at most `limit`, the
+        earliest first; of two at one time in any lasting order.
+
+        Rows are those of `Batch.timers`: exact to the microsecond, one for each timer of a
+        conversation. A timer that was rung has none until its conversation sets one again. `fork`
+        copies none; `delete` removes those of the conversation and its descendants.
+        """
+        ...
+
+    def next_due(self) -> datetime | None:
+        """Return the earliest due time of the index, None if the index is empty."""
+        ...
+
+    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        """Ring the timers of `due(before, limit)`, and return them. The caller needs no lease.
+
+        One transaction removes their rows, and posts a `commands.RingTimer` for each under
+        `DueTimer.key`, as `post` does: a key that the inbox has seen is posted no second time. Of
+        several callers at once, each timer is returned to one. Holders of leases are notified, and
+        the store's bell is rung.
+
+        The store may take an earlier time for `before`, where it has a clock that all of its
+        processes share. Raises `StoreError`.
+        """
         ...
 
     # --- conversations ---
@@ -280,6 +380,34 @@ class Store(Protocol):
         """Release files and locks. Leases that are still held end; every other method raises
         `StoreError` afterwards."""
         ...
+
+
+# --- ids and keys, the same in all stores ---
+
+
+def check_id(conversation_id: object) -> None:
+    """Raise `ConfigurationError` unless a conversation may have this id."""
+    if not isinstance(conversation_id, str) or not is_utf8(conversation_id):
+        raise ConfigurationError(
+            f"A conversation's id takes text that UTF-8 can hold, not {conversation_id!r:.80}."
+        )
+
+
+def check_key(key: object) -> None:
+    """Raise `ConfigurationError` unless a command may be posted under this key."""
+    if key is not None and not (isinstance(key, str) and is_utf8(key)):
+        raise ConfigurationError(
+            f"A command's key takes None or text that UTF-8 can hold, not {key!r:.80}."
+        )
+
+
+def is_utf8(text: str) -> bool:
+    """Return True if a text has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # --- the errors of both stores ---

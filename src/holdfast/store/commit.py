@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, cast
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.processes import OwnerProcess
 from holdfast.store.files import connect, trouble
-from holdfast.store.schema import FORMAT, LARGE_WAL_PAGES
+from holdfast.store.schema import LARGE_WAL_PAGES, format_of_locked
 
 T = TypeVar("T")
 
@@ -249,7 +249,15 @@ class Committer:
             return True  # the transaction was not written completely
         try:
             # The value stays, but its page is written; an UPDATE without a change writes nothing.
-            self.db.execute(f"PRAGMA user_version = {FORMAT}")
+            # It is read first: a newer Holdfast may have migrated the file since it was opened.
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                format = format_of_locked(self.db)
+                self.db.execute(f"PRAGMA user_version = {format}")
+                self.db.execute("COMMIT")
+            finally:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
         except sqlite3.Error:
             return False
         return True

@@ -6,20 +6,31 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from holdfast import commands
 from holdfast.error_forms import ErrorForm
 from holdfast.errors import LeaseHeld, StoreError
 from holdfast.events import AnyEvent, records
 from holdfast.processes import OwnerProcess
 from holdfast.store import base
-from holdfast.store.base import Batch, Blob, Lease, Posted, Store, Summary
+from holdfast.store.base import (
+    Batch,
+    Blob,
+    DueTimer,
+    Lease,
+    Posted,
+    Store,
+    Summary,
+    WorkBell,
+)
 from holdfast.store.budgets import Account, Amount, Budget, Ledger, Reservation, Settlement
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command
     from holdfast.store.budgets import Shortage
 
 
@@ -47,6 +58,10 @@ class _Record:
         self.keys: set[str] | None = None
         self.refusals: dict[str, ErrorForm] | None = None  # by key
         self.blobs: list[Blob] | None = None
+
+
+def _runs(summary: Summary) -> bool:
+    return summary.status == "running" and not summary.spawned_by
 
 
 class _Ledger(Ledger):
@@ -102,9 +117,14 @@ class _Ledger(Ledger):
 
 
 class MemoryStore(Store):
-    """A `Store` in this process's memory. Events are frozen, so it keeps the objects themselves."""
+    """A `Store` in this process's memory. Events are frozen, so it keeps the objects themselves.
 
-    def __init__(self) -> None:
+    Args:
+        bell: Rung for each posted command, with no lock held.
+    """
+
+    def __init__(self, bell: WorkBell | None = None) -> None:
+        self._bell = bell
         self._lock = threading.Lock()
         self._process = OwnerProcess()
         self._appended: threading.Condition | None = None  # created for the first follower
@@ -112,12 +132,15 @@ class MemoryStore(Store):
         # One counter for all conversations: no old lease fits a conversation created again.
         self._epoch = 0
         self._posted = 0
+        # The index of timers: due times by conversation and timer.
+        self._timers: dict[tuple[str, str], datetime] = {}
         self._ledger: _Ledger | None = None  # created for the first budget
         self._closed = False
 
     # --- leases ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        base.check_id(conversation_id)
         with self._lock:
             self._check_open()
             record = self._records.get(conversation_id)
@@ -135,6 +158,9 @@ class MemoryStore(Store):
     def renew(self, lease: Lease) -> None:
         with self._lock:
             self._held(lease)
+
+    def confirm(self, lease: Lease) -> None:
+        self.renew(lease)
 
     def release(self, lease: Lease) -> None:
         with self._lock:
@@ -183,6 +209,11 @@ class MemoryStore(Store):
                         spawned_by=kept.spawned_by,
                     )
                 record.summary = summary
+            for row in batch.timers:
+                place = (lease.conversation_id, row.timer)
+                self._timers.pop(place, None)
+                if row.due is not None:
+                    self._timers[place] = row.due
             if batch.settlements:
                 self._budgets().settle(batch.settlements)
             wanted = batch.reservation
@@ -261,37 +292,93 @@ class MemoryStore(Store):
 
     # --- the inbox ---
 
-    def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
-        from holdfast import commands
-
+    def post(self, conversation_id: str, command: commands.Command, key: str | None = None) -> bool:
+        base.check_key(key)
         # A command that an SQLite store could not keep is refused here too.
         command = commands.decode(commands.encode(command))
         with self._lock:
             record = self._existing(conversation_id)
-            if key is not None:
-                if key in (record.keys or ()):
-                    return False
-                record.keys = {*(record.keys or ()), key}
-            self._posted += 1
-            posted = Posted(self._posted, key if key is not None else f"#{self._posted}", command)
-            record.inbox = [*(record.inbox or ()), posted]
+            new = self._leave(record, command, key)
             notify = record.notify
-        if notify is not None:
+        if new and notify is not None:
             notify()
+        if new and self._bell is not None:
+            self._bell.wake(conversation_id, None)
+        return new
+
+    def _leave(self, record: _Record, command: commands.Command, key: str | None) -> bool:
+        if key is not None:
+            if record.keys is None:
+                record.keys = set()
+            if key in record.keys:
+                return False
+            record.keys.add(key)
+        self._posted += 1
+        posted = Posted(self._posted, key if key is not None else f"#{self._posted}", command)
+        record.inbox = [*(record.inbox or ()), posted]
         return True
 
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
         with self._lock:
             return (self._existing(conversation_id).refusals or {}).get(key)
 
+    def undone(self, conversation_id: str, key: str) -> bool:
+        with self._lock:
+            return any(one.key == key for one in self._existing(conversation_id).inbox or ())
+
     def commands(self, lease: Lease) -> list[Posted]:
         with self._lock:
             return list(self._held(lease).inbox or ())
+
+    def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
+        """See `Store.unattended`. No owner of this store dies without the store."""
+        with self._lock:
+            self._check_open()
+            found = (
+                id
+                for id, record in self._records.items()
+                if not record.held and (record.inbox or (parked and _runs(record.summary)))
+            )
+            return list(islice(found, limit))
+
+    # --- timers ---
+
+    def due(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        with self._lock:
+            return self._due(before, limit)
+
+    def _due(self, before: datetime, limit: int) -> list[DueTimer]:
+        self._check_open()
+        found = [(due, *place) for place, due in self._timers.items() if due <= before]
+        found.sort()
+        return [DueTimer(id, timer, due) for due, id, timer in found[: max(limit, 0)]]
+
+    def next_due(self) -> datetime | None:
+        with self._lock:
+            self._check_open()
+            return min(self._timers.values(), default=None)
+
+    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        rung: dict[str, Callable[[], None] | None] = {}  # the callbacks by conversation
+        with self._lock:
+            found = self._due(before, limit)
+            for one in found:
+                del self._timers[one.conversation_id, one.timer]
+                record = self._records[one.conversation_id]
+                if self._leave(record, commands.RingTimer(one.timer, one.due), one.key):
+                    rung[one.conversation_id] = record.notify
+        for conversation_id, notify in rung.items():
+            if notify is not None:
+                notify()
+            if self._bell is not None:
+                self._bell.wake(conversation_id, None)
+        return found
 
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         base.check_dense(events)
+        base.check_id(summary.id)
         records(events)
         seq = summary.last_seq - len(events)
         with self._lock:
@@ -337,6 +424,8 @@ class MemoryStore(Store):
             while todo:
                 gone = todo.pop()
                 del self._records[gone]
+                for place in [place for place in self._timers if place[0] == gone]:
+                    del self._timers[place]
                 self._budgets().forget(gone)
                 for id, record in self._records.items():
                     if not record.summary.spawned_by or record.summary.spawner != gone:
@@ -353,6 +442,7 @@ class MemoryStore(Store):
         with self._lock:
             self._closed = True
             self._records.clear()
+            self._timers.clear()
             if self._appended is not None:
                 self._appended.notify_all()
 

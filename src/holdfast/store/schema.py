@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 
-FORMAT = 4  # PRAGMA user_version; a newer Holdfast writes a higher one
+FORMAT = 5  # PRAGMA user_version; a newer Holdfast writes a higher one
 APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
 # The number of WAL pages that triggers a checkpoint, after which the WAL is reused from its start.
@@ -80,6 +80,15 @@ _THIRD = (
 # Format 4: the errors of refused commands, as JSON.
 _FOURTH = ("ALTER TABLE inbox ADD COLUMN refusal BLOB",)
 
+# Format 5: the index of timers. due: microseconds since 1970, UTC.
+_FIFTH = (
+    (
+        "CREATE TABLE timers (conversation INTEGER NOT NULL, timer TEXT NOT NULL, due INTEGER NOT"
+        " NULL, PRIMARY KEY(conversation, timer)) WITHOUT ROWID"
+    ),
+    "CREATE INDEX timers_due ON timers(due)",
+)
+
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
     """Return the file's format, 0 if the file is empty. Raises `StoreError` if the file is no store
@@ -127,8 +136,10 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             *(_SECOND if found < 2 else ()),
             *(_THIRD if found < 3 else ()),
             *(_FOURTH if found < 4 else ()),
+            *(_FIFTH if found < 5 else ()),
         ):
-            db.execute(statement)
+            if not _is_done(db, statement):
+                db.execute(statement)
         if found < FORMAT:
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -141,6 +152,20 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _is_done(db: sqlite3.Connection, statement: str) -> bool:
+    """Return True if what a statement adds is there. An older Holdfast that had the file open may
+    have written its own format over a newer one."""
+    match statement.split()[:6]:
+        case ["ALTER", "TABLE", name, "ADD", "COLUMN", column]:
+            columns = db.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
+            return (column,) in columns
+        case ["CREATE", "TABLE" | "INDEX" as kind, name, *_]:
+            query = "SELECT 1 FROM sqlite_master WHERE type = ? AND name = ?"
+            return db.execute(query, (kind.lower(), name)).fetchone() is not None
+        case _:
+            return False
 
 
 def format_of_locked(db: sqlite3.Connection) -> int:

@@ -6,11 +6,10 @@ import json
 import logging
 import os
 import sqlite3
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,14 +20,15 @@ from holdfast import commands
 from holdfast import events as ev
 from holdfast.commands import Command
 from holdfast.error_forms import ErrorForm
-from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
+from holdfast.errors import ConfigurationError, HoldfastError, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
 from holdfast.store import base, lineage, schema
-from holdfast.store.base import Batch, Lease, Posted, Store, Summary
+from holdfast.store.base import Batch, DueTimer, Lease, Posted, Store, Summary, WorkBell
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
 from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
+from holdfast.store.following import followed
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.watch import Watcher
@@ -65,8 +65,33 @@ _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 _SPAWNED = "spawned_by >= :spawner || ':' AND spawned_by < :spawner || ';'"
 _OF_IDS = "id IN (SELECT value FROM json_each(:ids))"
 
+# A dead owner may hold conversations at rest: whoever takes the lease gives it back.
+_DEAD = "holder IN (SELECT value FROM json_each(:dead))"
+_ORPHANED = f"""
+SELECT id, number FROM conversations WHERE holder <> '' AND {_DEAD} AND spawned_by = ''
+LIMIT :limit
+"""
+_GIVEN_BACK = """
+SELECT id, number FROM conversations WHERE status = 'running' AND holder = '' AND spawned_by = ''
+LIMIT :limit
+"""
+_WAITING = f"""
+SELECT id, conversations.number FROM inbox JOIN conversations
+ON conversations.number = inbox.conversation WHERE data IS NOT NULL AND conversation > :after
+AND (holder = '' OR {_DEAD}) GROUP BY conversation ORDER BY conversation LIMIT :limit
+"""
+
 _RELEASE = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE"
 
+
+_DUE = (
+    "SELECT t.due, c.id, t.timer, t.conversation FROM timers t JOIN conversations c ON c.number ="
+    " t.conversation WHERE t.due <= ? ORDER BY t.due, t.conversation, t.timer LIMIT ?"
+)
+_SET_TIMER = "INSERT OR REPLACE INTO timers (due, conversation, timer) VALUES (?, ?, ?)"
+_DROP_TIMER = "DELETE FROM timers WHERE conversation = ? AND timer = ?"
+_POST = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
+_MICROSECOND = timedelta(microseconds=1)
 
 _INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
 
@@ -89,6 +114,15 @@ def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
     return row[0]
 
 
+def _due_values(before: datetime, limit: int) -> tuple[int, int]:
+    return (before - ev.EPOCH) // _MICROSECOND, max(limit, 0)
+
+
+def _due_timer(row: tuple[Any, ...]) -> DueTimer:
+    due, conversation_id, timer, *_ = row
+    return DueTimer(conversation_id, timer, ev.EPOCH + due * _MICROSECOND)
+
+
 class SQLiteStore(Store):
     """A `Store` in the SQLite file `path` (WAL mode), shared by any threads and processes of one
     host.
@@ -108,6 +142,7 @@ class SQLiteStore(Store):
             is changed or created; every writing method raises `StoreError`.
         lease_seconds: Seconds after which a lease without a sign of life ends, where no lock
             decides.
+        bell: Rung for each posted command, in the transaction of the post.
 
     Raises `StoreError` if the file cannot be opened, is no store, or was written by a newer
     Holdfast.
@@ -121,6 +156,7 @@ class SQLiteStore(Store):
         timeout: float = 30.0,
         read_only: bool = False,
         lease_seconds: float = 30.0,
+        bell: WorkBell | None = None,
     ) -> None:
         if durability not in ("durable", "process"):
             raise ConfigurationError(
@@ -138,8 +174,10 @@ class SQLiteStore(Store):
         self.read_only = read_only
         self._timeout = timeout
         self._lease_seconds = lease_seconds
+        self._bell = bell
         self._held: dict[str, tuple[int, int]] = {}  # number and epoch by conversation
         self._owner: Owner | None = None
+        self._looked_at = 0  # the number of the last conversation that `unattended` looked at
         self._closed = False
         self._process = OwnerProcess()
         if self.path.is_dir() or not self.path.parent.is_dir():
@@ -188,8 +226,9 @@ class SQLiteStore(Store):
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """The first lease with a `notify` starts a thread, which ends with the last one."""
+        base.check_id(conversation_id)
 
-        def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
+        def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...], bool]:
             token = self._own().token
             columns = "number, epoch, holder, notes, spawned_by"
             query = f"SELECT {columns} FROM conversations WHERE id = ?"
@@ -198,25 +237,31 @@ class SQLiteStore(Store):
                 now = datetime.now(UTC).isoformat()
                 row = (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0)
                 number = self._begin(db, row)
-                return number, number, "", "", ()
+                return number, number, "", "", (), False
             number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
             query = "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?"
             db.execute(query, (epoch + 1, token, number))
             above = SQLLedger(db).above(conversation_id, spawned_by)
-            return number, epoch + 1, notes, spawned_by, above
+            return number, epoch + 1, notes, spawned_by, above, bool(holder)
 
-        number, epoch, notes, spawned_by, above = self._write(take)
+        number, epoch, notes, spawned_by, above, orphaned = self._write(take)
         self._held[conversation_id] = (number, epoch)
         if notify is not None:
             self._watcher.hold(number, epoch, self._own().token, notify)
-        orphaned = tuple(json.loads(notes)) if notes else ()
-        return Lease(conversation_id, epoch, orphaned, spawned_by, above)
+        left = tuple(json.loads(notes)) if notes else ()
+        return Lease(conversation_id, epoch, left, spawned_by, above, orphaned)
 
     def renew(self, lease: Lease) -> None:
         self._committer()
         self._beat()
         self._reader.read(lambda db: self._check_held(db, lease))
+
+    def confirm(self, lease: Lease) -> None:
+        """See `Store.confirm`. The file's lock keeps the lease for as long as this process
+        lives."""
+        if self._held.get(lease.conversation_id, (0, 0))[1] != lease.epoch:
+            raise base.fenced(lease)
 
     def release(self, lease: Lease) -> None:
         self._committer()
@@ -323,6 +368,11 @@ class SQLiteStore(Store):
             refused = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
             done = [(refused.get(command), command, number) for command in batch.done_commands]
             db.executemany(query, done)
+        for row in batch.timers:
+            if row.due is None:
+                db.execute(_DROP_TIMER, (number, row.timer))
+            else:
+                db.execute(_SET_TIMER, ((row.due - ev.EPOCH) // _MICROSECOND, number, row.timer))
         for key, id, data in blobs:
             db.execute("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", (id, data))
             db.execute("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", (key, id))
@@ -366,25 +416,8 @@ class SQLiteStore(Store):
     ) -> Iterator[AnyEvent]:
         """Events of another process arrive within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
-        found: list[AnyEvent] = []
-        until = None
         try:
-            while True:
-                if timeout is not None and (found or until is None):
-                    until = time.monotonic() + timeout
-                follower.grown.clear()
-                try:
-                    found = self.read(conversation_id, follower.seq)
-                except StoreError:
-                    if self._closed:
-                        return
-                    raise
-                for event in found:
-                    follower.seq = event.seq
-                    yield event
-                seconds = None if until is None else max(until - time.monotonic(), 0)
-                if not found and (follower.ended or not follower.grown.wait(seconds)):
-                    return
+            yield from followed(self, follower, timeout, lambda: self._closed)
         finally:
             self._watcher.unfollow(follower)
 
@@ -426,33 +459,55 @@ class SQLiteStore(Store):
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
+        base.check_key(key)
         data = commands.encode(command)
         name = f"#{os.urandom(16).hex()}" if key is None else key
 
         def leave(db: sqlite3.Cursor) -> tuple[int, int]:
             (number,) = self._row(db, "number", conversation_id)
-            query = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
-            done = db.execute(query, (number, name, data))
-            return number, int(done.lastrowid or 0) if done.rowcount else 0
+            return number, self._leave(db, number, conversation_id, name, data)
 
         number, command_number = self._write(leave)
         if command_number:
             self._watcher.posted(number, command_number)
         return command_number > 0
 
+    def _leave(
+        self, db: sqlite3.Cursor, number: int, conversation_id: str, key: str, data: bytes
+    ) -> int:
+        """Post a command and return its number, 0 if the key is known."""
+        done = db.execute(_POST, (number, key, data))
+        if not done.rowcount:
+            return 0
+        command_number = int(done.lastrowid or 0)
+        if self._bell is not None:
+            try:
+                self._bell.wake(conversation_id, db)
+            except HoldfastError:  # it is raised after a commit, which other writes share
+                db.execute("DELETE FROM inbox WHERE number = ?", (command_number,))
+                raise
+        return command_number
+
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
-        query = "SELECT refusal FROM inbox WHERE conversation = ? AND key = ?"
+        found = self._posted("refusal", conversation_id, key)
+        return None if found is None else msgspec.json.decode(found, type=ErrorForm)
+
+    def undone(self, conversation_id: str, key: str) -> bool:
+        return self._posted("data", conversation_id, key) is not None
+
+    def _posted(self, column: str, conversation_id: str, key: str) -> bytes | None:
+        query = f"SELECT {column} FROM inbox WHERE conversation = ? AND key = ?"
 
         def look(db: sqlite3.Connection) -> tuple[bytes | None] | None:
             cursor = db.cursor()
-            return cursor.execute(
-                query, (*self._row(cursor, "number", conversation_id), key)
-            ).fetchone()
+            (number,) = self._row(cursor, "number", conversation_id)
+            # An older file that is open for reading lacks the inbox, or its refusals.
+            if schema.format_of_locked(db) < (4 if column == "refusal" else 2):
+                return None
+            return cursor.execute(query, (number, key)).fetchone()
 
         found = self._reader.read(look)
-        if found is None or found[0] is None:
-            return None
-        return msgspec.json.decode(found[0], type=ErrorForm)
+        return None if found is None else found[0]
 
     def commands(self, lease: Lease) -> list[Posted]:
         """A command of a newer version stays in the inbox."""
@@ -474,10 +529,76 @@ class SQLiteStore(Store):
                 found.append(Posted(number, key, command))
         return found
 
+    def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
+        self._committer()
+        query = "SELECT DISTINCT holder FROM conversations WHERE holder <> ''"
+        holders = [one for (one,) in self._reader.read(lambda db: db.execute(query).fetchall())]
+        dead = json.dumps([one for one in holders if not self._living(one)])
+        values = {"dead": dead, "limit": limit}
+
+        def look(query: str, **more: int) -> list[tuple[str, int]]:
+            return self._reader.read(lambda db: db.execute(query, {**values, **more}).fetchall())
+
+        found = look(_ORPHANED)
+        if parked:
+            found += look(_GIVEN_BACK)
+        waiting = look(_WAITING, after=self._looked_at)
+        self._looked_at = waiting[-1][1] if len(waiting) >= limit else 0
+        return list(dict.fromkeys(id for id, _ in (*found, *waiting)))[:limit]
+
+    # --- timers ---
+
+    def due(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        values = _due_values(before, limit)
+
+        def look(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            return db.execute(_DUE, values).fetchall() if schema.format_of_locked(db) > 4 else []
+
+        return [_due_timer(row) for row in self._reader.read(look)]
+
+    def next_due(self) -> datetime | None:
+        def look(db: sqlite3.Connection) -> int | None:
+            if schema.format_of_locked(db) < 5:
+                return None
+            return db.execute("SELECT min(due) FROM timers").fetchone()[0]
+
+        found = self._reader.read(look)
+        return None if found is None else ev.EPOCH + found * _MICROSECOND
+
+    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+        values = _due_values(before, limit)
+        self._committer()
+        if not self._reader.read(lambda db: db.execute(_DUE, values).fetchone()):
+            return []  # the usual case needs no write lock
+
+        def work(db: sqlite3.Cursor) -> tuple[list[DueTimer], dict[int, int]]:
+            rung: list[DueTimer] = []
+            posted: dict[int, int] = {}
+            for row in db.execute(_DUE, values).fetchall():
+                one, number = _due_timer(row), row[3]
+                data = commands.encode(commands.RingTimer(one.timer, one.due))
+                try:
+                    command_number = self._leave(db, number, one.conversation_id, one.key, data)
+                except HoldfastError:
+                    if not rung:
+                        raise
+                    break  # the next call meets it first
+                db.execute(_DROP_TIMER, (number, one.timer))
+                rung.append(one)
+                if command_number:
+                    posted[number] = command_number
+            return rung, posted
+
+        rung, posted = self._write(work)
+        for number, command_number in posted.items():
+            self._watcher.posted(number, command_number)
+        return rung
+
     # --- conversations ---
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         base.check_dense(events)
+        base.check_id(summary.id)
         seq = summary.last_seq - len(events)
         rows = _rows(0, events)
 
@@ -510,15 +631,20 @@ class SQLiteStore(Store):
         waiting: bool = False,
         spawned_by: str | None = None,
     ) -> list[Summary]:
+        known = [id for id in ids or () if base.is_utf8(id)]
+        # SQLite's JSON ends a text at its first NUL, so those ids are bound one by one.
+        odd = {f"id{number}": id for number, id in enumerate(known) if "\0" in id}
+        of_ids = f"({_OF_IDS} OR id IN ({', '.join(f':{name}' for name in odd)}))"
         conditions = (
             _UNDONE if waiting else "last_seq > 0",
             "" if spawned_by is None else _SPAWNED,
-            "" if ids is None else _OF_IDS,
+            "" if ids is None else of_ids,
             "" if status is None else "status = :status",
         )
         order = " ORDER BY updated DESC, number DESC" if ids is None else ""
         query = _LIST + " AND ".join(filter(None, conditions)) + order
-        values = {"spawner": spawned_by, "status": status, "ids": json.dumps(list(ids or ()))}
+        plain = json.dumps([id for id in known if "\0" not in id])
+        values = {"spawner": spawned_by, "status": status, "ids": plain, **odd}
 
         def look(db: sqlite3.Connection) -> list[Any]:
             format = schema.format_of_locked(db)
@@ -558,6 +684,7 @@ class SQLiteStore(Store):
                 id, number, epoch, _, shared = todo.pop()
                 db.execute("DELETE FROM conversations WHERE number = ?", (number,))
                 db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
+                db.execute("DELETE FROM timers WHERE conversation = ?", (number,))
                 query = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'"
                 db.execute(query, (epoch,))
                 lineage.mark_to_free(db, number, shared)

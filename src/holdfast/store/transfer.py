@@ -22,7 +22,8 @@ from holdfast import events as ev
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError
 from holdfast.events import AnyEvent
-from holdfast.store.base import BLOBS, Batch, Blob, Lease, Store, Summary, blob_id
+from holdfast.store.base import BLOBS, Batch, Blob, Lease, Store, Summary, TimerRow, blob_id
+from holdfast.timers import timers_of
 
 T = TypeVar("T")
 
@@ -162,9 +163,10 @@ def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
             event = reader.decoded("an event", lambda data=data: ev.decode(data))
             if event.seq != seq:
                 raise reader.error(f"event {event.seq} stands where event {seq} should.")
-            if id := ev.foreign_call(event):
+            if (id := ev.foreign_call(event)) is not None:
                 raise reader.error(
-                    f"a call of event {seq} has the id {id!r}; calls have ids such as '{seq}.0'."
+                    f"a call of event {seq} has the id {id!r}; calls have different ids such as"
+                    f" '{seq}.0'."
                 )
             events.append(event)
         yield Exported(header, tuple(events), _read_blobs(reader, header, events), at)
@@ -326,4 +328,5 @@ def _write(store: Store, lease: Lease, conversation: Exported) -> None:
     summary = conversation.summary
     updated = summary.updated or datetime.now(UTC)
     summary = msgspec.structs.replace(summary, id=lease.conversation_id, updated=updated)
-    store.append(lease, Batch(conversation.events, summary, blobs=kept))
+    timers = [TimerRow(one.id, one.due) for one in timers_of(conversation.events).values()]
+    store.append(lease, Batch(conversation.events, summary, blobs=kept, timers=timers))

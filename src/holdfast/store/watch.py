@@ -15,6 +15,7 @@ from collections.abc import Callable
 from holdfast.errors import StoreError
 from holdfast.processes import OwnerProcess
 from holdfast.store.files import ReadConnection
+from holdfast.store.following import AppendWaiter
 
 _log = logging.getLogger(__name__)
 
@@ -38,16 +39,6 @@ class _Held:
         self.epoch = epoch
         self.notify = notify
         self.seen = 0  # the number of the last command that was notified
-
-
-class AppendWaiter:
-    """A wait for events of one conversation after `seq`."""
-
-    def __init__(self, conversation_id: str, seq: int) -> None:
-        self.conversation_id = conversation_id
-        self.seq = seq
-        self.grown = threading.Event()
-        self.ended = False  # no more events will come
 
 
 class Watcher:
@@ -120,8 +111,7 @@ class Watcher:
     def appended(self, conversation_id: str, seq: int) -> None:
         """Wake the followers of a conversation whose events now reach `seq`."""
         for follower in self.followers.get(conversation_id, ()):
-            if follower.seq < seq:
-                follower.grown.set()
+            follower.reached(seq)
 
     def posted(self, number: int, command: int) -> None:
         """Notify the lease holder of the conversation `number` of a command."""
@@ -224,5 +214,5 @@ class Watcher:
 def _call_notify(notify: Callable[[], None]) -> None:
     try:
         notify()
-    except Exception:
+    except BaseException:  # none of them may end the one thread that watches for all leases
         _log.exception("the notify function of a lease raised")

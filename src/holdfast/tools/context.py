@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from copy import copy
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -189,6 +190,14 @@ class Spawns(Protocol):
         ...
 
 
+class WakesCalls(Protocol):
+    """The function that sets a timer for a call; see `ToolContext.wake_at`."""
+
+    def __call__(
+        self, call_id: str, when: datetime | timedelta | str, note: str, timezone: str, id: str
+    ) -> datetime: ...
+
+
 class ToolContext:
     """The call that a callback serves. A parameter annotated `ToolContext` receives it and is
     hidden from the model. `idempotency_key` is the same for every attempt of one call, also after a
@@ -200,10 +209,12 @@ class ToolContext:
         "_on_close",
         "_progress",
         "_waits",
+        "_wakes",
         "asks",
         "attempt",
         "call_id",
         "cancelled",
+        "confirm",
         "conversation_id",
         "llm",
         "loop",
@@ -212,6 +223,7 @@ class ToolContext:
         "secrets",
         "spawns",
         "team",
+        "wakes",
     )
 
     loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
@@ -233,6 +245,8 @@ class ToolContext:
         spawns: Callable[[], Spawns] | None = None,
         team: Callable[[], object] | None = None,
         secrets: Secrets | None = None,
+        confirm: Callable[[], None] | None = None,
+        wakes: WakesCalls | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -250,6 +264,10 @@ class ToolContext:
         # Returns the conversation's delegates (`agent.delegation.Delegates`).
         self.team = team
         self.secrets = secrets
+        # Raises `Fenced` if the conversation may belong to another owner by now.
+        self.confirm = confirm
+        self.wakes = wakes
+        self._wakes = 0  # the timers that this call has set without an id
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()
 
@@ -403,6 +421,40 @@ class ToolContext:
                 " Conversation(agent)."
             )
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime, secrets)
+
+    def wake_at(
+        self,
+        when: datetime | timedelta | str,
+        note: str = "",
+        *,
+        timezone: str = "",
+        id: str = "",
+    ) -> datetime:
+        """Have the conversation woken by a message at a time, and return that time in UTC.
+
+        The timer is journaled when this returns, and survives every process. The run goes on; the
+        tool `wait_until` ends it as well. A repeated call, also after its process was killed, sets
+        the same timers again, which replaces them.
+
+        Args:
+            when: The time, its ISO form, or a `timedelta` from now.
+            note: What the message repeats to the model, at most about 10,000 characters.
+            timezone: The zone of a time without an offset, such as `Europe/Berlin`.
+            id: The timer's id; a timer of this id is replaced. "" derives one from the call's.
+
+        Raises `ConfigurationError` for a time that is past or cannot be read, an unknown zone, too
+        long a note, or outside of a conversation; `Conflict` if the conversation has too many
+        timers.
+        """
+        if self.wakes is None:
+            raise ConfigurationError(
+                "wake_at: this call is not of a conversation whose store is here, so there is"
+                " nobody to wake."
+            )
+        if not id:
+            self._wakes += 1
+            id = f"wake:{self.call_id}" + (f"-{self._wakes}" if self._wakes > 1 else "")
+        return self.wakes(self.call_id, when, note, timezone, id)
 
     def on_close(self, key: object, cleanup: Callable[[], None]) -> None:
         """Run `cleanup` when the conversation closes, once per `key`. Without a conversation,

@@ -6,6 +6,7 @@ Hooks on an agent's other places are the same `Hook` and run through the same fu
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -114,6 +115,10 @@ def ask(
             answer = bound.function(*subject, context)
     except (ToolError, HookFailed):
         raise
+    except KeyboardInterrupt as error:
+        if threading.current_thread() is threading.main_thread():  # Ctrl-C
+            raise
+        raise HookFailed(f"failed: {type(error).__name__}") from error
     except (Exception, SystemExit) as error:
         raise HookFailed(f"failed: {type(error).__name__}: {error}") from error
     if answer is None:

@@ -25,6 +25,7 @@ from holdfast.content import (
     ResourceLink,
     TextContent,
     ToolResult,
+    content_at,
 )
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
@@ -382,7 +383,7 @@ def _media_block(block: dict[str, Any]) -> Content | None:
     fields: dict[str, Any] = {**block, **inner} if isinstance(inner, dict) else block
     mime = fields.get("mime_type") or fields.get("media_type") or _MIME_TYPES.get(kind)
     data, url = fields.get("base64") or fields.get("data"), fields.get("url")
-    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
+    if isinstance(url, str) and url[:5].lower() == "data:" and ";base64," in url:
         head, data = url[5:].split(";base64,", 1)
         return _decoded(data, head.split(";", 1)[0] or str(mime or _BINARY))
     if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
@@ -393,7 +394,7 @@ def _media_block(block: dict[str, Any]) -> Content | None:
     if not isinstance(url, str) or not url:
         return None
     if kind in _FILES:
-        return FileContent(url=clean(url), mime_type=clean(str(mime or "")))
+        return content_at(clean(url), clean(str(mime or "")))
     return ResourceLink(url, mime_type=mime and str(mime))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +21,9 @@ class Launch:
     env: Mapping[str, str]
     cwd: str | None = None
     pass_fds: tuple[int, ...] = ()
+    started: Callable[[], None] | None = None
+    """Called once the process was started; it waits for that. Raises `OSError` if the process must
+    not go on."""
 
 
 @runtime_checkable
@@ -62,7 +66,7 @@ def start(
     `subprocess.Popen`, and so are the errors (`OSError`)."""
     launch = launcher.command(argv, cwd=cwd, env=env)
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             launch.argv,
             cwd=launch.cwd,
             env=launch.env,
@@ -74,6 +78,23 @@ def start(
             start_new_session=True,
             preexec_fn=preexec_fn,
         )
-    finally:
-        for fd in launch.pass_fds:
-            os.close(fd)
+    except BaseException:
+        _close(launch)
+        if launch.started is not None:
+            with suppress(OSError):
+                launch.started()  # lets go of what it has
+        raise
+    _close(launch)
+    if launch.started is not None:
+        try:
+            launch.started()
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+    return process
+
+
+def _close(launch: Launch) -> None:
+    for fd in launch.pass_fds:
+        os.close(fd)

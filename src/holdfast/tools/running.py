@@ -85,11 +85,14 @@ def run_attempts(
 ) -> ToolResult:
     """Validate the arguments and call the tool until an attempt succeeds or none is permitted.
     `before_attempt(n)` is called before the second and every further attempt. Raises `ToolError`,
-    and what `before_attempt` raises."""
+    and what `before_attempt` and `context.confirm` raise."""
     while True:
         try:
             context.cancelled.raise_if_set()  # a hook or a wait may have taken long
-            return attempt(tool, checked_arguments(tool, arguments), context, start)
+            checked = checked_arguments(tool, arguments)
+            if context.confirm is not None:
+                context.confirm()
+            return attempt(tool, checked, context, start)
         except ToolError as error:
             wait = wait_before_retry(tool, error, context.attempt)
             if wait is None or context.cancelled:

@@ -16,7 +16,6 @@ import pytest
 from holdfast.content import ToolResult
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.runtime.sandbox.runtime import SandboxedRuntime
-from holdfast.runtime.sandbox.settings import SandboxUnavailable
 from holdfast.tools import ToolContext
 from tests.leftovers import Owned
 from tests.waiting import until
@@ -142,14 +141,6 @@ def test_nothing_survives_an_owner_that_is_killed(mechanism: str) -> None:
     until(lambda: not sleeping())
 
 
-def test_a_repository_whose_configuration_cannot_be_protected_is_refused() -> None:
-    folder = tempfile.mkdtemp(prefix="box-", dir="/tmp")
-    subprocess.run(["git", "init", "-q", folder], check=True)
-    with pytest.raises(SandboxUnavailable, match=r"configuration of a git repository"):
-        SandboxedRuntime(folder, mechanism="landlock")
-    shutil.rmtree(folder)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its user")
 def test_the_runtime_s_folders_are_closed_to_other_users(runtime: SandboxedRuntime) -> None:
     runtime.run_command("echo secret > file; seq 100000")
@@ -157,6 +148,28 @@ def test_the_runtime_s_folders_are_closed_to_other_users(runtime: SandboxedRunti
     for path in (runtime.workdir / "file", folder / "shell-1" / "state", folder / "output"):
         seen = subprocess.run(["ls", str(path)], user=12345, group=12345, capture_output=True)
         assert b"Permission denied" in seen.stderr, path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up its user")
+def test_runtimes_of_root_have_users_of_their_own(runtime: SandboxedRuntime) -> None:
+    """Landlock does not limit who changes the mode of a file: its owner can."""
+    with SandboxedRuntime(mechanism="landlock") as other:
+        other.run_command("echo x > mine")
+        refused = runtime.run_command(f"chmod 000 {other.workdir}")
+        assert "not permitted" in refused.text
+        assert output(other.run_command("chmod 700 .; cat mine")) == "x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_of_a_box_gives_it_no_file_of_root(
+    runtime: SandboxedRuntime, tmp_path: Path
+) -> None:
+    """Each further box of the runtime prepares the same home folder."""
+    secret = tmp_path / "secret"
+    secret.write_text("root's")
+    runtime.run_command(f"ln -s {secret} $HOME/link", conversation_id="one")
+    runtime.run_command(":", conversation_id="two")
+    assert os.stat(secret).st_uid == 0
 
 
 def test_a_work_folder_of_the_caller_is_used_if_it_is_empty() -> None:

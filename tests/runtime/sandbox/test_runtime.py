@@ -1,5 +1,6 @@
 """`SandboxedRuntime`: the arguments, the box that stays, and all that runs in boxes."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -22,8 +23,9 @@ from holdfast import (
 from holdfast.errors import ConfigurationError, PathRefused, RuntimeFault
 from holdfast.events import ToolCallFinished
 from holdfast.runtime import Runtime
-from holdfast.runtime.sandbox import mechanisms, seccomp
+from holdfast.runtime.sandbox import bubblewrap, mechanisms, seccomp
 from holdfast.runtime.search import GrepQuery
+from holdfast.tools.launch import start
 
 no_box = all(mechanism.missing() for mechanism in mechanisms.MECHANISMS)
 needs_box = pytest.mark.skipif(no_box, reason="no sandbox can be made here")
@@ -42,6 +44,10 @@ needs_box = pytest.mark.skipif(no_box, reason="no sandbox can be made here")
         ({"workdir_inside": "work"}, "workdir_inside takes an absolute path, not 'work'"),
         ({"workdir_inside": "/usr/work"}, "workdir_inside takes a path beside the system's"),
         ({"workdir_inside": "/w", "mounts": [Mount("/usr", "/w")]}, "target '/w' of the work fol"),
+        ({"workdir_inside": "/lib32"}, "workdir_inside takes a path beside the system's"),
+        ({"workdir_inside": "//usr/x"}, "workdir_inside takes a path beside the system's"),
+        ({"network": 5}, "network takes 'none' or a list"),
+        ({"network": None}, "network takes 'none' or a list"),
         ({"env": {"A": 1}}, "env takes a mapping of str to str"),
     ],
 )
@@ -57,6 +63,10 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> N
         ("relative", "", "A mount's source takes an absolute path"),
         ("/usr", "a", "A mount's target takes an absolute path"),
         ("/usr/../etc", "", "without '..'"),
+        ("/usr", "/proc", "cannot have the target '/proc'"),
+        ("/usr", "/dev/x", "cannot have the target '/dev/x'"),
+        ("/usr", "/tmp", "cannot have the target '/tmp'"),
+        ("/opt", "/usr", "cannot have the target '/usr'"),
         ("/", "/host", "A mount cannot be the root folder"),
         ("/usr", "/", "A mount cannot be the root folder"),
     ],
@@ -64,6 +74,60 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> N
 def test_wrong_mounts_are_named(source: str, target: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Mount(source, target)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mounts": [Mount("/opt", "/usr/local/new")]},
+        {"mounts": [Mount("/opt", "/etc/new")]},
+        {"mounts": [Mount("/etc/hostname", "/data"), Mount("/opt", "/data/x")]},
+        {"limits": SandboxLimits(memory_bytes=1)},
+        {"limits": SandboxLimits(scratch_bytes=2**70)},
+    ],
+)
+def test_settings_with_which_no_box_can_be_made_are_refused_at_once(
+    arguments: dict[str, Any],
+) -> None:
+    if problem := mechanisms.MECHANISMS[0].missing():
+        pytest.skip(problem)
+    with pytest.raises(ConfigurationError, match="No box can be made with these settings: "):
+        SandboxedRuntime(mechanism="bubblewrap", **arguments)
+
+
+def test_private_parts_of_etc_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "xdg" / "closed").mkdir(parents=True)
+    (tmp_path / "xdg" / "closed" / "token").write_text("x")
+    (tmp_path / "xdg" / "closed").chmod(0o700)
+    (tmp_path / "xdg" / "open").write_text("x")
+    (tmp_path / "gitconfig").write_text("token")
+    (tmp_path / "gitconfig").chmod(0o600)
+    (tmp_path / "ssl").mkdir()
+    (tmp_path / "ssl" / "openssl.cnf").write_text("x")
+    monkeypatch.setattr(bubblewrap, "_ETC_FOLDER", str(tmp_path))
+    with contextlib.closing(bubblewrap._etc(-1)) as copied:  # pyright: ignore[reportPrivateUsage]
+        found = {
+            str(path.relative_to(copied.path / "etc")) for path in copied.path.rglob("etc/**/*")
+        }
+    assert found == {"xdg", "xdg/open", "ssl", "ssl/openssl.cnf", "passwd", "group", "hosts"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="RLIMIT_NPROC binds every user but root")
+def test_processes_of_a_hook_are_limited_also_if_root_runs_it() -> None:
+    if problem := mechanisms.MECHANISMS[0].missing():
+        pytest.skip(problem)
+    many = "import subprocess\nfor n in range(400): subprocess.Popen(['sleep', '60'])"
+    limits = SandboxLimits(processes=310)
+    with SandboxedRuntime(mechanism="bubblewrap", limits=limits) as runtime:
+        process = start(
+            runtime.launcher,
+            ["/usr/bin/python3", "-c", many],
+            cwd=None,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+        assert b"Resource temporarily unavailable" in process.communicate(timeout=60)[1]
 
 
 def test_wrong_limits_are_named() -> None:

@@ -47,6 +47,10 @@ class Piece(msgspec.Struct, frozen=True):
         return isinstance(event, ev.MessageAdded) and event.sender == "user" and not self.summary
 
 
+def _as_it_is(llm: Any) -> Any:
+    return llm
+
+
 class CondenserInput(ObjectStruct, dict=True):
     """A conversation to shorten.
 
@@ -62,6 +66,7 @@ class CondenserInput(ObjectStruct, dict=True):
         read_journal: Returns all events so far.
         transcript: The next request, without its head; None if it is unknown. Do not change it.
         head: The event with the head of the next request.
+        lend: Returns another model than the agent's in a form that counts its calls.
     """
 
     pieces: Sequence[Piece]
@@ -75,6 +80,7 @@ class CondenserInput(ObjectStruct, dict=True):
     read_journal: Callable[[], Sequence[ev.AnyEvent]] = tuple[ev.AnyEvent]
     transcript: Transcript | None = None
     head: ev.AgentConfigured | None = None
+    lend: Callable[[Any], Any] = _as_it_is
 
     @cached_property
     def journal(self) -> Sequence[ev.AnyEvent]:

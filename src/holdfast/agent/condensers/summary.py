@@ -61,7 +61,8 @@ class LLMCondenser(msgspec.Struct, frozen=True):
     """A condenser that has a model summarise the oldest messages and answers.
 
     The summary has the sections goal, decisions and facts, files, state, and open ends. Earlier
-    summaries are merged into the new one. Its tokens and cost count as the conversation's.
+    summaries are merged into the new one. Its tokens and cost count as the conversation's, also if
+    it cannot be used.
 
     Args:
         llm: The model that writes the summary; None for the agent's own.
@@ -86,7 +87,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         hidden = oldest(work, work.target - room, self.keep)
         if not hidden:
             return None
-        llm = work.llm if self.llm is None else self.llm
+        llm = work.llm if self.llm is None else work.lend(self.llm)
         window = window_of(llm)
         budget = work.tokens if window is None else int(window * 0.7)
         while True:

@@ -29,6 +29,8 @@ from holdfast.agent.security.programs import judge
 from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.agent.security.special import searched
 from holdfast.content import ToolCall
+from holdfast.errors import RuntimeFault
+from holdfast.runtime import patches
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
@@ -136,6 +138,8 @@ class RiskRules(msgspec.Struct, frozen=True):
         kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
         texts, whole = _texts(arguments)
+        if call.name == "apply_patch":
+            texts = [*texts, *_patched(arguments.get("patch"))]
         if not whole:
             findings.append(RiskFinding(UNKNOWN, f"{call.name} is given more than is looked at"))
         for key, value in texts:
@@ -150,6 +154,15 @@ class RiskRules(msgspec.Struct, frozen=True):
                 reason = found.reason or f"{call.name} reads {value[:80]}"
                 findings.append(found._replace(reason=reason))
         return max(findings, key=lambda found: found.rank, default=None)
+
+
+def _patched(patch: Any) -> list[tuple[str, str]]:
+    """Return the paths that a patch changes; none if it is no patch, since its call then fails."""
+    try:
+        files = patches.parse(patch) if isinstance(patch, str) else []
+    except RuntimeFault:
+        return []
+    return [("path", path) for file in files for path in (file.path, file.move_to) if path]
 
 
 def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:

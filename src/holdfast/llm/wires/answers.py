@@ -97,7 +97,7 @@ def holds_compaction(native: Raw) -> bool:
     return "compaction" in kinds
 
 
-_TUPLES = {"parts", "citations", "server_calls", "media", "logprobs", "filters"}
+_TUPLES = {"parts", "citations", "server_calls", "media", "logprobs", "filters", "runs"}
 
 
 class CompletionBuilder:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.answer import Citation, ServerToolCall, TextPart
+from holdfast.answer import Citation, ModelRun, ServerToolCall, TextPart
 from holdfast.content import FileContent, Usage
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list, count
 
@@ -68,6 +68,19 @@ def usage(counts: Any) -> Usage:
     )
 
 
+def _runs(counts: dict[str, Any], runs: Sequence[dict[str, Any]], model: Any) -> list[ModelRun]:
+    """Return the model runs behind a message of `model`, if there are several and they add up to
+    its tokens."""
+    found: list[ModelRun] = []
+    for run in runs:
+        own = run.get("model")
+        name = own if isinstance(own, str) and own != model else ""
+        found.append(ModelRun(usage({**run, "iterations": ()}), name))
+    total, whole = sum([run.usage for run in found], Usage()), usage(counts)
+    adds_up = (total.input_tokens, total.output_tokens) == (whole.input_tokens, whole.output_tokens)
+    return found if len(found) > 1 and adds_up else []
+
+
 def add_details(
     builder: CompletionBuilder, message: dict[str, Any], blocks: Sequence[dict[str, Any]]
 ) -> None:
@@ -96,6 +109,8 @@ def add_details(
         read = sum([count(own[-1], key) for key in _INPUT_KEYS])
         if read:
             builder.detail("context_tokens", read)
+    for run in _runs(counts, runs, message.get("model")):
+        builder.detail("runs", run)
     edits = as_list(as_dict(message.get("context_management")).get("applied_edits"))
     if cleared := sum([count(as_dict(edit), "cleared_input_tokens") for edit in edits]):
         builder.detail("cleared_tokens", cleared)

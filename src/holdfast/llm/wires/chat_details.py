@@ -7,7 +7,7 @@ from binascii import Error, a2b_base64
 from typing import Any, cast
 
 from holdfast.answer import Citation, ServerToolCall, TokenLogprob
-from holdfast.content import AudioContent, Content, FileContent, ImageContent, Usage
+from holdfast.content import AudioContent, Content, Usage, content_at
 from holdfast.llm.providers import maker
 from holdfast.llm.wires import openai_common as common
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list, count
@@ -248,12 +248,9 @@ def _media(message: dict[str, Any]) -> list[Content]:
 
 
 def _picture(url: str) -> Content | None:
-    if not url.startswith("data:"):
-        return FileContent(url=url, mime_type="image/*" if "." not in url[-6:] else "")
-    head, _, text = url.partition(",")
-    data = _decoded(text) if head.endswith(";base64") else b""
-    kind = head.removeprefix("data:").partition(";")[0] or "image/png"
-    return ImageContent(data, kind) if data else None
+    if url[:5].lower() == "data:":
+        return content_at(url, "image/png")
+    return content_at(url, "image/*" if "." not in url[-6:] else "")
 
 
 def _decoded(text: str) -> bytes:

@@ -235,6 +235,11 @@ def reported_error(value: Any, url: str = "", model: str = "") -> errors.LLMErro
     return error
 
 
+def is_unreadable(error: errors.LLMError) -> bool:
+    """Return True if an answer could not be read; False for an error that the provider reported."""
+    return type(error) is errors.BadResponse and not (error.status or error.code)
+
+
 def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) -> float | None:
     """Return the seconds to wait that the body asks for, in a field or in words."""
     wait = retry_after(error_body.headers, status=status)

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from holdfast.answer import Citation, ServerToolCall, TokenLogprob
-from holdfast.content import AudioContent, Content, FileContent, ImageContent, Usage
+from holdfast.content import AudioContent, Content, Usage, content_at, typed_content
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list, count
 
 Fields = dict[str, Any]
@@ -346,14 +346,8 @@ def _file(part: Fields) -> Content | None:
             data = a2b_base64(encoded.translate(_STANDARD_BASE64))
         except (Error, ValueError):
             data = b""
-        if not data:
-            return None
-        if kind.startswith("image/"):
-            return ImageContent(data, kind)
-        if kind.startswith("audio/"):
-            return AudioContent(data, kind)
-        return FileContent(data, kind or "application/octet-stream")
-    return FileContent(url=uri, mime_type=kind) if isinstance(uri, str) and uri else None
+        return typed_content(data, kind) if data else None
+    return content_at(uri, kind) if isinstance(uri, str) and uri else None
 
 
 _STANDARD_BASE64 = str.maketrans("-_", "+/")

@@ -125,6 +125,10 @@ MEMBERS = (  # of `Wire`
     *("name", "bound", "path", "headers", "system", "user", "family", "call_id", "assistant"),
     *("results", "head", "body", "parse", "stream", "error"),
 )
+# Members that a wire may have, which decide what of an answer goes back; see `Recipient`.
+OPTIONAL_MEMBERS = (
+    *("replaces_history", "expires_at", "unpaired", "without_parts", "without_thinking"),
+)
 JSON_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
 
 

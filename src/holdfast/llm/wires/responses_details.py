@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.answer import Citation, ServerToolCall, TokenLogprob
-from holdfast.content import FileContent, ImageContent
+from holdfast.content import ImageContent, content_at
 from holdfast.llm.wires.answers import CompletionBuilder, as_dict, as_list
 from holdfast.llm.wires.openai_common import stated_cost
 
@@ -209,12 +209,8 @@ def _read_image_output(output: Item, builder: CompletionBuilder) -> None:
     url = text_of(output.get("url"))
     if output.get("type") != "image" or not url:
         return
-    head, separator, encoded = url.partition(";base64,")
-    if head.startswith("data:") and separator:
-        if data := _bytes(encoded):
-            builder.detail("media", ImageContent(data, head.removeprefix("data:")))
-    else:
-        builder.detail("media", FileContent(url=url, mime_type="image/png"))
+    if (picture := content_at(url, "image/png")) is not None:
+        builder.detail("media", picture)
 
 
 def _bytes(encoded: str) -> bytes:

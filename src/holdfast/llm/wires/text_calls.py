@@ -58,8 +58,8 @@ class TextCalls:
         self.body = inner.body
         self.family = inner.family
         self.error = inner.error
-        self.replaces_history = getattr(inner, "replaces_history", None)
-        self.expires_at = getattr(inner, "expires_at", None)
+        for member in protocol.OPTIONAL_MEMBERS:
+            setattr(self, member, getattr(inner, member, None))
 
     def call_id(self, call: ToolCall, family: str = "") -> str:
         """Return "": calls as text have no ids, because their results follow in order."""

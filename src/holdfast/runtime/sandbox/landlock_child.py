@@ -1,11 +1,12 @@
 """The program that confines a command by Landlock and seccomp, and ends what the command leaves.
 
 `landlock.py` starts it in a bare interpreter, so it uses modules that load fast, and none of
-Holdfast's. Three processes result:
+Holdfast's. These processes result:
 
 - the first one waits, and ends with the command's exit code. If it is killed, so is the command;
 - the reaper, in a session of its own, is the parent of all processes that lose theirs. When the
   command, the first process or the owner ends, it kills what is left, and then ends;
+- the supervisor, in some boxes, between the reaper and the command; see `landlock_supervisor.py`;
 - the command, confined. What it starts is confined too, and cannot signal the other two.
 """
 
@@ -16,6 +17,8 @@ import marshal
 import os
 import resource
 import select
+import struct
+import sys
 import time
 
 TYPE_CHECKING = False
@@ -26,7 +29,13 @@ else:
     import _signal as signal  # `signal` and `typing` take 10 ms to load
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
+_PR_SET_KEEPCAPS = 8
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+# Hand out a descriptor; let no signal but a deadly one disturb a call that is being handled.
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 1 << 3 | 1 << 5
+_CAPABILITIES_V3 = 0x20080522
+_FILE_CAPABILITIES = 1 << 1 | 1 << 3  # CAP_DAC_OVERRIDE and CAP_FOWNER
 # Landlock's calls have the same numbers on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
@@ -125,12 +134,23 @@ def _run_command(plan: dict[str, Any]) -> None:
     os.closerange(3, 1 << 20)
     os.umask(0o022)
     ruleset = _make_ruleset(plan["rules"])
+    supervised = plan["supervised"]
+    code: dict[str, Any] = {"__name__": "supervisor"}
+    inner = -1
+    if supervised:
+        exec(marshal.loads(plan["supervisor"]), code)
+        inner = _make_ruleset(supervised["rules"])
     _limit(plan["limits"])
     if plan["user"]:
         user, group = plan["user"]
         os.setgroups([])
         os.setresgid(group, group, group)
+        privileged = bool(supervised and supervised["privileged"])
+        if privileged:
+            _prctl(_PR_SET_KEEPCAPS, 1)
         os.setresuid(user, user, user)
+        if privileged:
+            _set_capabilities(_FILE_CAPABILITIES)
     if os.getuid() == 0 or os.geteuid() == 0:
         raise PermissionError("a command would run as root")
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -138,10 +158,32 @@ def _run_command(plan: dict[str, Any]) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _call("syscall", _RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-    for code in plan["filters"]:
-        program = _Filter(len(code) // 8, code)
+    told = None
+    if supervised:
+        told = code["supervise"](supervised, _drop_streams)
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _set_capabilities(0)
+        _call("syscall", _RESTRICT_SELF, inner, 0)
+        os.close(inner)
+    for one in plan["filters"]:
+        program = _Filter(len(one) // 8, one)
         _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+    if told is not None:
+        one = supervised["filter"]
+        program = _Filter(len(one) // 8, one)
+        number = _SECCOMP[os.uname().machine]
+        listener = _call("syscall", number, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program))
+        told.sendmsg([b"x"], [(1, 1, listener.to_bytes(4, sys.byteorder))])  # SCM_RIGHTS
+        told.close()
+        os.close(listener)
     _execute(plan["argv"], plan["env"])
+
+
+def _set_capabilities(wanted: int) -> None:
+    """Have these capabilities, and no way to more."""
+    header = struct.pack("=Ii", _CAPABILITIES_V3, 0)
+    _call("capset", header, struct.pack("=6I", wanted, wanted, 0, 0, 0, 0))
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> None:

@@ -25,14 +25,19 @@ from holdfast.tools.launch import start
 # Seconds for a box to start, and for its bash to start a command. A box whose processes use up its
 # limits may not answer at all.
 _ANSWER_SECONDS = 10.0
-_END_SECONDS = 2.0  # for the end of a box whose first process was killed
+# Seconds for the end of a box whose first process was killed, and for the line about a command that
+# has ended.
+_END_SECONDS = 2.0
+_HANG_SECONDS = 1.0  # after which a box that does not report a killed command's end is ended
+_MAX_LINE_BYTES = 64
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 # The program of the bash that waits in the box. Its standard input is a socket: each line is the
 # number of a command to start, whose file says how. `set -m` gives it a process group of its own.
 # Without `set +m`, `wait` would end when the command is stopped; `wait -f` can loop without end. No
-# command has the socket: only this bash and the lines below write to it.
+# command has the socket: only this bash and the lines below write to it. A command that takes over
+# this bash can write anything to it.
 _WAITER = """\
 exec 2>/dev/null; unset OLDPWD SHLVL; printf 'ready 0\\n' >&0
 while IFS= read -r n; do
@@ -45,6 +50,7 @@ cd -- {cwd} || cd -- {workdir} || exit 126
 printf 'started 0\\n' >&3
 exec {program} 3>&-
 """
+_ENDED = re.compile(rb"ended (\d{1,3})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Variables that bash does not let anyone set, or that change by themselves.
 _BASH_OWN = re.compile(
@@ -61,19 +67,28 @@ class BoxedProcess:
         self.stdin = stdin
         self.stdout = stdout
         self._box = box
+        self._lock = threading.Lock()
         self._status: int | None = None
+        self._killed = 0.0
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        if self._status is None:
-            self._status = self._box.wait_for_command()
-        return self._status
+        with self._lock:
+            if self._status is None:
+                self._status = self._box.wait_for_command()
+            return self._status
 
     def kill(self) -> None:
-        """Send SIGKILL to the command."""
-        if self._status is None:
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
+        """Send SIGKILL to the command. If its end was not reported since an earlier call, end the
+        box, which does what it should not."""
+        if self._status is not None:
+            return
+        self._killed = self._killed or time.monotonic()
+        if time.monotonic() - self._killed > _HANG_SECONDS:
+            self._box.end()
+            return
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class LiveBox:
@@ -98,6 +113,11 @@ class LiveBox:
         self._first = -1
         """A pidfd of the first process in the box."""
         self._unread = b""
+        self._reading = threading.Lock()
+        """Held while the socket is read: it is not closed meanwhile."""
+        self._ready = threading.Event()
+        """Cleared while a box starts. bubblewrap that is killed then leaves its child behind."""
+        self._closed = False
 
     def start(
         self,
@@ -109,7 +129,7 @@ class LiveBox:
         interactive: bool,
     ) -> CommandProcess:
         """Start a command in the box; see `CommandHost.start`."""
-        if self._socket is None:
+        if self._process is None:
             self._open()
         out, into = self._folder / f"{number}.out", self._folder / f"{number}.in"
         program = self._folder / f"{number}.start"
@@ -136,8 +156,14 @@ class LiveBox:
                 path.unlink(missing_ok=True)
 
     def watch_end(self, process: CommandProcess) -> int:
-        """Return a copy of the box's socket: its next line is the end of the command."""
-        return -1 if self._socket is None else os.dup(self._socket.fileno())
+        """Return a copy of the box's socket: its next line is the end of the command. It is at its
+        end if the box is."""
+        with self._lock:
+            if self._socket is not None:
+                return os.dup(self._socket.fileno())
+        ended, other = os.pipe()
+        os.close(other)
+        return ended
 
     def shown_pid(self, pid: int) -> int:
         """Return the pid in the box."""
@@ -147,14 +173,12 @@ class LiveBox:
         return pid
 
     def wait_for_command(self) -> int:
-        """Wait for the end of the running command, and return its exit code; that of a killed one
-        if the box has ended."""
-        with suppress(OSError):
-            while (line := self._read_line(_ANSWER_SECONDS)[0]) is not None:
-                kind, _, status = line.partition(b" ")
-                if kind == b"ended":
-                    return int(status)
-        self._end()
+        """Wait for the line about the end of the running command, and return its exit code; that of
+        a killed one if the box has ended. A box that sends anything else is ended."""
+        line, _ = self._read_line(_END_SECONDS)
+        if line is not None and (found := _ENDED.fullmatch(line)):
+            return int(found[1])
+        self.end()
         return _KILLED_STATUS
 
     # --- the box ---
@@ -164,64 +188,76 @@ class LiveBox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # The kernel then names the sender of each line, by its pid on this machine.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        ready = threading.Event()
+        tried = threading.Event()
         started: list[subprocess.Popen[bytes]] = []
         problems: list[OSError] = []
         argv = ["bash", "--noprofile", "--norc", "-p", "-c", _WAITER, "box", str(self._folder)]
 
         def work() -> None:
             try:
-                started.append(
-                    start(
-                        self._launcher,
-                        argv,
-                        cwd=None,
-                        env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
-                        stdin=theirs.fileno(),
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.PIPE,
-                        preexec_fn=before_start(),
-                    )
+                if self._closed:  # meanwhile
+                    return
+                process = start(
+                    self._launcher,
+                    argv,
+                    cwd=None,
+                    env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=before_start(),
                 )
+                with self._lock:
+                    self._process, self._socket, self._unread = process, ours, b""
+                    self._ready.clear()
+                started.append(process)
             except OSError as error:
                 problems.append(error)
             finally:
-                ready.set()
+                tried.set()
 
         if self._pump.call(work):
-            ready.wait()
+            tried.wait()
         theirs.close()
         if not started:
             ours.close()
-            reason = f": {problems[0]}" if problems else ": the runtime is closed"
+            reason = f": {problems[0]}" if problems else ": its conversation or runtime is closed"
             raise RuntimeFault(f"The box could not be started{reason}.")
-        self._process, self._socket, self._unread = started[0], ours, b""
+        problem = self._make_ready(started[0])
+        self._ready.set()
+        if problem:
+            self.end()
+            raise RuntimeFault(f"The box could not be started: {problem}.")
+
+    def _make_ready(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait until the bash in the box is ready. Return the reason why it is not, else ""."""
+        assert process.stderr is not None
         line, pid = self._read_line(_ANSWER_SECONDS)
-        assert self._process.stderr is not None
-        if line is None:
-            with suppress(OSError):
-                os.kill(self._process.pid, signal.SIGKILL)
-            message = self._process.stderr.read().decode(errors="replace").strip()
-            self._end()
-            raise RuntimeFault(f"The box could not be started: {message or 'it did not answer'}.")
-        self._process.stderr.close()
+        if line != b"ready 0":
+            process.kill()
+            message = process.stderr.read(2000) if _readable(process.stderr, _END_SECONDS) else b""
+            return message.decode(errors="replace").strip() or "it did not answer"
         try:
-            self._first = os.pidfd_open(pid)
+            first = os.pidfd_open(pid)
+            with self._lock:
+                self._first = first
             self._launcher.limit(pid)
         except OSError as error:
-            self._end()
-            raise RuntimeFault(f"The box could not be started: {error}.") from error
+            return str(error)
+        return ""
 
     def _begin(self, number: int) -> int:
         """Let the bash in the box start a command, and return the command's pid."""
-        assert self._socket is not None
         line: bytes | None = None
         pid = 0
-        with suppress(OSError):
-            self._socket.sendall(b"%d\n" % number)
-            line, pid = self._read_line(_ANSWER_SECONDS)
+        with self._lock, suppress(OSError):
+            if self._socket is not None:
+                self._socket.sendall(b"%d\n" % number)
+        line, pid = self._read_line(_ANSWER_SECONDS)
         if line != b"started 0":
-            self._end()
+            self.end()
+            if self._closed:
+                raise RuntimeFault("The command was not run: its box was closed.")
             raise RuntimeFault(
                 "The command was not run: its box did not start it, and was ended with all of its"
                 " processes. The next command gets a new box. The earlier ones may have used up the"
@@ -230,41 +266,60 @@ class LiveBox:
         return pid
 
     def _read_line(self, seconds: float) -> tuple[bytes | None, int]:
-        """Return the next line from the box and its sender's pid; None if the box has ended or did
-        not answer within `seconds`."""
-        assert self._socket is not None
+        """Return the next line from the box and its sender's pid; None if the box has ended, did
+        not answer within `seconds`, or sent more than a line can have."""
         deadline = time.monotonic() + seconds
         pid = 0
-        while b"\n" not in self._unread:
-            if not _readable(self._socket, max(0.0, deadline - time.monotonic())):
+        with self._reading:
+            connection = self._socket
+            if connection is None:
                 return None, 0
-            # The kernel returns the lines of one sender at a time.
-            data, controls, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
-            if not data:
-                return None, 0
-            for _, kind, content in controls:
-                if kind == socket.SCM_CREDENTIALS:
-                    pid = _CREDENTIALS.unpack(content)[0]
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line, pid
+            while b"\n" not in self._unread:
+                left = deadline - time.monotonic()
+                if left <= 0 or len(self._unread) >= _MAX_LINE_BYTES:
+                    return None, 0
+                if not _readable(connection, left):
+                    return None, 0
+                try:
+                    # The kernel returns the lines of one sender at a time.
+                    data, controls, _, _ = connection.recvmsg(
+                        _MAX_LINE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+                    )
+                except OSError:
+                    return None, 0
+                if not data:
+                    return None, 0
+                for _, kind, content in controls:
+                    if kind == socket.SCM_CREDENTIALS:
+                        pid = _CREDENTIALS.unpack(content)[0]
+                self._unread += data
+            line, _, self._unread = self._unread.partition(b"\n")
+            return line, pid
 
     def take_connections(self) -> NetworkLog:
         """Return the connections to the network since the last call."""
         return self._launcher.take_connections()
 
     def close(self) -> None:
-        """End the box and all of its processes. Idempotent."""
-        self._end()
+        """End the box and all of its processes, also one that is being started. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self.end()
         self._launcher.close()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the box that runs, if any, and all of its processes. Idempotent."""
+        if self._process is not None:
+            self._ready.wait(_END_SECONDS)
         with self._lock:
             process, self._process = self._process, None
-            connection, self._socket = self._socket, None
             if process is None:
                 return
-            first, self._first = self._first, -1
+            connection, first = self._socket, self._first
+            self._first = -1
+            if connection is not None:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # who reads it gets its end
         if first >= 0:
             # With the first process, the kernel ends all others of the box before it reports the
             # end.
@@ -275,13 +330,15 @@ class LiveBox:
                 process.wait(_END_SECONDS)
         process.kill()
         process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
-        if connection is not None:
-            connection.close()
+        with self._reading:
+            self._socket = None
+            if process.stderr is not None:
+                process.stderr.close()
+            if connection is not None:
+                connection.close()
 
 
-def _readable(connection: socket.socket, seconds: float) -> bool:
+def _readable(connection: socket.socket | IO[bytes], seconds: float) -> bool:
     poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(seconds * 1000))

@@ -135,7 +135,8 @@ class AllowList:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         # Callers are not all typed: a text is a sequence of texts too.
-        if isinstance(hosts, str) or not all(isinstance(host, str) for host in hosts):  # pyright: ignore[reportUnnecessaryIsInstance]
+        texts = isinstance(hosts, Sequence) and not isinstance(hosts, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not texts or not all(isinstance(host, str) for host in hosts):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"network takes 'none' or a list of hosts such as ['pypi.org'], not {hosts!r}."
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,6 +21,9 @@ from holdfast.runtime.sandbox.network import AllowList
 from holdfast.runtime.sandbox.repository import ProtectedRepository
 from holdfast.runtime.sandbox.settings import BoxSettings, Mount, SandboxLimits, check_mounts
 from holdfast.runtime.shell import shell_folder, state_file
+from holdfast.tools.launch import start
+
+_TRIAL_SECONDS = 20.0
 
 
 class SandboxedRuntime(FolderRuntime):
@@ -97,7 +102,7 @@ class SandboxedRuntime(FolderRuntime):
 
             homes: list[Path] = []
 
-            def settings(own: Path, *writable: Path) -> BoxSettings:
+            def settings(own: Path, *writable: Path, stays: bool = False) -> BoxSettings:
                 return BoxSettings(
                     workdir=work,
                     workdir_inside=inside,
@@ -106,6 +111,8 @@ class SandboxedRuntime(FolderRuntime):
                     mounts=checked,
                     read_only=(outputs,),
                     writable=(*writable, *homes),
+                    protected=repository.read_only,
+                    stays=stays,
                     proxy=proxy,
                     repository=repository.mounts(inside),
                 )
@@ -120,12 +127,18 @@ class SandboxedRuntime(FolderRuntime):
                 temporary.mkdir(mode=0o700, parents=True)
                 variables["TMPDIR"] = str(temporary)
             launcher = self._one_off = chosen.launcher(settings(private))
+            if checked or limits or workdir_inside:
+                try:
+                    _try_out(launcher, inside)
+                except BaseException:
+                    launcher.close()
+                    raise
 
             def make_host(number: int, pump: Pump) -> LiveBox:
                 own = shell_folder(folder, number)
                 own.mkdir(mode=0o700, exist_ok=True)
                 state_file(own).touch(mode=0o600)
-                launcher = chosen.launcher(settings(own, state_file(own)))
+                launcher = chosen.launcher(settings(own, state_file(own), stays=True))
                 return LiveBox(launcher, own, inside, pump)
 
             roots = [Root(inside, work, True)]
@@ -184,12 +197,31 @@ class SandboxedRuntime(FolderRuntime):
             self._repository.clean()
 
 
+def _try_out(launcher: BoxLauncher, inside: str) -> None:
+    """Raise `ConfigurationError` if no box can be made with these settings."""
+    try:
+        process = start(launcher, ["true"], cwd=inside, env={"PATH": "/usr/bin:/bin"})
+        try:
+            _, errors = process.communicate(timeout=_TRIAL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            errors = process.communicate()[1] or b"it did not end"
+    except OSError as error:
+        raise ConfigurationError(f"No box can be made with these settings: {error}.") from error
+    if process.returncode:
+        reason = errors.decode(errors="replace").strip() or f"exit code {process.returncode}"
+        raise ConfigurationError(f"No box can be made with these settings: {reason}.")
+
+
 def _checked_inside(path: str) -> str:
     if not path.startswith("/") or "\0" in path:
         raise ConfigurationError(f"workdir_inside takes an absolute path, not {path!r}.")
     found = os.path.normpath(path)
-    taken: Sequence[str] = ("usr", "etc", "proc", "dev", "bin", "sbin", "lib", "lib64", "")
-    if found.split("/")[1] in taken or found == "/tmp":
+    # normpath keeps two leading slashes
+    found = "/" + found.lstrip("/")
+    if re.fullmatch(r"usr|etc|proc|dev|sys|bin|sbin|lib\d*|", found.split("/")[1]) or (
+        found in ("/tmp", "/home", "/home/user")
+    ):
         raise ConfigurationError(
             f"workdir_inside takes a path beside the system's folders, such as /work, not {path!r}."
         )

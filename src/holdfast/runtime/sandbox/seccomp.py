@@ -197,6 +197,8 @@ def make_filter(machine: str = "") -> bytes:
 _SOCKET, _SOCKETPAIR, _PRLIMIT64 = (41, 198), (53, 199), (302, 261)
 # shmget, msgget, semget, mq_open
 _SHARED_OBJECTS = ((29, 194), (68, 186), (64, 190), (240, 180))
+# inotify_init, inotify_init1: Landlock does not limit which folders are watched.
+_WATCHES = ((253, -1), (294, 26))
 _SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
 
 
@@ -204,11 +206,11 @@ def make_filter_without_namespaces(machine: str = "") -> bytes:
     """Return a filter to add to that of `make_filter` in a box without namespaces of its own.
 
     It refuses every socket but pairs that stay connected, because Landlock limits neither UDP nor
-    connections to the sockets of files. It refuses objects that other boxes could use and that
-    would outlive this one, and the limits of other processes.
+    connections to the sockets of files. It refuses to watch folders, the limits of other processes,
+    and objects that other boxes could use and that would outlive this one.
     """
     column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
-    refused = (_SOCKET, *_SHARED_OBJECTS)
+    refused = [one for one in (_SOCKET, *_SHARED_OBJECTS, *_WATCHES) if one[column] >= 0]
     return _assemble(
         [
             _Instruction(_LOAD, _NUMBER_OFFSET),
@@ -231,6 +233,74 @@ def make_filter_without_namespaces(machine: str = "") -> bytes:
             _Instruction(_RETURN, _ALLOW),
         ]
     )
+
+
+# Name, number on x86-64, number on aarch64 (-1: the machine has no such call), the argument with
+# the flags (-1: none), and the flags for which the supervisor is asked.
+_SUPERVISED = """\
+open 2 -1 1 0x400243
+creat 85 -1 -1 0
+openat 257 56 2 0x400243
+truncate 76 45 -1 0
+rename 82 -1 -1 0
+renameat 264 38 -1 0
+renameat2 316 276 -1 0
+unlink 87 -1 -1 0
+unlinkat 263 35 -1 0
+rmdir 84 -1 -1 0
+link 86 -1 -1 0
+linkat 265 37 -1 0
+symlink 88 -1 -1 0
+symlinkat 266 36 -1 0
+mkdir 83 -1 -1 0
+mkdirat 258 34 -1 0
+mknod 133 -1 -1 0
+mknodat 259 33 -1 0"""
+# Commands that own none of the files need these, too.
+_SUPERVISED_OF_ROOT = """\
+chmod 90 -1 -1 0
+fchmodat 268 53 -1 0
+fchmodat2 452 452 -1 0
+utimensat 280 88 -1 0
+access 21 -1 1 0x2
+faccessat 269 48 2 0x2
+faccessat2 439 439 2 0x2"""
+_OPENAT2 = 437  # its flags are in memory, which a filter cannot read; programs use openat then
+_NOTIFY = 0x7FC00000
+
+
+def make_filter_for_supervisor(of_root: bool, machine: str = "") -> tuple[bytes, dict[int, str]]:
+    """Return a filter that hands the calls that change files to a supervisor, and the names of
+    these calls by number. `of_root` says that commands own none of the files. It is no boundary:
+    the kernel refuses these calls without the supervisor."""
+    column = 1 + list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
+    program: list[_Instruction | str] = [
+        _Instruction(_LOAD, _NUMBER_OFFSET),
+        _Instruction(_JUMP_IF_EQUAL, _OPENAT2, "absent"),
+    ]
+    checks: list[_Instruction | str] = []
+    names: dict[int, str] = {}
+    for line in (_SUPERVISED + "\n" + (_SUPERVISED_OF_ROOT if of_root else "")).split("\n"):
+        if not line:
+            continue
+        name, *rest = line.split()
+        number, argument, flags = int(rest[column - 1]), int(rest[2]), int(rest[3], 16)
+        if number < 0:
+            continue
+        names[number] = name
+        program.append(_Instruction(_JUMP_IF_EQUAL, number, "notify" if argument < 0 else name))
+        if argument >= 0:
+            checks += [name, _argument(argument), _Instruction(_JUMP_IF_BITS, flags, "notify")]
+            checks.append(_Instruction(_RETURN, _ALLOW))
+    program += [
+        _Instruction(_RETURN, _ALLOW),
+        *checks,
+        "notify",
+        _Instruction(_RETURN, _NOTIFY),
+        "absent",
+        _Instruction(_RETURN, _ERRNO | errno.ENOSYS),
+    ]
+    return _assemble(program), names
 
 
 def _argument(number: int) -> _Instruction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,6 +21,9 @@ gai.conf gitconfig host.conf inputrc java ld.so.cache ld.so.conf ld.so.conf.d lo
 magic mime.types nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc
 services ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone xdg"""
 ETC = tuple(_ETC.split())
+
+# Paths that a box has of its own, and the file systems below which nothing can be made.
+_SYSTEM = re.compile(r"/(usr|etc|bin|sbin|lib\d*|tmp|(proc|dev|sys)(/.*)?)")
 
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
@@ -64,6 +68,11 @@ class Mount:
             raise ConfigurationError(
                 "A mount cannot be the root folder /: the whole machine would be visible in the"
                 " box. Mount the folders that commands need."
+            )
+        if _SYSTEM.fullmatch(self.target):
+            raise ConfigurationError(
+                f"A mount cannot have the target {self.target!r}, which is a part of each box. Use"
+                " a path beside the system's folders, such as /data."
             )
 
 
@@ -113,6 +122,11 @@ class BoxSettings:
     """Further host files that are writable at the same path: the state of a shell."""
     repository: tuple[tuple[str, str, bool], ...] = ()
     """Mounts within the work folder: the host's path, the path in the box, True for writable."""
+    protected: tuple[Path, ...] = ()
+    """Paths of the host in the work folder that no box may change or make."""
+    stays: bool = False
+    """True for a box that stays, whose limits are applied when it is ready; see
+    `BoxLauncher.limit`."""
     proxy: Proxy | None = None
     """The proxy to the network; None for no network."""
 

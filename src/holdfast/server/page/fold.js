@@ -42,6 +42,7 @@ export class Fold {
 		this.calls = new Map();
 		this.open = new Map(); // calls without a result
 		this.plan = [];
+		this.timers = new Map();
 		this.agent = null;
 		this.steps = 0;
 		this.cost = 0;
@@ -160,6 +161,15 @@ export class Fold {
 			}
 			case "note":
 				return this.#add("note", event);
+			case "timerSet":
+			case "timerFired":
+			case "timerCancelled": {
+				const { timer, next } = event;
+				const now = event.content ? event : next && { ...this.timers.get(timer), due: next };
+				this.timers.delete(timer);
+				if (now?.content) this.timers.set(timer, now);
+				return null;
+			}
 			default:
 				return this.#add("unknown", event);
 		}

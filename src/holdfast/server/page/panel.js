@@ -1,11 +1,12 @@
-// The panel beside the log: the plan, the tree, the tools with source, schema and health, and the conversation's details.
+// The panel beside the log: the plan, the tree, timers, the tools with source, schema and health, and the conversation's details.
 import { ask, once, place } from "./api.js";
 import { blocks } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
 import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
 import { json, money, oneLine, plain, seconds, statusName, written } from "./text.js";
 
-const TABS = [["plan", "Plan"], ["tree", "Tree"], ["tools", "Tools"], ["about", "About"]];
+const TABS = [["plan", "Plan"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
+const TIMER = { required: ["text"], properties: { text: { title: "Text" }, at: { title: "At (2026-11-24T09:00)" }, every: { type: "number", title: "Or every (s)" }, cron: { title: "Or cron" } } };
 const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
 const STEP_NAMES = { pending: "to do", in_progress: "in progress", done: "done", dropped: "dropped" };
 
@@ -58,6 +59,7 @@ export class Panel {
 		const name = {
 			plan: () => JSON.stringify(fold.plan),
 			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status}`,
+			timers: () => this.talk.id + JSON.stringify([...fold.timers]),
 			tools: () => `${fold.agent?.seq} ${JSON.stringify(info?.tools)} ${JSON.stringify(this.health)} ${this.workspaceTools?.length}`,
 			about: () => `${fold.last} ${fold.status} ${JSON.stringify(info)}`,
 		}[this.tab]();
@@ -104,6 +106,20 @@ export class Panel {
 			node.open = this.unfolded.has(item.id);
 			return el("li", node);
 		}));
+	}
+
+	_timers({ timers }) {
+		const { talk } = this;
+		const fields = schemaForm(TIMER);
+		const set = () => {
+			const values = fields.read();
+			if (values) talk.tell("timers", { timezone: Intl.DateTimeFormat().resolvedOptions().timeZone, ...values });
+		};
+		fill(this.body,
+			el("ul.tree", [...timers.values()].map((one) => el("li", blocks(one.content),
+				el("p.dim", `${plain(one.timer)}: ${new Date(one.due).toLocaleString()} ${plain(one.cron ?? one.every ?? "")}`),
+				!talk.readOnly && button("Cancel", () => talk.tell("timers/cancel", { timer: one.timer }), "quiet")))),
+			!talk.readOnly && [fields.node, button("Set the timer", set)]);
 	}
 
 	async _tools(fold, info) {

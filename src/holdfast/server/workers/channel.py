@@ -1,9 +1,9 @@
 """The connection between the server and one worker: frames over a stream socket, with calls in
 both directions.
 
-Each side calls methods of the other side: the server those of `worker.Worker`, the worker those of
-`store_proxy.WorkerStoreProxy`. The messages are in MessagePack. Objects with a JSON form of their
-own (events, commands, an agent's form) are sent in that form.
+Each side calls methods of the other side: the server those of `worker.WorkerSide`, the worker those
+of `store_proxy.WorkerStoreProxy`. The messages are in MessagePack. Objects with a JSON form of
+their own (events, commands, an agent's form) are sent in that form.
 """
 
 from __future__ import annotations

@@ -6,18 +6,7 @@ from __future__ import annotations
 import signal
 import threading
 
-from holdfast import events as ev
-from holdfast.content import ToolResult
-from holdfast.conversation import ConversationStatus
-from holdfast.conversation.calls import UNKNOWN
-from holdfast.conversation.conversation import random_id
-from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import StoreError
-from holdfast.store import Store
-
-# The number of deaths, without a new event between them, after which a run is given up, because the
-# cause recurs.
-MAX_DEATHS = 3
 
 
 class WorkerDied(StoreError):
@@ -62,29 +51,3 @@ class Deaths:
         if self._times:
             with self._lock:
                 self._times.pop(id, None)
-
-
-def write_end(store: Store, id: str, how: str, times: int) -> bool:
-    """End a run that kills its workers: answer started calls with an unknown outcome, then
-    append ERROR and the reason. Return False if no run is in progress. Raises `StoreError`."""
-    journal = Journal(store, id, utc_now, random_id, lambda: None)
-    try:
-        with journal:
-            fold = journal.fold
-            if fold.status is not ConversationStatus.RUNNING and not fold.asked:
-                return False
-            for item in list(fold.open.values()):
-                if item.attempt and not item.runner:
-                    text = f"The process that ran this call {how}. {UNKNOWN}"
-                    result = ToolResult.failure(text, "unknown", meta={"outcome": "unknown"})
-                    journal.add(ev.ToolCallFinished, call_id=item.call.id, result=result)
-            message = (
-                f"The worker process of this conversation {how}, as did {times - 1} before it,"
-                " without getting any further."
-            )
-            name, details = WorkerDied.__name__, {"how": how, "times": times}
-            journal.add(ev.ErrorRecorded, error=name, message=message, details=details)
-            journal.add(ev.StatusChanged, status=ConversationStatus.ERROR.value, reason=name)
-            return True
-    finally:
-        journal.close()

@@ -4,6 +4,7 @@ descendants to the server's store (`store_proxy.WorkerStoreProxy`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -46,6 +47,10 @@ class PipeStore(store.Store):
     def renew(self, lease: store.Lease) -> None:
         self._call("renew", self._which(lease.conversation_id))
 
+    def confirm(self, lease: store.Lease) -> None:
+        """See `Store.confirm`. The lease is the server's, so the server is asked."""
+        self._call("confirm", self._which(lease.conversation_id))
+
     def release(self, lease: store.Lease) -> None:
         self._notifies.pop(lease.conversation_id, None)
         self._call("release", self._which(lease.conversation_id))
@@ -59,8 +64,8 @@ class PipeStore(store.Store):
             for event, data in zip(batch.events, ev.records(batch.events), strict=True)
         ]
         rest = batch.done_commands, batch.blobs, batch.settlements, batch.reservation
-        refusals = dict(batch.refusals)
-        return self._call("append", encoded, batch.summary, *rest, refusals, type=bool)
+        last = dict(batch.refusals), list(batch.timers)
+        return self._call("append", encoded, batch.summary, *rest, *last, type=bool)
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -92,6 +97,9 @@ class PipeStore(store.Store):
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
         return self._call("refusal", self._which(conversation_id), key, type=ErrorForm | None)
 
+    def undone(self, conversation_id: str, key: str) -> bool:
+        return self._call("undone", self._which(conversation_id), key, type=bool)
+
     def commands(self, lease: store.Lease) -> list[store.Posted]:
         id = self._which(lease.conversation_id)
         found = self._call("commands", id, type=list[tuple[int, str, bytes]])
@@ -100,6 +108,15 @@ class PipeStore(store.Store):
             for number, key, data in found
             if (command := cmd.posted(data)) is not None
         ]
+
+    def due(self, before: datetime, limit: int = 1000) -> list[store.DueTimer]:
+        raise StoreError("A worker does not see the timers of its server's store.")
+
+    def next_due(self) -> datetime | None:
+        raise StoreError("A worker does not see the timers of its server's store.")
+
+    def ring(self, before: datetime, limit: int = 1000) -> list[store.DueTimer]:
+        raise StoreError("A worker cannot ring timers; only the server can.")
 
     def list(
         self,
@@ -126,6 +143,9 @@ class PipeStore(store.Store):
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
     ) -> Iterator[AnyEvent]:
         raise StoreError("A worker's store cannot be followed. Use the server's feed.")
+
+    def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
+        raise StoreError("A worker does not look for conversations; only the server does.")
 
     def fork(
         self, conversation_id: str, summary: store.Summary, events: Sequence[AnyEvent] = ()

@@ -54,6 +54,7 @@ class WorkerStoreProxy:
         settlements: list[store.Settlement],
         reservation: store.Reservation | None,
         refusals: dict[int, ErrorForm],
+        timers: list[store.TimerRow],
     ) -> bool:
         id, decoded = summary.id, [ev.decode(data) for data in events]
         if id not in self._leases or (id != self.id and summary.spawner not in self._family):
@@ -63,7 +64,7 @@ class WorkerStoreProxy:
         self._check_settled(settlements)
         if reservation is not None:
             self._check_spending([reservation.key], reservation.roots)
-        rest = done_commands, blobs, settlements, reservation, refusals
+        rest = done_commands, blobs, settlements, reservation, refusals, timers
         batch = store.Batch(decoded, summary, *rest)
         held = self._store.append(self._held(id), batch)
         if decoded and id == self.id:
@@ -95,6 +96,9 @@ class WorkerStoreProxy:
     def refusal(self, id: str, key: str) -> ErrorForm | None:
         return self._store.refusal(self._ours(id), key)
 
+    def undone(self, id: str, key: str) -> bool:
+        return self._store.undone(self._ours(id), key)
+
     def note(self, id: str, notes: list[str]) -> None:
         self._marks.update(notes)
         self._store.note(self._held(id), notes)
@@ -107,6 +111,9 @@ class WorkerStoreProxy:
 
     def renew(self, id: str) -> None:
         self._store.renew(self._held(id))
+
+    def confirm(self, id: str) -> None:
+        self._store.confirm(self._held(id))
 
     def release(self, id: str) -> None:
         if (lease := self._leases.pop(id or self.id, None)) is not None:
@@ -187,7 +194,7 @@ class WorkerStoreProxy:
 
 METHODS = callable_methods(
     WorkerStoreProxy,
-    "append read tail blob commands post refusal note acquire renew release list bound reserve"
-    " settle",
+    "append read tail blob commands post refusal undone note acquire renew confirm release list"
+    " bound reserve settle",
 )
 """The methods that a worker may call."""

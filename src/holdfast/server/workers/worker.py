@@ -63,7 +63,7 @@ def work(channel: int) -> None:
         os.dup2(nothing, number)
     os.close(nothing)
     try:
-        Worker(socket.socket(fileno=channel)).run()
+        WorkerSide(socket.socket(fileno=channel)).run()
     finally:
         os._exit(70)
 
@@ -117,7 +117,7 @@ class _Log(logging.Handler):
             self.handleError(record)
 
 
-class Worker:
+class WorkerSide:
     """The worker's side of the connection. `run` belongs to the main thread. An error of the
     socket, or a lack of memory for a thread, ends the process. The server calls the methods of
     `METHODS`."""
@@ -217,6 +217,9 @@ class Worker:
     def execute(self, command: bytes, key: str | None) -> None:
         self._conversation().execute(cmd.decode(command), key)
 
+    def finish_inbox(self) -> None:
+        self._conversation().finish_inbox()
+
     def begin(self, hosted: bool) -> None:
         self._conversation().begin(hosted)
 
@@ -233,6 +236,12 @@ class Worker:
         built, report = self._build(order)
         live = self._conversation()
         live.set_tools(live.record, built)
+        return report
+
+    def use(self, order: Order) -> AgentReport:
+        built, report = self._build(order)
+        live = self._conversation()
+        live.use(live.record, built)
         return report
 
     def set_secrets(self, order: Order) -> None:
@@ -266,7 +275,7 @@ class Worker:
         announcer = _Announcer(names, lambda module: self._channel.signal("importing", module))
         sys.meta_path.insert(0, announcer)
         try:
-            runtime_tools = [] if self._runtime is None else self._runtime.tools
+            runtime_tools = [] if self._runtime is None else self._runtime.all_tools
             built = agents.build_agent(wanted, runtime_tools, policy, order.variables)
         finally:
             sys.meta_path.remove(announcer)
@@ -307,9 +316,9 @@ class Worker:
 
 
 METHODS = callable_methods(
-    Worker,
-    "ping drain hand_over drive check open execute begin go_on report_state pending_confirmations"
-    " set_tools set_secrets close",
+    WorkerSide,
+    "ping drain hand_over drive check open execute finish_inbox begin go_on report_state"
+    " pending_confirmations set_tools use set_secrets close",
 )
 """The methods that the server may call."""
 

@@ -211,6 +211,9 @@ class WorkerConversation(WorkerConnection):
     def running(self) -> bool:
         return self._state.running
 
+    def finish_inbox(self) -> None:
+        self.channel.call("finish_inbox")
+
     def begin(self, hosted: bool) -> None:
         self.channel.call("begin", hosted)
         self._hosted = self._hosted or hosted
@@ -282,6 +285,9 @@ class WorkerConversation(WorkerConnection):
 
     def set_tools(self, record: ConversationRecord, built: BuiltAgent) -> None:
         self.report = self.channel.call("set_tools", self._order(record), type=ch.AgentReport)
+
+    def use(self, record: ConversationRecord, built: BuiltAgent) -> None:
+        self.report = self.channel.call("use", self._order(record), type=ch.AgentReport)
 
     def set_secrets(self, record: ConversationRecord, built: BuiltAgent) -> None:
         self.channel.call("set_secrets", self._order(record))

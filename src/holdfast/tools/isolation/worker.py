@@ -66,6 +66,10 @@ class _Context(ToolContext):
         """Raises `ToolError`: this process has no store."""
         raise self._missing("context.spawn", "Use Conversation(agent), or make")
 
+    def wake_at(self, *_: Any, **__: Any) -> Any:
+        """Raises `ToolError`: this process has no journal."""
+        raise self._missing("context.wake_at")
+
     def _missing(self, what: str, advice: str = "Make") -> ToolError:
         return ToolError(
             f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"

@@ -1,0 +1,262 @@
+"""`FileUndo`: snapshots of the work folder around the calls that may write, and the files of an
+earlier state put back (`Conversation.rewind`)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import ToolCall, ToolResult
+from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import ConfigurationError, Conflict, RuntimeFault, ToolNotFound
+from holdfast.runtime.folder import FolderRuntime
+from holdfast.runtime.paths import with_home
+from holdfast.runtime.snapshots import FileState, Snapshot, Snapshots
+from holdfast.tools import ToolManager
+
+if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
+
+_log = logging.getLogger("holdfast")
+
+MB = 1024 * 1024
+_MAX_SHOWN = 10  # names in a sentence
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """The outcome of putting files back. Paths are relative to the work folder."""
+
+    changed: tuple[str, ...] = ()
+    """Files that are as they were."""
+    kept: tuple[str, ...] = ()
+    """Files that somebody else has changed since the last call, which were left as they are."""
+    failed: tuple[str, ...] = ()
+    """Files that could not be written."""
+    left_out: tuple[str, ...] = ()
+    """Files that are too large for a snapshot, and nested repositories: not undone."""
+    without_snapshot: tuple[str, ...] = ()
+    """Ids of calls whose effects on files are not known, and not undone."""
+    outside: Mapping[str, int] = {}
+    """The calls that may have acted outside of the work folder, which is not undone: their number
+    by tool."""
+
+    def __str__(self) -> str:
+        """Return the outcome in sentences."""
+        parts = [f"{_names(self.changed)} put back." if self.changed else "No file was put back."]
+        for names, text in (
+            (self.kept, "changed by others since, and left as they are"),
+            (self.failed, "could not be written"),
+            (self.left_out, "not in the snapshots, and not undone (too large, or a repository)"),
+            (self.without_snapshot, "calls without a snapshot, which are not undone"),
+        ):
+            if names:
+                parts.append(f"{_names(names)}: {text}.")
+        if self.outside:
+            tools = ", ".join(f"{name} ({count})" for name, count in self.outside.items())
+            parts.append(
+                f"Not undone: what these calls did outside of the work folder, or to files that git"
+                f" ignores: {tools}."
+            )
+        return " ".join(parts)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(names[:_MAX_SHOWN]) + more
+
+
+class Rewound(NamedTuple):
+    """The outcome of a rewind: the conversation that goes on, and what happened to the files."""
+
+    conversation: Conversation
+    files: PutBack
+
+
+class FileUndo:
+    """Snapshots of a conversation's work folder, for `Conversation(undo=FileUndo(folder))`.
+
+    Each call of a tool that is not read-only is surrounded by two snapshots, so that a rewind puts
+    back what calls have changed, and leaves what others have changed. A conversation without undo
+    pays nothing for it. Thread-safe; may be shared by conversations.
+
+    Args:
+        folder: The folder for snapshots, outside of any work folder; made at the first use.
+        max_files: A work folder with more files gets no snapshots.
+        max_file_bytes: Larger files are left out.
+        max_bytes: The size on disk of the snapshots of one work folder, beyond which the oldest are
+            dropped.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        max_files: int = 50_000,
+        max_file_bytes: int = 10 * MB,
+        max_bytes: int = 1024 * MB,
+    ) -> None:
+        self._folder = Path(os.path.realpath(with_home(folder)))
+        self._bounds = max_files, max_file_bytes, max_bytes
+        self._lock = threading.Lock()
+        self._places: dict[Path, Snapshots] = {}
+        self._failed: set[Path] = set()
+
+    def place(self, runtime: object) -> Snapshots:
+        """Return the snapshots of a runtime's work folder. Raises `ConfigurationError` without git,
+        or for a runtime whose files are not on this machine."""
+        if not isinstance(runtime, FolderRuntime):
+            raise ConfigurationError(
+                "undo needs a runtime with a work folder on this machine, such as"
+                f" LocalRuntime(folder), not {type(runtime).__name__}."
+            )
+        with self._lock:
+            found = self._places.get(runtime.workdir)
+            if found is None:
+                found = Snapshots(self._folder, runtime.workdir, *self._bounds)
+                self._places[runtime.workdir] = found
+            return found
+
+    def watch(
+        self,
+        call: ToolCall,
+        key: str,
+        tools: ToolManager,
+        runtime: object,
+        work: Callable[[], ToolResult],
+    ) -> ToolResult:
+        """Run a call, between two snapshots if its tool may write. `key` identifies the call. A
+        snapshot that fails is logged, and does not stop the call."""
+        place = self.place(runtime)
+        with self._lock:
+            off = runtime.workdir in self._failed if isinstance(runtime, FolderRuntime) else True
+        if off or _is_read_only(tools, call.name):
+            return work()
+        name = hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()
+        if place.load(f"{name}/before") is None:  # otherwise it is a further attempt
+            self._take(place, f"{name}/before", runtime)
+        try:
+            return work()
+        finally:
+            self._take(place, f"{name}/after", runtime)
+
+    def _take(self, place: Snapshots, name: str, runtime: object) -> None:
+        try:
+            place.take(name)
+        except RuntimeFault as error:
+            assert isinstance(runtime, FolderRuntime)
+            with self._lock:
+                self._failed.add(runtime.workdir)
+            _log.warning("Calls in %s can no longer be undone: %s", runtime.workdir, error)
+
+    def rewind(
+        self, conversation: Conversation, runtime: object, seq: int, options: Mapping[str, Any]
+    ) -> Rewound:
+        """Fork a conversation and put its files back; see `Conversation.rewind`."""
+        if conversation.status is ConversationStatus.RUNNING or not conversation.hosting.resting:
+            raise Conflict(
+                f"rewind: conversation {conversation.id!r} is running, and its calls may change"
+                " files; interrupt it and wait first."
+            )
+        fork = conversation.fork(seq, **options)
+        try:
+            tools = conversation.agent.tools
+            return Rewound(fork, self.put_back(conversation.get_history(), seq, tools, runtime))
+        except BaseException:
+            fork.close()
+            raise
+
+    def put_back(
+        self, events: Sequence[ev.AnyEvent], seq: int, tools: ToolManager, runtime: object
+    ) -> PutBack:
+        """Give the files that calls after event `seq` have changed their content of that time."""
+        place = self.place(runtime)
+        calls = {
+            call.id: call
+            for event in events
+            if isinstance(event, ev.AssistantReplied)
+            for call in event.calls
+        }
+        started: dict[str, str] = {}  # call ids by key, in order
+        for event in events:
+            if isinstance(event, ev.ToolCallStarted) and event.seq > seq and not event.runner:
+                started.setdefault(event.idempotency_key, event.call_id)
+        outside: Counter[str] = Counter()
+        unknown: list[str] = []
+        pairs: list[tuple[Snapshot, Snapshot | None]] = []
+        for key, call_id in started.items():
+            name = calls[call_id].name if call_id in calls else ""
+            if _is_read_only(tools, name):
+                continue
+            if _reaches_out(tools, name):
+                outside[name] += 1
+            digest = hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()
+            before = place.load(f"{digest}/before")
+            if before is None:
+                unknown.append(call_id)
+            else:
+                pairs.append((before, place.load(f"{digest}/after")))
+        now = place.take()
+        found = _put_back(place, pairs, now)
+        return msgspec.structs.replace(
+            found, without_snapshot=tuple(unknown), outside=dict(outside), left_out=now.left_out
+        )
+
+
+def _put_back(
+    place: Snapshots, pairs: Sequence[tuple[Snapshot, Snapshot | None]], now: Snapshot
+) -> PutBack:
+    if not pairs:
+        return PutBack()
+    first: dict[str, FileState] = {}
+    last: dict[str, FileState] = {}
+    modes: dict[str, int] = {}
+    made: set[str] = set()
+    removed: set[str] = set()
+    for index, (before, after) in enumerate(pairs):
+        # Without its end, the call was killed: what the next call found counts as its work.
+        end = after or (pairs[index + 1][0] if index + 1 < len(pairs) else now)
+        for path, (old, new) in place.changes(before, end).items():
+            if path not in first and path in before.modes:
+                modes[path] = before.modes[path]
+            first.setdefault(path, old)
+            last[path] = new
+        made |= {*end.folders} - {*before.folders}
+        removed |= {*before.folders} - {*end.folders}
+    present = place.files(now)
+    wanted: dict[str, FileState] = {}
+    kept: list[str] = []
+    for path, state in first.items():
+        current = present.get(path, FileState())
+        if current == state:
+            continue
+        if current == last[path]:
+            wanted[path] = state
+        else:
+            kept.append(path)
+    empty = pairs[0][0].folders
+    failed = place.put_back(wanted, modes, made - {*empty}, removed & {*empty}, empty)
+    changed = [path for path in wanted if path not in failed]
+    return PutBack(tuple(sorted(changed)), tuple(sorted(kept)), tuple(sorted(failed)))
+
+
+def _is_read_only(tools: ToolManager, name: str) -> bool:
+    try:
+        return tools.get(name).annotations.read_only
+    except ToolNotFound:
+        return False
+
+
+def _reaches_out(tools: ToolManager, name: str) -> bool:
+    try:
+        return tools.get(name).annotations.open_world
+    except ToolNotFound:
+        return True

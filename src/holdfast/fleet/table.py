@@ -1,0 +1,195 @@
+"""`TableBackend`: the wakes of a fleet in a table beside the journals.
+
+One row per woken conversation. A ring for a conversation that waits changes nothing; a ring for one
+that is claimed counts, so that the claim's end leaves the row for the next claim.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Handler, QueueStats, Wake
+from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
+from holdfast.fleet.database import FleetDatabase, FleetStatements
+from holdfast.fleet.opening import fleet_database
+
+POLL_SECONDS = 0.05  # between two looks for wakes that other processes wrote
+
+# The tables hold hints. One with other columns gets another name, and the old one is left behind.
+_TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS {p}fleet_wakes (conversation TEXT PRIMARY KEY, queue TEXT NOT NULL,
+tenant TEXT NOT NULL, priority INTEGER NOT NULL, since DOUBLE PRECISION NOT NULL,
+rings BIGINT NOT NULL DEFAULT 1, worker TEXT NOT NULL DEFAULT '')
+""",
+    """
+CREATE INDEX IF NOT EXISTS fleet_wakes_waiting ON {p}fleet_wakes
+(queue, tenant, priority DESC, since) WHERE worker = ''
+""",
+    """
+CREATE INDEX IF NOT EXISTS fleet_wakes_claimed ON {p}fleet_wakes (queue, tenant)
+WHERE worker <> ''
+""",
+)
+# A row that waits already, and rings soon enough, is left alone.
+_WAKE = """
+INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
+VALUES (?, ?, ?, ?, {now} + ?)
+ON CONFLICT (conversation) DO UPDATE SET rings = w.rings + 1, queue = excluded.queue,
+tenant = excluded.tenant, priority = excluded.priority,
+since = CASE WHEN w.worker = '' AND w.since < excluded.since THEN w.since ELSE excluded.since END
+WHERE w.worker <> '' OR w.since > excluded.since OR w.priority < excluded.priority
+"""
+_WAITING = "FROM {p}fleet_wakes WHERE queue = ? AND worker = ''"
+# The tenants after a given one, found by one look into the index for each.
+_TENANTS = f"""
+WITH RECURSIVE tenants (tenant) AS (
+SELECT min(tenant) {_WAITING} AND tenant > ?
+UNION ALL SELECT (SELECT min(w.tenant) FROM {{p}}fleet_wakes AS w WHERE w.queue = ?
+AND w.worker = '' AND w.tenant > tenants.tenant) FROM tenants WHERE tenant IS NOT NULL)
+SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT {MAX_TENANTS}
+"""
+_RUNNING = "SELECT tenant, count(*) FROM {p}fleet_wakes WHERE queue = ? AND worker <> '' GROUP BY 1"
+_PICK = f"""
+SELECT conversation, rings {_WAITING} AND tenant = ? AND since <= {{now}}
+ORDER BY priority DESC, since LIMIT ? {{skip}}
+"""
+_CLAIM = "UPDATE {p}fleet_wakes SET worker = ? WHERE conversation = ?"
+# Frees the claim of a lost worker, or inserts the row if it is missing.
+_RESTORE = """
+INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
+VALUES (?, ?, ?, ?, {now})
+ON CONFLICT (conversation) DO UPDATE SET worker = '', rings = w.rings + 1 WHERE w.worker = ?
+"""
+_DONE = "DELETE FROM {p}fleet_wakes WHERE conversation = ? AND worker = ? AND rings = ?"
+# Runs after `_DONE`, and finds the rows that were rung again or are to be woken again.
+_GIVE_BACK = """
+UPDATE {p}fleet_wakes SET worker = '', since = {now} + CASE WHEN rings = ? THEN ? ELSE 0 END
+WHERE conversation = ? AND worker = ?
+"""
+_STATS = """
+SELECT count(CASE WHEN worker = '' AND since <= {now} THEN 1 END),
+count(CASE WHEN worker <> '' THEN 1 END), count(CASE WHEN worker = '' AND since > {now} THEN 1 END),
+{now} - min(CASE WHEN worker = '' THEN since END) FROM {p}fleet_wakes
+"""
+
+
+class TableBackend(FleetBackend):
+    """A `FleetBackend` in a table: `BEGIN IMMEDIATE` on SQLite, `FOR UPDATE SKIP LOCKED` on
+    Postgres.
+
+    Args:
+        place: The store's SQLite file, its `postgresql://` address, or None for a `MemoryStore`.
+        schema: The schema of a Postgres database.
+        poll: Seconds between two looks for wakes that other processes wrote.
+    """
+
+    def __init__(
+        self,
+        place: str | Path | None = None,
+        *,
+        schema: str = "holdfast",
+        poll: float = POLL_SECONDS,
+    ) -> None:
+        self._database = fleet_database(place, schema)
+        self._poll = poll
+        self._serving: list[ClaimLoop] = []
+        self._database.prepare(_TABLES)
+
+    @property
+    def database(self) -> FleetDatabase:
+        return self._database
+
+    def wake(
+        self,
+        conversation: str,
+        tenant: str = "",
+        priority: int = 0,
+        transaction: object = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+    ) -> None:
+        values = (conversation, queue, tenant, priority, 0.0)
+        if transaction is None:
+            self.database.transact(lambda db: db.run(_WAKE, values))
+        else:
+            self.database.within(transaction).run(_WAKE, values)
+        for serving in self._serving:
+            serving.ring()
+
+    def wake_at(
+        self,
+        conversation: str,
+        seconds: float,
+        tenant: str = "",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+    ) -> None:
+        values = (conversation, queue, tenant, priority, max(seconds, 0.0))
+        self.database.transact(lambda db: db.run(_WAKE, values))
+
+    def cancel(self, conversation: str) -> None:
+        query = "DELETE FROM {p}fleet_wakes WHERE conversation = ? AND worker = ''"
+        self.database.transact(lambda db: db.run(query, (conversation,)))
+
+    def serve(
+        self, handler: Handler, worker: str, queue: str, tenant_limit: int | None
+    ) -> ClaimLoop:
+        claims = _TableClaims(worker, queue, tenant_limit)
+        serving = ClaimLoop(self.database, handler, claims, self._poll)
+        self._serving = [*(one for one in self._serving if not one.closed), serving]
+        return serving
+
+    def stats(self, queue: str | None = None) -> QueueStats:
+        only = "" if queue is None else " WHERE queue = ?"
+        [row] = self.database.read(_STATS + only, () if queue is None else (queue,))
+        return QueueStats(row[0], row[1], row[2], max(row[3] or 0.0, 0.0))
+
+    def close(self) -> None:
+        for serving in self._serving:
+            serving.close(1.0)
+        self.database.close()
+
+    def __repr__(self) -> str:
+        return f"TableBackend({self.database!r})"
+
+
+class _TableClaims(WakeClaims):
+    def is_waiting(self, database: FleetDatabase) -> bool:
+        query = f"SELECT 1 {_WAITING} AND since <= {{now}} LIMIT 1"
+        return bool(database.read(query, (self.queue,)))
+
+    def waiting_tenants(self, db: FleetStatements, after: str) -> list[str]:
+        found = [one for (one,) in db.run(_TENANTS, (self.queue, after, self.queue))]
+        query = f"SELECT 1 {_WAITING} AND tenant = '' LIMIT 1"
+        return ["", *found] if not after and db.run(query, (self.queue,)) else found
+
+    def running(self, db: FleetStatements) -> Counter[str]:
+        return Counter(dict(db.run(_RUNNING, (self.queue,))))
+
+    def pick(self, db: FleetStatements, tenant: str, most: int) -> list[Wake]:
+        rows = db.run(_PICK, (self.queue, tenant, most))
+        db.run_many(_CLAIM, [(self.worker, id) for id, _ in rows])
+        return [Wake(id, tenant, rings) for id, rings in rows]
+
+    def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
+        done = [(one.wake, one.again_after) for one in finished]
+        db.run_many(
+            _DONE,
+            [(wake.conversation, self.worker, wake.token) for wake, after in done if after is None],
+        )
+        db.run_many(
+            _GIVE_BACK,
+            [(wake.token, after or 0.0, wake.conversation, self.worker) for wake, after in done],
+        )
+
+    def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
+        query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"
+        for id, tenant, _ in wakes:
+            found = db.run(query, (id,))
+            if not found or found[0][0] in lost:
+                holder = found[0][0] if found else ""
+                db.run(_RESTORE, (id, self.queue, tenant, 0, holder))

@@ -1,0 +1,446 @@
+"""The supervisor of a Landlock box: it changes files for commands that may not do so themselves.
+
+In such a box, the work folder is read-only to the kernel. A seccomp filter hands the calls that
+would change files to this process, which decides and does them itself. Landlock confines it too: to
+what a box without a supervisor may write. It needs two cases that Landlock has no rule for:
+
+- paths in a writable folder that must not be changed, such as the settings of a git repository;
+- a folder of root's: the supervisor has root's rights to files there, and commands have none.
+
+A call that does not concern the work folder goes on to the kernel, which then decides: commands can
+change the memory that the supervisor has read, so that no permission rests on it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import stat
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # struct seccomp_notif
+_RECEIVE, _SEND, _VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_CONTINUE, _ADD_AND_SEND = 1, 2
+_AT_FDCWD, _AT_NOFOLLOW, _AT_REMOVEDIR, _AT_FOLLOW, _AT_EMPTY = -100, 0x100, 0x200, 0x400, 0x1000
+_O_TMPFILE = 0x400000
+_PAGE = 4096
+_MAX_LINKS = 40
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class _Native(Exception):
+    """The kernel is to decide about the call."""
+
+
+def _signed(value: int) -> int:
+    return struct.unpack("=i", struct.pack("=I", value & 0xFFFFFFFF))[0]
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+class _Call:
+    """One call of a command: its process, and the descriptors that are open while it is handled."""
+
+    def __init__(self, pid: int, check: Callable[[], object]) -> None:
+        self.pid = pid
+        self._check = check
+        """Raises `OSError` if the process has ended, so that its pid may be another's."""
+        self._fds: list[int] = []
+
+    def open(self, path: bytes | str, flags: int, base: int | None = None) -> int:
+        fd = os.open(path, flags, dir_fd=base)
+        self._fds.append(fd)
+        return fd
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def bytes_at(self, address: int, count: int) -> bytes:
+        memory = self.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
+        self._check()
+        return os.pread(memory, count, address)
+
+    def path_at(self, address: int) -> bytes:
+        """Return the text at an address of the process."""
+        memory = self.open(f"/proc/{self.pid}/mem", os.O_RDONLY)
+        self._check()
+        text = b""
+        while len(text) < 2 * _PAGE:
+            text += os.pread(memory, _PAGE - address % _PAGE, address)
+            if b"\0" in text:
+                return text.partition(b"\0")[0]
+            address += _PAGE - address % _PAGE
+        raise OSError(errno.ENAMETOOLONG, "")
+
+    def umask(self) -> int:
+        with open(f"/proc/{self.pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+        return 0o022
+
+    def locate(self, folder: int, path: bytes, follow: bool) -> tuple[int, bytes, bytes]:
+        """Return a descriptor of the folder that has a path's last name, that name, and the real
+        path of the folder. Raises `_Native` if there is none."""
+        base: int | None = None
+        try:
+            for _ in range(_MAX_LINKS):
+                head, _, name = path.rstrip(b"/").rpartition(b"/")
+                # Links of /proc lead to other files for each process.
+                if name in (b"", b".", b"..") or path.startswith((b"/proc/", b"/dev/")):
+                    raise _Native
+                if path.startswith(b"/"):
+                    head = head or b"/"
+                elif base is None:
+                    fd = _signed(folder)
+                    place = "cwd" if fd == _AT_FDCWD else f"fd/{fd}"
+                    base = self.open(f"/proc/{self.pid}/{place}", os.O_PATH | os.O_DIRECTORY)
+                base = self.open(head or b".", os.O_PATH | os.O_DIRECTORY, base)
+                try:
+                    path = os.readlink(name, dir_fd=base) if follow else b""
+                except OSError:  # no link
+                    path = b""
+                if not path:
+                    return base, name, self.real(base)
+        except OSError:
+            pass
+        raise _Native
+
+    def real(self, fd: int) -> bytes:
+        return os.readlink(b"/proc/self/fd/%d" % fd)
+
+
+class _Supervisor:
+    """Decides about the calls that change files, and does them.
+
+    Args:
+        listener: The descriptor of the seccomp filter.
+        roots: The folders that commands may change.
+        protected: Paths in them that nobody may change or make, with all below.
+    """
+
+    def __init__(
+        self, listener: int, calls: dict[int, str], roots: list[bytes], protected: list[bytes]
+    ) -> None:
+        self._listener = listener
+        self._calls = calls
+        self._roots = roots
+        self._protected = protected
+
+    def answer(self) -> None:
+        """Take one call, and answer it."""
+        data = bytearray(_NOTIFICATION.size)
+        try:
+            fcntl.ioctl(self._listener, _RECEIVE, data)
+        except OSError:  # the process was ended meanwhile
+            return
+        number, pid, _, call, _, _, *arguments = _NOTIFICATION.unpack(data)
+        valid = struct.pack("=Q", number)
+        handled = _Call(pid, lambda: fcntl.ioctl(self._listener, _VALID, valid))
+        result, flags = 0, 0
+        try:
+            handler: Callable[..., int | None] = getattr(self, f"_{self._calls[call]}")
+            new = handler(handled, *arguments)
+            if new is not None and self._add(number, new, arguments):
+                return
+        except _Native:
+            flags = _CONTINUE
+        except OSError as error:
+            result = -(error.errno or errno.EACCES)
+        except (ValueError, OverflowError):  # arguments that no call takes
+            result = -errno.EINVAL
+        finally:
+            handled.close()
+        try:
+            fcntl.ioctl(self._listener, _SEND, struct.pack("=QqiI", number, 0, result, flags))
+        except OSError:
+            pass
+
+    def _add(self, number: int, fd: int, arguments: list[int]) -> bool:
+        """Give a descriptor to the process as the result of its call."""
+        try:
+            # `cloexec` is what the process asked for: the handlers keep it in the flag of the file.
+            flags = os.O_CLOEXEC if os.get_inheritable(fd) is False else 0
+            fcntl.ioctl(
+                self._listener, _ADD_FD, struct.pack("=QIIII", number, _ADD_AND_SEND, fd, 0, flags)
+            )
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        finally:
+            os.close(fd)
+        return True
+
+    # --- the decision ---
+
+    def _inside(self, path: bytes) -> bool:
+        return any(path == root or path.startswith(root + b"/") for root in self._roots)
+
+    def _allow(self, folder: bytes, name: bytes, removes: bool = False) -> None:
+        """Raise `_Native` for an entry of another folder, `OSError` for a protected one."""
+        if not self._inside(folder):
+            raise _Native
+        path = folder + b"/" + name
+        for one in self._protected:
+            if path == one or path.startswith(one + b"/"):
+                raise OSError(errno.EROFS, "")
+            if removes and one.startswith(path + b"/"):
+                raise OSError(errno.EBUSY, "")
+
+    def _existing(self, call: _Call, folder: int, path: int, follow: bool = True) -> int:
+        """Return a descriptor of a file or folder that may be changed."""
+        base, name, real = call.locate(folder, call.path_at(path), follow)
+        if not self._inside(real):
+            raise _Native
+        found = call.open(name, _PATH, base)
+        parent, _slash, own = call.real(found).rpartition(b"/")
+        self._allow(parent, own)
+        return found
+
+    # --- the calls ---
+
+    def _open(self, call: _Call, path: int, flags: int, mode: int, *_: int) -> int | None:
+        return self._openat(call, _AT_FDCWD, path, flags, mode)
+
+    def _creat(self, call: _Call, path: int, mode: int, *_: int) -> int | None:
+        return self._openat(call, _AT_FDCWD, path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode)
+
+    def _openat(
+        self, call: _Call, folder: int, path: int, flags: int, mode: int, *_: int
+    ) -> int | None:
+        flags &= 0xFFFFFFFF
+        if flags & os.O_PATH:
+            raise _Native
+        if flags & _O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "")
+        exclusive = bool(flags & os.O_CREAT and flags & os.O_EXCL)
+        text = call.path_at(path)
+        for _attempt in range(3):
+            follow = not exclusive and not flags & os.O_NOFOLLOW
+            base, name, real = call.locate(folder, text, follow)
+            if not self._inside(real):
+                raise _Native
+            try:
+                found = call.open(name, _PATH, base)
+            except FileNotFoundError:
+                if not flags & os.O_CREAT or text.endswith(b"/"):
+                    raise _Native from None
+                self._allow(real, name)
+                os.umask(call.umask())
+                try:
+                    new = os.open(
+                        name, flags | os.O_EXCL | os.O_NOFOLLOW, mode & 0o1777, dir_fd=base
+                    )
+                except FileExistsError:
+                    if exclusive:
+                        raise
+                    continue  # it was made meanwhile
+            else:
+                if exclusive or not stat.S_ISREG(os.fstat(found).st_mode):
+                    raise _Native  # it says why not; the kernel lets nothing be changed
+                parent, _slash, own = call.real(found).rpartition(b"/")
+                self._allow(parent, own)
+                kept = flags & ~(os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+                new = os.open(f"/proc/self/fd/{found}", kept)
+            os.set_inheritable(new, not flags & os.O_CLOEXEC)
+            return new
+        raise OSError(errno.EAGAIN, "")
+
+    def _truncate(self, call: _Call, path: int, length: int, *_: int) -> None:
+        found = self._existing(call, _AT_FDCWD, path)
+        fd = call.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_NONBLOCK)
+        os.ftruncate(fd, length)
+
+    def _rename(self, call: _Call, old: int, new: int, *_: int) -> None:
+        self._renameat2(call, _AT_FDCWD, old, _AT_FDCWD, new, 0)
+
+    def _renameat(self, call: _Call, a: int, old: int, b: int, new: int, *_: int) -> None:
+        self._renameat2(call, a, old, b, new, 0)
+
+    def _renameat2(
+        self, call: _Call, a: int, old: int, b: int, new: int, flags: int, *_: int
+    ) -> None:
+        source = call.locate(a, call.path_at(old), False)
+        target = call.locate(b, call.path_at(new), False)
+        self._check_two(source, target)
+        for _fd, name, real in (source, target):
+            self._allow(real, name, removes=True)
+        number = {"x86_64": 316, "aarch64": 276}[os.uname().machine]
+        _check(
+            _libc.syscall(number, source[0], source[1], target[0], target[1], ctypes.c_uint(flags))
+        )
+
+    def _check_two(self, *entries: tuple[int, bytes, bytes]) -> None:
+        """Let the kernel decide about two entries elsewhere. One here and one elsewhere are as on
+        two file systems."""
+        inside = [self._inside(real) for _, _, real in entries]
+        if not any(inside):
+            raise _Native
+        if not all(inside):
+            raise OSError(errno.EXDEV, "")
+
+    def _link(self, call: _Call, old: int, new: int, *_: int) -> None:
+        self._linkat(call, _AT_FDCWD, old, _AT_FDCWD, new, 0)
+
+    def _linkat(self, call: _Call, a: int, old: int, b: int, new: int, flags: int, *_: int) -> None:
+        if flags & _AT_EMPTY:
+            raise _Native
+        source = call.locate(a, call.path_at(old), bool(flags & _AT_FOLLOW))
+        target = call.locate(b, call.path_at(new), False)
+        self._check_two(source, target)
+        self._allow(source[2], source[1], removes=True)
+        self._allow(target[2], target[1])
+        os.link(
+            source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0], follow_symlinks=False
+        )
+
+    def _symlink(self, call: _Call, content: int, path: int, *_: int) -> None:
+        self._symlinkat(call, content, _AT_FDCWD, path)
+
+    def _symlinkat(self, call: _Call, content: int, folder: int, path: int, *_: int) -> None:
+        base, name, real = call.locate(folder, call.path_at(path), False)
+        self._allow(real, name)
+        os.symlink(call.path_at(content), name, dir_fd=base)
+
+    def _mkdir(self, call: _Call, path: int, mode: int, *_: int) -> None:
+        self._mkdirat(call, _AT_FDCWD, path, mode)
+
+    def _mkdirat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
+        base, name, real = call.locate(folder, call.path_at(path), False)
+        self._allow(real, name)
+        os.umask(call.umask())
+        os.mkdir(name, mode & 0o1777, dir_fd=base)
+
+    def _mknod(self, call: _Call, path: int, mode: int, *_: int) -> None:
+        self._mknodat(call, _AT_FDCWD, path, mode)
+
+    def _mknodat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
+        base, name, real = call.locate(folder, call.path_at(path), False)
+        self._allow(real, name)
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFIFO):
+            raise OSError(errno.EPERM, "")
+        os.umask(call.umask())
+        os.mknod(name, mode & 0o170777, dir_fd=base)
+
+    def _unlink(self, call: _Call, path: int, *_: int) -> None:
+        self._unlinkat(call, _AT_FDCWD, path, 0)
+
+    def _rmdir(self, call: _Call, path: int, *_: int) -> None:
+        self._unlinkat(call, _AT_FDCWD, path, _AT_REMOVEDIR)
+
+    def _unlinkat(self, call: _Call, folder: int, path: int, flags: int, *_: int) -> None:
+        base, name, real = call.locate(folder, call.path_at(path), False)
+        self._allow(real, name, removes=True)
+        if flags & _AT_REMOVEDIR:
+            os.rmdir(name, dir_fd=base)
+        else:
+            os.unlink(name, dir_fd=base)
+
+    def _chmod(self, call: _Call, path: int, mode: int, *_: int) -> None:
+        self._fchmodat(call, _AT_FDCWD, path, mode)
+
+    def _fchmodat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
+        found = self._existing(call, folder, path)
+        os.chmod(f"/proc/self/fd/{found}", mode & 0o1777)
+
+    def _fchmodat2(
+        self, call: _Call, folder: int, path: int, mode: int, flags: int, *_: int
+    ) -> None:
+        if flags & (_AT_NOFOLLOW | _AT_EMPTY):
+            raise OSError(errno.EOPNOTSUPP, "")
+        self._fchmodat(call, folder, path, mode)
+
+    def _utimensat(
+        self, call: _Call, folder: int, path: int, times: int, flags: int, *_: int
+    ) -> None:
+        if path == 0:
+            place = f"/proc/{call.pid}/fd/{_signed(folder)}"
+            parent, _slash, name = os.fsencode(os.readlink(place)).rpartition(b"/")
+            self._allow(parent, name)
+            found = call.open(place, os.O_PATH)
+        else:
+            found = self._existing(call, folder, path, not flags & _AT_NOFOLLOW)
+        values = ctypes.create_string_buffer(call.bytes_at(times, 32), 32) if times else None
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            raise _Native
+        _check(_libc.utimensat(_AT_FDCWD, b"/proc/self/fd/%d" % found, values, 0))
+
+    def _access(self, call: _Call, path: int, mode: int, *_: int) -> None:
+        self._faccessat(call, _AT_FDCWD, path, mode)
+
+    def _faccessat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
+        self._existing(call, folder, path)
+        if mode & os.X_OK:
+            raise _Native
+
+    _faccessat2 = _faccessat
+
+
+def supervise(settings: dict[str, Any], prepare: Callable[[], None]) -> _socket.socket:
+    """Fork. Return in the child, with the socket to which it sends the descriptor of its filter;
+    the parent becomes the supervisor, and ends with the child's exit code. `prepare` runs in it."""
+    ours, theirs = _socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        return theirs
+    code = 126
+    try:
+        theirs.close()
+        prepare()
+        _, controls, _, _ = ours.recvmsg(1, _socket.CMSG_SPACE(4))
+        if controls:
+            listener = struct.unpack("=i", controls[0][2])[0]
+            _serve(listener, settings, child)
+            _hold(listener)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        os._exit(code if code >= 0 else 128 - code)
+
+
+def _hold(listener: int) -> None:
+    """Keep the calls of the processes that are left waiting until the reaper has killed them: they
+    would fail in a way that no program expects."""
+    reaper = os.pidfd_open(os.getppid())
+    poll = select.poll()
+    poll.register(listener, 0)
+    if not poll.poll(0) and os.fork() == 0:  # not at its end: there are processes
+        poll = select.poll()
+        poll.register(reaper, select.POLLIN)
+        poll.poll()
+        os._exit(0)
+
+
+def _serve(listener: int, settings: dict[str, Any], child: int) -> None:
+    """Answer the calls of the commands until the first of them has ended."""
+    supervisor = _Supervisor(listener, settings["calls"], settings["roots"], settings["protected"])
+    ended = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if ended in ready:
+            return
+        if ready.get(listener, 0) & select.POLLIN:
+            supervisor.answer()
+        else:  # no process is left that has the filter
+            poll.unregister(listener)

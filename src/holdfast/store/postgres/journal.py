@@ -1,0 +1,188 @@
+"""The events of a Postgres store: one statement appends a batch, another one reads."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, LiteralString, NamedTuple
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.events import AnyEvent
+from holdfast.store.base import Batch
+from holdfast.store.nul_text import escaped
+
+# The parts of an append. `moved` is the fence: it is empty unless the lease is the newest and the
+# events follow the last one, and every other part writes rows of `moved` alone.
+_MOVED: LiteralString = """
+WITH moved AS (
+    UPDATE conversations SET last_seq = %(last)s, status = %(status)s, title = %(title)s,
+    updated = %(updated)s, condensed = %(condensed)s, needs = greatest(needs, %(needs)s)
+    WHERE number = %(number)s AND epoch = %(epoch)s AND owner <> '' AND last_seq = %(before)s
+    RETURNING number
+), written AS (
+    INSERT INTO events (conversation, seq, crc, data)
+    SELECT m.number, e.seq, e.crc, e.data
+    FROM moved m, unnest(%(seqs)b::bigint[], %(crcs)b::bigint[], %(events)b::bytea[])
+    AS e(seq, crc, data)
+)
+"""
+# The first event. An imported fork brings its origin; a fork made in this store has it already.
+_FIRST: LiteralString = _MOVED.replace(
+    "condensed = %(condensed)s,",
+    """condensed = %(condensed)s,
+    created = %(created)s, spawned_by = %(spawned_by)s, spawner = %(spawner)s,
+    parent = CASE parent WHEN '' THEN %(parent)s ELSE parent END,
+    parent_seq = CASE parent WHEN '' THEN %(parent_seq)s ELSE parent_seq END,""",
+)
+# A batch without events.
+_STILL: LiteralString = """
+WITH moved AS (
+    SELECT number FROM conversations
+    WHERE number = %(number)s AND epoch = %(epoch)s AND owner <> '' FOR UPDATE
+)
+"""
+_DONE: LiteralString = """, done AS (
+    UPDATE inbox i SET data = NULL, refusal = d.refusal
+    FROM moved m, unnest(%(done)b::bigint[], %(refusals)b::bytea[]) AS d(number, refusal)
+    WHERE i.number = d.number AND i.conversation = m.number
+)
+"""
+# The update of a blob that is there locks it against being freed.
+_BLOBS: LiteralString = """, kept AS (
+    INSERT INTO blobs (id, data)
+    SELECT b.id, b.data FROM moved, unnest(%(blob_ids)s::text[], %(blobs)b::bytea[]) AS b(id, data)
+    ON CONFLICT (id) DO UPDATE SET id = excluded.id
+), named AS (
+    INSERT INTO blob_refs (conversation, seq, id)
+    SELECT m.number, r.seq, r.id
+    FROM moved m, unnest(%(ref_seqs)b::bigint[], %(ref_ids)s::text[]) AS r(seq, id)
+    ON CONFLICT DO NOTHING
+)
+"""
+_TIMERS: LiteralString = """, dropped AS (
+    DELETE FROM timers t USING moved m
+    WHERE t.conversation = m.number AND t.timer = ANY(%(timers)s)
+), timed AS (
+    INSERT INTO timers (conversation, timer, due) SELECT m.number, t.timer, t.due
+    FROM moved m, unnest(%(timers)s::text[], %(dues)s::timestamptz[]) AS t(timer, due)
+    WHERE t.due IS NOT NULL
+)
+"""
+_RESULT: LiteralString = """
+SELECT ARRAY(
+    SELECT w.channel FROM watchers w WHERE w.conversation = m.number AND w.channel <> %(channel)s
+) FROM moved m
+"""
+
+
+class Append(NamedTuple):
+    """The statement of a batch and its values. It returns one row, the channels of its followers;
+    none if the fence refused it."""
+
+    query: LiteralString
+    values: dict[str, Any]
+
+
+def rows_of(events: Sequence[AnyEvent]) -> tuple[list[int], list[int], list[bytes]]:
+    """Return the columns of new events: their seqs, checksums and JSON. Raises
+    `UnreadableEvent`."""
+    lines = list(ev.records(events))
+    return [event.seq for event in events], [zlib.crc32(line) for line in lines], lines
+
+
+def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
+    """Return the statement that appends `batch`. Raises `UnreadableEvent`."""
+    values: dict[str, Any] = {"number": number, "epoch": epoch, "channel": channel}
+    events, summary = batch.events, batch.summary
+    query = _STILL
+    if events:
+        first, last = events[0], events[-1]
+        query = _FIRST if first.seq == 1 else _MOVED
+        seqs, crcs, lines = rows_of(events)
+        values.update(
+            before=first.seq - 1,
+            last=last.seq,
+            status=summary.status,
+            title=escaped(summary.title),
+            updated=summary.updated or last.timestamp,
+            condensed=summary.condensed,
+            needs=ev.needed_version(events),
+            seqs=seqs,
+            crcs=crcs,
+            events=lines,
+        )
+        if first.seq == 1:
+            values.update(
+                created=summary.created or first.timestamp,
+                spawned_by=escaped(summary.spawned_by),
+                spawner=escaped(summary.spawner),
+                parent=escaped(summary.parent),
+                parent_seq=summary.parent_seq,
+            )
+    if batch.done_commands:
+        query += _DONE
+        refusals = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
+        values["done"] = list(batch.done_commands)
+        values["refusals"] = [refusals.get(command) for command in batch.done_commands]
+    if batch.blobs:
+        query += _BLOBS
+        contents = {blob.id: blob.data for blob in batch.blobs}
+        ids = sorted(contents)  # always in one order, so that two appends do not deadlock
+        values["blob_ids"] = ids
+        values["blobs"] = [contents[id] for id in ids]
+        values["ref_seqs"] = [blob.seq for blob in batch.blobs]
+        values["ref_ids"] = [blob.id for blob in batch.blobs]
+    if batch.timers:
+        query += _TIMERS
+        dues = {escaped(row.timer): row.due for row in batch.timers}
+        values["timers"], values["dues"] = list(dues), list(dues.values())
+    return Append(query + _RESULT, values)
+
+
+# --- reading ---
+
+# One row per event, or a row without one: the seq before the first event that was asked for, and
+# the last such seq.
+READ = """
+WITH found AS (
+    SELECT number, last_seq, shared, coalesce(%(after)s::integer, condensed) AS first
+    FROM conversations WHERE id = %(id)s
+), wanted AS (
+    SELECT number, shared, last_seq, first,
+    least(last_seq, first + coalesce(%(limit)s::integer, last_seq)) AS until FROM found
+), stretches AS (
+    SELECT number AS source, shared AS after, last_seq AS last FROM wanted
+    UNION ALL
+    SELECT s.source, s.after, s.last FROM shares s JOIN wanted w ON s.fork = w.number
+)
+SELECT w.first, w.until, e.seq, e.crc, e.data FROM wanted w LEFT JOIN LATERAL (
+    SELECT x.seq, x.crc, x.data FROM stretches s JOIN events x
+    ON x.conversation = s.source AND x.seq > s.after AND x.seq <= s.last
+    WHERE x.seq > w.first AND x.seq <= w.until
+) e ON true ORDER BY e.seq
+"""
+
+# The last events of a conversation's own, for an append whose outcome is unknown.
+LAST = """
+SELECT e.seq, e.data FROM conversations c JOIN events e ON e.conversation = c.number
+WHERE c.number = %s AND c.epoch = %s AND c.last_seq = %s AND e.seq >= %s ORDER BY e.seq
+"""
+
+
+def decoded(rows: Sequence[Sequence[Any]]) -> tuple[list[AnyEvent], int]:
+    """Return the events of the rows of `READ`, and the seq of the first one that is missing or
+    damaged, 0 if none is."""
+    events: list[AnyEvent] = []
+    if not rows:
+        return events, 0
+    expected, until = rows[0][0], rows[0][1]
+    for _, _, seq, crc, data in rows:
+        if seq is None:
+            break
+        expected += 1
+        if seq != expected or zlib.crc32(data) != crc:
+            return events, expected
+        events.append(ev.decode(data, expected))
+    return events, expected + 1 if expected < until else 0

@@ -1,0 +1,222 @@
+"""The owner of a store's leases: a row whose heartbeat keeps all of them alive.
+
+A lease lives while its owner has a row. Whoever wants the lease of an owner whose last beat is too
+old deletes that row first: an owner that comes back, such as from a SIGSTOP, then finds that it has
+lost all its leases. Beats and their age go by the clock of the database. What an owner may still
+begin goes by a clock of its own that only runs forward.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from holdfast.errors import StoreError
+from holdfast.store.postgres.pool import Connection, Pool, reason
+
+_log = logging.getLogger("holdfast")
+
+# The part of a lease that is left out of `LeaseOwner.confirms`: the time between a confirmation and
+# the effect that it allows, and differences in speed between two clocks.
+_MARGIN = 1 / 6
+_BEATS_PER_LEASE = 3
+# A closing store tries this long to give its leases back. They end by themselves soon after.
+_CLOSE_SECONDS = 2.0
+
+# The condition that the owner `o` lives. While the database is down nobody can beat: after its
+# start every owner has the time of a lease.
+LIVES = "greatest(o.beat, pg_postmaster_start_time()) + o.lease >= clock_timestamp()"
+_DIED = "greatest(beat, pg_postmaster_start_time()) + lease < clock_timestamp()"
+
+_REGISTER = """
+INSERT INTO owners (token, beat, lease, channel, label)
+VALUES (%s, clock_timestamp(), make_interval(secs => %s), %s, %s) ON CONFLICT DO NOTHING
+"""
+_BEAT = "UPDATE owners SET beat = clock_timestamp() WHERE token = %s"
+_SWEEP_OWNERS = f"DELETE FROM owners WHERE {_DIED}"
+_SWEEP_WATCHERS = """
+DELETE FROM watchers w WHERE NOT EXISTS (SELECT FROM owners o WHERE o.channel = w.channel)
+"""
+_END = "DELETE FROM owners WHERE token = %s"
+_RELEASE_ALL = "UPDATE conversations SET owner = '', notes = '' WHERE owner = %s"
+
+# Take the lease of a known conversation if it is free. The update repeats the facts that the first
+# part saw: if another store was faster, `taken` is empty and the caller looks again.
+TAKE = f"""
+WITH seen AS (
+    SELECT number, epoch, owner, notes, spawned_by, needs FROM conversations WHERE id = %(id)s
+), dead AS (
+    DELETE FROM owners USING seen
+    WHERE token = seen.owner AND token <> %(owner)s AND needs <= %(version)s AND {_DIED}
+    RETURNING token
+), free AS (
+    SELECT s.* FROM seen s LEFT JOIN owners o ON o.token = s.owner
+    WHERE s.needs <= %(version)s AND (o.token IS NULL OR EXISTS (SELECT FROM dead)
+    OR (s.owner = %(owner)s AND s.epoch <> %(held)s))
+), taken AS (
+    UPDATE conversations c SET epoch = nextval('epochs'), owner = %(owner)s
+    FROM free f WHERE c.number = f.number AND c.epoch = f.epoch AND c.owner = f.owner
+    RETURNING c.number, c.epoch
+)
+SELECT s.number, t.epoch, s.owner, o.label, s.notes, s.spawned_by, s.needs,
+EXISTS (SELECT FROM free), EXISTS (SELECT FROM budgets)
+FROM seen s LEFT JOIN taken t ON t.number = s.number LEFT JOIN owners o ON o.token = s.owner
+"""
+
+BEGIN = """
+INSERT INTO conversations (id, epoch, owner, created, updated)
+VALUES (%s, nextval('epochs'), %s, clock_timestamp(), clock_timestamp())
+ON CONFLICT DO NOTHING RETURNING number, epoch
+"""
+
+RELEASE = "UPDATE conversations SET owner = '', notes = '' WHERE number = %s AND epoch = %s"
+
+
+# Conversations that have work and no living owner: of dead owners, with undone commands, and those
+# that run and were given back.
+_OWNED = f"EXISTS (SELECT FROM owners o WHERE o.token = c.owner AND {LIVES})"
+ORPHANED = f"""
+SELECT c.number, c.id FROM conversations c
+WHERE c.owner <> '' AND c.spawned_by = '' AND c.needs <= %(version)s AND NOT {_OWNED}
+ORDER BY c.number LIMIT %(limit)s
+"""
+_WAITING = f"""
+SELECT c.number, c.id FROM conversations c JOIN (
+    SELECT DISTINCT conversation FROM inbox
+    WHERE data IS NOT NULL AND conversation > %(after)s
+) i ON i.conversation = c.number
+WHERE c.needs <= %(version)s AND (c.owner = '' OR NOT {_OWNED})
+"""
+_PARKED = """
+SELECT c.number, c.id FROM conversations c
+WHERE c.status = 'running' AND c.owner = '' AND c.spawned_by = '' AND c.number > %(after)s
+AND c.needs <= %(version)s
+"""
+WAITING = f"{_WAITING} ORDER BY number LIMIT %(limit)s"
+WAITING_OR_PARKED = f"{_WAITING} UNION {_PARKED} ORDER BY number LIMIT %(limit)s"
+
+
+def running_clock() -> float:
+    """Return the seconds of a clock that nobody sets. On Linux it also counts the time that the
+    machine sleeps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class LeaseOwner:
+    """A row of `owners` and the thread that renews it, from the first `token` to `close`.
+
+    Args:
+        lost: Called when another store has declared this owner dead; its leases are gone. The
+            next `token` is a new one.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        channel: str,
+        lease_seconds: float,
+        clock: Callable[[], float],
+        lost: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._channel = channel
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._token = ""
+        self._until = 0.0
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+
+    def confirms(self, token: str) -> bool:
+        """Return True if the leases of `token` cannot have ended yet: it is this owner's present
+        name, and the last successful beat is younger than a lease may become."""
+        return token == self._token and self._clock() < self._until
+
+    @property
+    def present(self) -> str:
+        """The owner's name in the rows of its leases, "" for none."""
+        return self._token
+
+    def token(self) -> str:
+        """Return the owner's name. Registers the owner if it has none."""
+        if not self._token:
+            with self._lock:
+                if not self._token:
+                    self._register()
+        return self._token
+
+    def _register(self) -> None:
+        begun = self._clock()
+        token = os.urandom(12).hex()
+        label = f"process {os.getpid()} on {os.uname().nodename}"
+        self._pool.execute(_SWEEP_OWNERS)
+        self._pool.execute(_SWEEP_WATCHERS)
+        self._pool.execute(_REGISTER, (token, self._lease_seconds, self._channel, label))
+        self._prolong(begun)
+        self._token = token
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="holdfast-store-beat", daemon=True
+            )
+            self._thread.start()
+
+    def _prolong(self, begun: float) -> None:
+        self._until = begun + self._lease_seconds * (1 - _MARGIN)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        failed = False
+        pause = self._lease_seconds / _BEATS_PER_LEASE
+        while not self._ending.wait(pause / 4 if failed else pause):
+            try:
+                # A connection of its own: a busy pool must not end the leases.
+                connection = connection or self._pool.connect()
+                self._beat(connection)
+                failed = False
+            except (psycopg.Error, StoreError) as error:
+                if connection is not None:
+                    connection.close()
+                    connection = None
+                if not failed and not self._ending.is_set():
+                    text = reason(error) if isinstance(error, psycopg.Error) else str(error)
+                    _log.warning("the leases of a store cannot be renewed at present: %s", text)
+                failed = True
+        if connection is not None:
+            connection.close()
+
+    def _beat(self, connection: Connection) -> None:
+        token = self._token
+        if not token:
+            return
+        begun = self._clock()
+        if connection.execute(_BEAT, (token,)).rowcount:
+            self._prolong(begun)
+            return
+        with self._lock:
+            self._token = ""
+            self._until = 0.0
+        _log.warning("a store did not renew its leases in time, and lost them")
+        self._lost()
+
+    def close(self) -> None:
+        """End the thread and release all leases, as far as the database can be reached."""
+        self._ending.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(10)  # bounded: it may be waiting for a database that is away
+        token, self._token, self._until = self._token, "", 0.0
+        if token:
+            with suppress(StoreError):
+                self._pool.execute(_RELEASE_ALL, (token,), _CLOSE_SECONDS)
+                self._pool.execute(_END, (token,), _CLOSE_SECONDS)

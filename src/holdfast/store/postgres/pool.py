@@ -1,0 +1,376 @@
+"""Connections to Postgres: a pool that survives a restart of the database, and statements that run
+again where that is safe.
+
+A single statement that is repeatable, or whose caller can tell whether it ran, goes to
+`Pool.execute`. Anything else goes to `Pool.run`, which asks the database for the outcome of a
+transaction whose COMMIT got no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, LiteralString, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+
+from holdfast.errors import ConfigurationError, StoreError
+from holdfast.processes import OwnerProcess
+
+T = TypeVar("T")
+Connection: TypeAlias = psycopg.Connection[TupleRow]
+Cursor: TypeAlias = psycopg.Cursor[TupleRow]
+Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+_log = logging.getLogger("holdfast")
+
+OLDEST_SERVER = 14  # its protocol reports a standby at once, and ours is tested with 15 and 18
+
+# Parameters of libpq that the DSN may set otherwise. A dead network is noticed within about 12
+# seconds. read-write: after a failover the new primary is wanted, not the old one.
+_DEFAULTS = {
+    "application_name": "holdfast",
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "12000",
+    "target_session_attrs": "read-write",
+}
+# A frozen process must not hold the lock of a row for longer than its lease lives.
+_SESSION = (
+    "SET search_path = {schema}; SET timezone = 'UTC'; SET bytea_output = 'hex';"
+    " SET idle_in_transaction_session_timeout = {idle}"
+)
+_IDLE_IN_TRANSACTION_MILLISECONDS = 5000
+
+# The first and longest pauses between two attempts to reach the database, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+# SQLSTATEs after which the connection is of no use: shutdowns (57P), lost connections (08), a
+# frozen transaction that was ended (25P03), and a primary that became a standby (25006).
+_BROKEN = ("57P01", "57P02", "57P03", "57P05", "25P03", "25006")
+# Errors of a transaction that has not happened and may be tried again: a deadlock, and a conflict
+# of serializable transactions.
+_AGAIN = ("40P01", "40001")
+
+
+class _Turns:
+    """A number of places that waiting threads get in turn. With a `threading.Semaphore`, a thread
+    that gives its place back and wants another one at once passes those that wait, for ever."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()
+
+    def acquire(self, timeout: float) -> bool:
+        """Take a place. Return False if there was none for `timeout` seconds."""
+        with self._lock:
+            if self._places and not self._waiting:
+                self._places -= 1
+                return True
+            turn = threading.Event()
+            self._waiting.append(turn)
+        try:
+            turn.wait(timeout)
+        except BaseException:  # Ctrl-C
+            if self._ended(turn):
+                self.release()
+            raise
+        return self._ended(turn)
+
+    def _ended(self, turn: threading.Event) -> bool:
+        """End a wait. Return True if it got a place."""
+        with self._lock:
+            if not turn.is_set():
+                self._waiting.remove(turn)
+            return turn.is_set()
+
+    def release(self) -> None:
+        """Give a place to the first thread that waits, or back."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._places += 1
+
+
+class StatementRows(NamedTuple):
+    """The rows of a statement. `again` is True if the connection broke at an earlier attempt, which
+    then may have run too."""
+
+    rows: list[TupleRow]
+    again: bool
+
+
+class Pool:
+    """At most `size` connections to the database `dsn`, each in autocommit mode with `schema` as
+    its search path.
+
+    Args:
+        timeout: Seconds to wait for a free connection, and for a database that is away.
+    """
+
+    def __init__(self, dsn: str, schema: str, size: int, timeout: float) -> None:
+        self._parameters = _parse(dsn)
+        self.schema = schema
+        self.size = size
+        self.timeout = timeout
+        self._idle: list[Connection] = []
+        self._turns = _Turns(size)
+        self._lock = threading.Lock()
+        self._process = OwnerProcess()
+        self.closed = False
+
+    @property
+    def place(self) -> str:
+        """The address without its secrets: `postgresql://user@host:port/database`."""
+        part = {key: str(value) for key, value in self._parameters.items() if value is not None}
+        user = f"{part['user']}@" if "user" in part else ""
+        port = f":{part['port']}" if "port" in part else ""
+        return f"postgresql://{user}{part.get('host', '')}{port}/{part.get('dbname', '')}"
+
+    def __repr__(self) -> str:
+        return f"Pool({self.place!r})"
+
+    # --- connections ---
+
+    def connect(self) -> Connection:
+        """Return a new connection outside the pool, which the caller closes. Raises
+        `psycopg.OperationalError` if the database cannot be reached, `StoreError` if it is too
+        old."""
+        connection = psycopg.Connection[TupleRow].connect(
+            make_conninfo("", **self._parameters), autocommit=True
+        )
+        try:
+            # One type for all whole numbers: psycopg takes the smallest that fits, and a prepared
+            # statement per combination of types.
+            connection.adapters.register_dumper(int, Int8Dumper)
+            connection.adapters.register_dumper(int, Int8BinaryDumper)
+            if (version := connection.info.server_version) < OLDEST_SERVER * 10_000:
+                raise StoreError(
+                    f"Store {self.place!r} runs PostgreSQL {version // 10_000}; Holdfast needs"
+                    f" {OLDEST_SERVER} or newer."
+                )
+            session = sql.SQL(_SESSION).format(
+                schema=sql.Identifier(self.schema),
+                idle=sql.Literal(_IDLE_IN_TRANSACTION_MILLISECONDS),
+            )
+            connection.execute(session)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def connection(self, deadline: float | None = None) -> Generator[Connection]:
+        """Lend a connection in autocommit mode. Raises `StoreError` if none is free in time, and
+        the errors of `connect`."""
+        self.check()
+        wait = self.timeout if deadline is None else max(deadline - time.monotonic(), 0.0)
+        if not self._turns.acquire(wait):
+            raise StoreError(
+                f"Store {self.place!r}: all {self.size} connections were busy for"
+                f" {self.timeout:g} s. Raise pool_size, or lower the number of threads."
+            )
+        try:
+            connection = self._take() or self.connect()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+        finally:
+            self._turns.release()
+
+    def check(self) -> None:
+        """Raise `StoreError` if the pool is closed, `WrongProcess` in a forked child."""
+        self._process.check(f"Store {self.place!r}")
+        if self.closed:
+            raise StoreError(f"Store {self.place!r} is closed.")
+
+    def _take(self) -> Connection | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, connection: Connection) -> None:
+        # In a transaction: the borrower was interrupted, such as by Ctrl-C.
+        idle = psycopg.pq.TransactionStatus.IDLE
+        sound = not connection.closed and connection.info.transaction_status == idle
+        with self._lock:
+            if sound and not self.closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def drop(self) -> None:
+        """Close the idle connections: one of their kind was found broken."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections, those that are lent as they come back. Idempotent."""
+        self.closed = True
+        self.drop()
+
+    # --- statements ---
+
+    def execute(
+        self, query: LiteralString, values: Values = (), timeout: float | None = None
+    ) -> StatementRows:
+        """Run one statement in its own transaction; again if its connection breaks, for `timeout`
+        seconds (None: those of the pool). Raises `StoreError`."""
+        again = False
+        for deadline in self._attempts(timeout):
+            with self._errors() as attempt, self.connection(deadline) as connection:
+                attempt.begun = True
+                with connection.cursor(binary=True) as cursor:
+                    cursor.execute(query, values)
+                    rows = cursor.fetchall() if cursor.description else []
+                return StatementRows(rows, again)
+            again = again or attempt.lost
+        raise self._away()
+
+    def run(self, work: Callable[[Cursor], T]) -> T:
+        """Run `work` in a transaction, and again if that has not happened. `work` has no other
+        effects. Raises `StoreError`, and the `HoldfastError`s of `work`."""
+        for deadline in self._attempts():
+            xid = ""
+            result: list[T] = []
+            with self._errors() as attempt, self.connection(deadline) as connection:
+                attempt.begun = True
+                xid, result = self._work(connection, work)
+                connection.execute("COMMIT")
+                return result[0]
+            if result and attempt.lost and self._committed(xid, deadline):
+                return result[0]
+        raise self._away()
+
+    @staticmethod
+    def _work(connection: Connection, work: Callable[[Cursor], T]) -> tuple[str, list[T]]:
+        """Begin a transaction and run `work` in it. Return its id and its only result."""
+        with connection.cursor(binary=True) as cursor:
+            begun = connection.execute("BEGIN; SELECT pg_current_xact_id()::text")
+            begun.nextset()
+            row = begun.fetchone()
+            try:
+                return str(row[0]) if row else "", [work(cursor)]
+            except BaseException:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _committed(self, xid: str, deadline: float) -> bool:
+        """Return the outcome of a transaction whose COMMIT got no answer."""
+        while True:
+            with self._errors(), self.connection(deadline) as connection:
+                query = "SELECT pg_xact_status(%s::xid8)"
+                row = connection.execute(query, (xid,)).fetchone()
+                if row and row[0] in ("committed", "aborted"):
+                    return row[0] == "committed"
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"Store {self.place!r}: the connection broke, and the outcome of a write is"
+                    " unknown. Read it back before writing it again."
+                )
+            time.sleep(_FIRST_PAUSE)
+
+    def _attempts(self, timeout: float | None = None) -> Iterator[float]:
+        """Yield the deadline once per attempt, with growing pauses, until it has passed."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        pause = _FIRST_PAUSE
+        yield deadline
+        while time.monotonic() + pause < deadline:
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            yield deadline
+
+    @contextmanager
+    def _errors(self) -> Generator[_Attempt]:
+        """Swallow the errors after which a statement may be tried again; translate the others."""
+        attempt = _Attempt()
+        try:
+            yield attempt
+        except psycopg.Error as error:
+            if broken(error):
+                attempt.lost = attempt.begun
+                self._reason = reason(error)
+                self.drop()
+                if not attempt.begun and _refused(error):
+                    raise self.unreachable(error) from None
+            elif error.sqlstate not in _AGAIN:
+                raise StoreError(f"Store {self.place!r}: {reason(error)}.") from error
+        except UnicodeError as error:
+            raise StoreError(f"Store {self.place!r}: the text is no UTF-8 ({error}).") from error
+
+    _reason = ""
+
+    def _away(self) -> StoreError:
+        return StoreError(
+            f"Store {self.place!r} did not answer for {self.timeout:g} s ({self._reason})."
+        )
+
+    def unreachable(self, error: psycopg.Error) -> StoreError:
+        """Return the error for a database that takes no connection: one line that says what to
+        do."""
+        text = reason(error)
+        advice = "Start it, or correct the host and port of the DSN."
+        if "password" in text or "authentication" in text or "no pg_hba.conf" in text:
+            advice = "Correct the user and password of the DSN, or the server's pg_hba.conf."
+        elif "does not exist" in text:
+            advice = "Create it, or correct the DSN."
+        elif "too many" in text or "slots" in text:
+            advice = "Lower pool_size, or raise the server's max_connections."
+        return StoreError(f"Store {self.place!r} cannot be reached: {text}. {advice}")
+
+
+class _Attempt:
+    """An attempt at a statement: it has a connection (`begun`), which then broke (`lost`)."""
+
+    __slots__ = ("begun", "lost")
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.lost = False
+
+
+def broken(error: psycopg.Error) -> bool:
+    """Return True if the error means that the connection is lost."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate in _BROKEN or error.sqlstate.startswith("08")
+
+
+def _refused(error: psycopg.Error) -> bool:
+    """Return True if the server refuses this user or database, which no waiting changes."""
+    text = str(error)
+    return "authentication failed" in text or "no pg_hba.conf" in text or "does not exist" in text
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return the first line of the server's message, without a full stop."""
+    text = error.diag.message_primary or str(error).strip().splitlines()[0]
+    # Before it are the host and port, which the error names already.
+    _, found, fatal = text.partition("FATAL:")
+    return (fatal if found else text).strip().rstrip(".")
+
+
+def _parse(dsn: str) -> dict[str, Any]:
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # The cause is left out: its message quotes the DSN, and with it the password.
+        raise ConfigurationError(
+            "dsn takes a URL such as 'postgresql://user:password@host:5432/database', or libpq's"
+            " keywords and values."
+        ) from None
+    return {**_DEFAULTS, **given}

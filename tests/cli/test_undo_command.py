@@ -1,0 +1,52 @@
+"""`/undo` in a chat: the last message is taken back, and the files are those of before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast import SQLiteStore
+from tests.cli.test_commands import command, holdfast, options
+from tests.model_server import ModelServer, text
+
+MORE = ["--confirm", "never"]
+
+
+def test_undo_takes_back_the_last_message_and_its_files(tmp_path: Path) -> None:
+    work, cache = tmp_path / "work", tmp_path / "cache"
+    work.mkdir()
+    script = [command("echo 1 > a"), text("Made a."), command("echo 2 > b"), text("Made b.")]
+    with ModelServer([*script, text("Again.")]) as server:
+        done = holdfast(
+            *("chat", *options(server, work), *MORE, "--store", f"{tmp_path}/s.db"),
+            *("--id", "one", "--new"),
+            stdin="first\nsecond\n/undo\nthird\n",
+            XDG_CACHE_HOME=str(cache),
+        )
+        assert [
+            one["content"] for one in server.requests[-1].messages if one["role"] == "user"
+        ] == [
+            "first",
+            "third",
+        ]
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in work.iterdir()) == ["a"]
+    shown = done.stdout + done.stderr
+    assert "b put back." in shown
+    assert "outside of the work folder" in shown
+    assert (cache / "holdfast" / "undo").is_dir()
+    with SQLiteStore(tmp_path / "s.db") as store:
+        summaries = store.list()
+        assert len(summaries) == 2
+        [fork] = [one.id for one in summaries if one.id != "one"]
+    assert f"--id {fork}" in shown
+
+
+def test_undo_says_why_it_cannot(tmp_path: Path) -> None:
+    with ModelServer([]) as server:
+        place = ("chat", *options(server, tmp_path), *MORE)
+        off = holdfast(*place, "--no-undo", stdin="/undo\n")
+        nothing = holdfast(*place, stdin="/undo\n", XDG_CACHE_HOME=f"{tmp_path}-cache")
+        inside = holdfast(*place, stdin="/undo\n", XDG_CACHE_HOME=str(tmp_path))
+    assert "nothing to undo with: --no-undo" in off.stdout + off.stderr
+    assert "There is no message to undo." in nothing.stdout + nothing.stderr
+    assert "/undo is off. Undo: the folder of snapshots" in inside.stdout + inside.stderr

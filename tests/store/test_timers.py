@@ -1,0 +1,255 @@
+"""The index of timers: one contract, held against every store."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import events as ev
+from holdfast.commands import RingTimer
+from holdfast.content import TextContent
+from holdfast.errors import Fenced, StoreError
+from holdfast.store import Batch, DueTimer, Lease, MemoryStore, SQLiteStore, Store, TimerRow
+from holdfast.store.timers import rebuild
+from holdfast.store.transfer import export_conversation, import_conversations
+from tests.store import test_store
+from tests.store.test_store import NOW, append, message, summary
+
+store = test_store.store  # the fixture: every store in turn
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(autouse=True)
+def indexed(store: Store) -> None:
+    """Leave out a store that has no index."""
+    if type(store).ring is Store.ring:
+        pytest.skip(f"{type(store).__name__} has no index of timers")
+
+
+def set_rows(store: Store, lease: Lease, **due: datetime | None) -> None:
+    rows = [TimerRow(timer, at) for timer, at in due.items()]
+    last = len(store.read(lease.conversation_id))
+    store.append(lease, Batch((), summary(lease.conversation_id, last), timers=rows))
+
+
+def opened(store: Store, id: str = "c") -> Lease:
+    lease = store.acquire(id)
+    append(store, lease, 1)
+    return lease
+
+
+def names(found: list[DueTimer]) -> list[str]:
+    return [f"{one.conversation_id}.{one.timer}" for one in found]
+
+
+def test_an_index_without_timers_is_empty(store: Store) -> None:
+    opened(store)
+    assert store.due(NOW) == store.ring(NOW) == []
+    assert store.next_due() is None
+
+
+def test_rows_are_due_in_the_order_of_their_times(store: Store) -> None:
+    set_rows(store, opened(store, "b"), late=NOW + SECOND, early=NOW - SECOND)
+    set_rows(store, opened(store, "a"), now=NOW)
+    assert names(store.due(NOW - 2 * SECOND)) == []
+    assert names(store.due(NOW - SECOND)) == ["b.early"]
+    assert names(store.due(NOW)) == ["b.early", "a.now"]
+    assert names(store.due(NOW + SECOND)) == ["b.early", "a.now", "b.late"]
+    assert names(store.due(NOW + SECOND, 2)) == ["b.early", "a.now"]
+    assert store.due(NOW, 0) == []
+    assert store.next_due() == NOW - SECOND
+
+
+@pytest.mark.parametrize(
+    "due",
+    [
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(2026, 11, 2, 9, 30, 0, 123457, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    ],
+)
+def test_a_due_time_is_exact_to_the_microsecond(store: Store, due: datetime) -> None:
+    set_rows(store, opened(store), t=due)
+    assert store.next_due() == due
+    assert store.due(due) == [DueTimer("c", "t", due)]
+    assert store.due(due - timedelta(microseconds=1)) == []
+
+
+def test_a_time_of_another_zone_is_compared_as_a_moment(store: Store) -> None:
+    from zoneinfo import ZoneInfo
+
+    berlin = NOW.astimezone(ZoneInfo("Europe/Berlin"))
+    set_rows(store, opened(store), t=berlin)
+    assert store.due(NOW) == [DueTimer("c", "t", NOW)]
+    assert store.ring(berlin)[0].key == DueTimer("c", "t", NOW).key
+
+
+def test_a_timer_has_one_row_which_a_later_one_replaces(store: Store) -> None:
+    lease = opened(store)
+    set_rows(store, lease, t=NOW)
+    set_rows(store, lease, t=NOW + SECOND)
+    assert store.due(NOW + SECOND) == [DueTimer("c", "t", NOW + SECOND)]
+    rows = [TimerRow("t"), TimerRow("t", NOW), TimerRow("u", NOW), TimerRow("u")]
+    store.append(lease, Batch((), summary("c", 1), timers=rows))
+    assert store.due(NOW + SECOND) == [DueTimer("c", "t", NOW)]
+    set_rows(store, lease, t=None, unknown=None)
+    assert store.next_due() is None
+
+
+def test_rows_are_written_with_the_events_or_not_at_all(store: Store) -> None:
+    lease = opened(store)
+    rows = [TimerRow("t", NOW)]
+    with pytest.raises(StoreError, match="does not follow"):
+        store.append(lease, Batch([message(3)], summary("c", 3), timers=rows))
+    assert store.next_due() is None
+    store.append(lease, Batch([message(2)], summary("c", 2), timers=rows))
+    assert store.next_due() == NOW
+
+
+def test_only_the_newest_lease_writes_rows(store: Store) -> None:
+    lease = opened(store)
+    store.release(lease)
+    newer = store.acquire("c")
+    with pytest.raises(Fenced):
+        set_rows(store, lease, t=NOW)
+    assert store.next_due() is None
+    set_rows(store, newer, t=NOW)
+
+
+def test_a_ring_posts_one_command_and_removes_the_row(store: Store) -> None:
+    lease = opened(store)
+    set_rows(store, lease, t=NOW, later=NOW + SECOND)
+    assert store.ring(NOW) == [DueTimer("c", "t", NOW)]
+    assert store.ring(NOW) == []
+    assert store.next_due() == NOW + SECOND
+    [posted] = store.commands(lease)
+    assert posted.command == RingTimer("t", NOW)
+    assert posted.key == DueTimer("c", "t", NOW).key
+    assert [one.id for one in store.list(waiting=True)] == ["c"]
+
+
+def test_an_occurrence_that_was_rung_is_posted_no_second_time(store: Store) -> None:
+    lease = opened(store)
+    set_rows(store, lease, t=NOW)
+    store.ring(NOW)
+    [posted] = store.commands(lease)
+    set_rows(store, lease, t=NOW)  # an index that was written anew
+    assert names(store.ring(NOW)) == ["c.t"]
+    assert store.commands(lease) == [posted]
+    store.append(lease, Batch((), summary("c", 1), [posted.number]))
+    set_rows(store, lease, t=NOW)
+    assert names(store.ring(NOW)) == ["c.t"]
+    assert store.commands(lease) == []
+    assert store.next_due() is None
+
+
+def test_a_ring_takes_at_most_its_limit_the_earliest_first(store: Store) -> None:
+    lease = opened(store)
+    set_rows(store, lease, **{f"t{n}": NOW - n * SECOND for n in range(5)})
+    assert names(store.ring(NOW, 2)) == ["c.t4", "c.t3"]
+    assert names(store.ring(NOW, 0)) == []
+    assert names(store.ring(NOW, 9)) == ["c.t2", "c.t1", "c.t0"]
+    assert len(store.commands(lease)) == 5
+
+
+def test_a_timer_is_rung_for_one_of_several_callers(store: Store) -> None:
+    leases = [opened(store, f"c{n}") for n in range(8)]
+    for lease in leases:
+        set_rows(store, lease, **{f"t{n}": NOW for n in range(10)})
+    with ThreadPoolExecutor(8) as pool:
+        rings = list(pool.map(lambda _: [store.ring(NOW, 7) for _ in range(8)], range(8)))
+    found = [name for rung in rings for ring in rung for name in names(ring)]
+    assert len(found) == len(set(found)) == 80
+    assert [len(store.commands(lease)) for lease in leases] == [10] * 8
+
+
+def test_the_holder_of_the_lease_is_notified_of_a_ring(store: Store) -> None:
+    import threading
+
+    rung = threading.Event()
+    lease = store.acquire("c", rung.set)
+    append(store, lease, 1)
+    set_rows(store, lease, t=NOW)
+    store.ring(NOW)
+    assert rung.wait(30)
+
+
+def test_a_fork_has_no_rows(store: Store) -> None:
+    set_rows(store, opened(store), t=NOW)
+    store.fork("c", summary("f", 1))
+    assert names(store.ring(NOW)) == ["c.t"]
+
+
+def test_a_deleted_conversation_has_no_rows(store: Store) -> None:
+    for id in ("parent", "parent/child", "other"):
+        lease = store.acquire(id)
+        spawned_by = "parent:2.0" if "/" in id else ""
+        rows = [TimerRow("t", NOW)]
+        entry = summary(id, 1, spawned_by=spawned_by)
+        store.append(lease, Batch([message(1)], entry, timers=rows))
+        store.release(lease)
+    store.delete("parent")
+    assert names(store.due(NOW)) == ["other.t"]
+    append(store, store.acquire("parent"), 1)
+    assert names(store.ring(NOW)) == ["other.t"]
+
+
+def test_a_closed_store_rings_nothing(store: Store) -> None:
+    store.close()
+    for use in (store.due, store.ring):
+        with pytest.raises(StoreError):
+            use(NOW)
+    with pytest.raises(StoreError):
+        store.next_due()
+
+
+# --- events and rows ---
+
+
+def timer_set(seq: int, timer: str, due: datetime) -> ev.TimerSet:
+    content = (TextContent("wake"),)
+    return ev.TimerSet(seq=seq, id=f"e{seq}", timestamp=NOW, timer=timer, content=content, due=due)
+
+
+def fired(seq: int, timer: str, due: datetime, next: datetime | None) -> ev.TimerFired:
+    return ev.TimerFired(
+        seq=seq, id=f"e{seq}", timestamp=NOW, timer=timer, due=due, next=next, message_seq=0
+    )
+
+
+JOURNAL = [
+    message(1),
+    timer_set(2, "once", NOW),
+    timer_set(3, "again", NOW + SECOND),
+    timer_set(4, "gone", NOW),
+    fired(5, "again", NOW + SECOND, NOW + 2 * SECOND),
+    fired(6, "gone", NOW, None),
+]
+ROWS = ["c.once", "c.again"]
+
+
+def test_a_lost_index_is_written_anew_from_the_journals(store: Store) -> None:
+    lease = store.acquire("c")
+    store.append(lease, Batch(JOURNAL, summary("c", 6)))
+    opened(store, "without timers")
+    assert store.next_due() is None
+    assert rebuild(store) == 0  # the owner has its timers in its journal
+    store.release(lease)
+    assert rebuild(store) == rebuild(store) == 2
+    assert names(store.due(NOW + 2 * SECOND)) == ROWS
+    assert store.next_due() == NOW
+    store.acquire("c")  # it has been given back
+
+
+def test_an_export_carries_the_timers(store: Store, tmp_path: Path) -> None:
+    store.append(store.acquire("c"), Batch(JOURNAL, summary("c", 6)))
+    lines = list(export_conversation(store, "c"))
+    for other in (MemoryStore(), SQLiteStore(tmp_path / "other.db")):
+        with other:
+            import_conversations(other, lines)
+            assert names(other.due(NOW + 2 * SECOND)) == ROWS
