@@ -25,6 +25,7 @@ from holdfast import (
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.conversation import ConversationStatus
+from holdfast.conversation.hosting import Hosting
 from holdfast.errors import ConversationClosed
 from holdfast.store import Store
 from tests.waiting import until
@@ -159,7 +160,9 @@ def test_a_posted_stop_passes_a_posted_message_whose_hook_is_slow(
         conversation.interrupt()
 
 
-def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(store: Store) -> None:
+def checked() -> tuple[Agent, threading.Event, threading.Event]:
+    """Return an agent whose call waits for an approval; an event that is set when edited arguments
+    are being validated, and one that ends this."""
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(Tool):
@@ -172,6 +175,11 @@ def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(sto
     schema = {"type": "object", "properties": {}, "additionalProperties": True}
     slow = Slow("slow", "", lambda **given: "ok", schema)
     agent = Agent(ScriptedLLM([("slow", {}), "Done."]), [slow], confirm="always")
+    return agent, entered, go_on
+
+
+def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(store: Store) -> None:
+    agent, entered, go_on = checked()
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         [waiting] = conversation.run().pending_confirmations
@@ -183,6 +191,36 @@ def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(sto
         assert store.list(["c"], waiting=True)  # the approval is still being judged
         go_on.set()
         until(lambda: not store.list(["c"], waiting=True))
+
+
+def test_run_waits_for_a_posted_approval_whose_arguments_are_validated(store: Store) -> None:
+    agent, entered, go_on = checked()
+    with Conversation(agent, store, "c") as conversation:
+        conversation.send_message("go")
+        [waiting] = conversation.run().pending_confirmations
+        store.post("c", cmd.Approve(waiting.call.id, waiting.arguments_hash, {"slow": True}))
+        assert entered.wait(30)
+        opener = threading.Timer(0.2, go_on.set)
+        opener.start()
+        assert conversation.run().status is S.FINISHED
+        opener.join()
+
+
+def test_run_goes_on_after_an_approval_that_came_as_its_loop_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, _, _ = checked()
+    with Conversation(agent, store, "c") as conversation:
+        conversation.send_message("go")
+        drive = Hosting.drive
+
+        def drive_then_approve(self: Hosting, *arguments: Any, **options: Any) -> None:
+            drive(self, *arguments, **options)
+            if pending := conversation.state.pending_confirmations:
+                conversation.approve(pending[0].call.id)
+
+        monkeypatch.setattr(Hosting, "drive", drive_then_approve)
+        assert conversation.run().status is S.FINISHED
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("x")])

@@ -378,7 +378,7 @@ class Conversation(ConversationInterface):
         and is raised. If only calls that clients run are left (`state.offers`), returns with
         status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
         """
-        self._hosting.drive("run", resume=True)
+        self._hosting.run()
         return self.state
 
     def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
@@ -405,7 +405,7 @@ class Conversation(ConversationInterface):
             hosting.deltas,
             after_seq,
             lambda: None if message is None else self.send_message(message),
-            lambda: hosting.drive("run", resume=True),
+            hosting.run,
             hosting.at_rest,
             hosting.interrupt,
         )

@@ -405,6 +405,22 @@ class Hosting:
             self._own_thread = loop.thread = thread
             loop.resting = False
 
+    def run(self) -> None:
+        """Carry out what was posted, and drive the loop on this thread until the conversation
+        rests. See `Conversation.run`."""
+        self.check_not_inside("run")
+        self.finish_inbox()
+        self.drive("run", resume=True)
+        # A command that another thread carried out as the loop ended: nobody drives it.
+        while self._left_running():
+            with suppress(ConversationBusy):  # another thread drives meanwhile
+                self.drive("run")
+
+    def _left_running(self) -> bool:
+        with self.journal.changed:
+            running = self.journal.fold.status is RUNNING and not self.hosted
+            return running and self._loop.thread is None and self.has_work
+
     def drive(self, method: str, begin: bool = True, resume: bool = False) -> None:
         """Drive the loop on this thread until it rests, for the method of that name.
 

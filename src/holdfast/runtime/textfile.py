@@ -78,7 +78,9 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     try:
         folder = open_folder(str(path.parent))
         try:
-            locked = _is_locked_here(os.stat(path.name or ".", dir_fd=folder, follow_symlinks=False))
+            locked = _is_locked_here(
+                os.stat(path.name or ".", dir_fd=folder, follow_symlinks=False)
+            )
             # O_NONBLOCK: opening a FIFO would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = -1 if locked else os.open(path.name or ".", flags, dir_fd=folder)
