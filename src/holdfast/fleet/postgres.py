@@ -85,7 +85,7 @@ class PostgresFleetDatabase(FleetDatabase):
         return self.pool.run(lambda db: work(_PostgresStatements(db)))
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self.transact(lambda db: db.run(sql, values))
+        return self.pool.run(lambda db: _PostgresStatements(db).run(sql, values), repeatable=True)
 
     def within(self, transaction: object) -> FleetStatements:
         return _PostgresStatements(cast("Cursor", transaction))

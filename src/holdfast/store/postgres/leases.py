@@ -43,6 +43,8 @@ _SWEEP_OWNERS = f"DELETE FROM owners WHERE {_DIED}"
 _SWEEP_WATCHERS = """
 DELETE FROM watchers w WHERE NOT EXISTS (SELECT FROM owners o WHERE o.channel = w.channel)
 """
+# Nobody asks for the outcome of a transaction for a day.
+_SWEEP_ATTEMPTS = "DELETE FROM attempts WHERE at < clock_timestamp() - interval '1 day'"
 _END = "DELETE FROM owners WHERE token = %s"
 _RELEASE_ALL = "UPDATE conversations SET owner = '', notes = '' WHERE owner = %s"
 
@@ -161,6 +163,7 @@ class LeaseOwner:
         label = f"process {os.getpid()} on {os.uname().nodename}"
         self._pool.execute(_SWEEP_OWNERS)
         self._pool.execute(_SWEEP_WATCHERS)
+        self._pool.execute(_SWEEP_ATTEMPTS)
         self._pool.execute(_REGISTER, (token, self._lease_seconds, self._channel, label))
         self._prolong(begun)
         self._token = token

@@ -2,19 +2,22 @@
 again where that is safe.
 
 A single statement that is repeatable, or whose caller can tell whether it ran, goes to
-`Pool.execute`. Anything else goes to `Pool.run`, which asks the database for the outcome of a
-transaction whose COMMIT got no answer.
+`Pool.execute`. Anything else goes to `Pool.run`, which finds out whether a transaction happened
+whose COMMIT got no answer: each one writes its number into the row of its connection in `attempts`.
+Its transaction id would not tell: a server that crashed uses the ids of lost transactions again.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, LiteralString, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -54,6 +57,15 @@ _IDLE_IN_TRANSACTION_MILLISECONDS = 5000
 
 # The first and longest pauses between two attempts to reach the database, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+# The number of a connection's last transaction; the second waits for one that is not over yet.
+_ATTEMPT = """
+BEGIN; INSERT INTO attempts VALUES ('{name}', {number}, clock_timestamp()) ON CONFLICT (name)
+DO UPDATE SET number = excluded.number, at = excluded.at
+"""
+_ATTEMPTED = """
+INSERT INTO attempts VALUES (%s, 0, clock_timestamp()) ON CONFLICT (name)
+DO UPDATE SET at = excluded.at RETURNING number
+"""
 # SQLSTATEs after which the connection is of no use: shutdowns (57P), lost connections (08), a
 # frozen transaction that was ended (25P03), and a primary that became a standby (25006).
 _BROKEN = ("57P01", "57P02", "57P03", "57P05", "25P03", "25006")
@@ -103,6 +115,13 @@ class _Turns:
                 self._places += 1
 
 
+class _AttemptNumber(NamedTuple):
+    """The place of a transaction: its connection's name, and its number there."""
+
+    name: str
+    number: int
+
+
 class StatementRows(NamedTuple):
     """The rows of a statement. `again` is True if the connection broke at an earlier attempt, which
     then may have run too."""
@@ -125,6 +144,7 @@ class Pool:
         self.size = size
         self.timeout = timeout
         self._idle: list[Connection] = []
+        self._attempt_numbers: WeakKeyDictionary[Connection, _AttemptNumber] = WeakKeyDictionary()
         self._turns = _Turns(size)
         self._lock = threading.Lock()
         self._process = OwnerProcess()
@@ -240,43 +260,52 @@ class Pool:
             again = again or attempt.lost
         raise self._away()
 
-    def run(self, work: Callable[[Cursor], T]) -> T:
-        """Run `work` in a transaction, and again if that has not happened. `work` has no other
-        effects. Raises `StoreError`, and the `HoldfastError`s of `work`."""
+    def run(self, work: Callable[[Cursor], T], repeatable: bool = False) -> T:
+        """Run `work` in a transaction, and again if that has not happened; if `work` is
+        `repeatable`, it may run again although it has. It has no other effects. Raises
+        `StoreError`, and the `HoldfastError`s of `work`."""
         for deadline in self._attempts():
-            xid = ""
+            number: _AttemptNumber | None = None
             result: list[T] = []
             with self._errors() as attempt, self.connection(deadline) as connection:
                 attempt.begun = True
-                xid, result = self._work(connection, work)
+                number = None if repeatable else self._attempt_number(connection)
+                result = [self._work(connection, work, number)]
                 connection.execute("COMMIT")
                 return result[0]
-            if result and attempt.lost and self._committed(xid, deadline):
+            if number and result and attempt.lost and self._committed(number, deadline):
                 return result[0]
         raise self._away()
 
+    def _attempt_number(self, connection: Connection) -> _AttemptNumber:
+        """Return the number of a connection's next transaction."""
+        last = self._attempt_numbers.get(connection)
+        name, number = (os.urandom(12).hex(), 1) if last is None else (last.name, last.number + 1)
+        self._attempt_numbers[connection] = found = _AttemptNumber(name, number)
+        return found
+
     @staticmethod
-    def _work(connection: Connection, work: Callable[[Cursor], T]) -> tuple[str, list[T]]:
-        """Begin a transaction and run `work` in it. Return its id and its only result."""
+    def _work(
+        connection: Connection, work: Callable[[Cursor], T], number: _AttemptNumber | None
+    ) -> T:
+        """Begin a transaction, with a number unless that is None, and return what `work` returns
+        in it."""
+        begin = "BEGIN" if number is None else _ATTEMPT.format(**number._asdict())
         with connection.cursor(binary=True) as cursor:
-            begun = connection.execute("BEGIN; SELECT pg_current_xact_id()::text")
-            begun.nextset()
-            row = begun.fetchone()
+            connection.execute(begin.encode())
             try:
-                return str(row[0]) if row else "", [work(cursor)]
+                return work(cursor)
             except BaseException:
                 with suppress(psycopg.Error):
                     connection.execute("ROLLBACK")
                 raise
 
-    def _committed(self, xid: str, deadline: float) -> bool:
-        """Return the outcome of a transaction whose COMMIT got no answer."""
+    def _committed(self, number: _AttemptNumber, deadline: float) -> bool:
+        """Return True if a transaction happened whose COMMIT got no answer."""
         while True:
             with self._errors(), self.connection(deadline) as connection:
-                query = "SELECT pg_xact_status(%s::xid8)"
-                row = connection.execute(query, (xid,)).fetchone()
-                if row and row[0] in ("committed", "aborted"):
-                    return row[0] == "committed"
+                row = connection.execute(_ATTEMPTED, (number.name,)).fetchone()
+                return row is not None and row[0] == number.number
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"Store {self.place!r}: the connection broke, and the outcome of a write is"

@@ -146,6 +146,14 @@ _FIRST: tuple[LiteralString, ...] = (
         PRIMARY KEY (conversation, channel)
     )
     """,
+    # name: a connection of a store's pool. number: its last transaction that was committed.
+    """
+    CREATE TABLE attempts (
+        name text PRIMARY KEY,
+        number bigint NOT NULL,
+        at timestamptz NOT NULL
+    ) WITH (fillfactor = 50)
+    """,
     # The numbers of deleted conversations whose events are not freed yet.
     "CREATE TABLE garbage (number bigint PRIMARY KEY)",
 )

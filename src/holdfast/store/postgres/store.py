@@ -213,7 +213,9 @@ class PostgresStore(Store):
                 )
 
     def _above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-        return self.pool.run(lambda db: PostgresLedger(db).above(conversation_id, spawned_by))
+        return self.pool.run(
+            lambda db: PostgresLedger(db).above(conversation_id, spawned_by), repeatable=True
+        )
 
     @staticmethod
     def _held_here(conversation_id: str) -> LeaseHeld:
@@ -254,7 +256,7 @@ class PostgresStore(Store):
             if not db.execute(_NOTE, (text, *self._key(lease))).rowcount:
                 raise base.fenced(lease)
 
-        self.pool.run(leave)
+        self.pool.run(leave, repeatable=True)
 
     @staticmethod
     def _key(lease: Lease) -> tuple[str, int]:
