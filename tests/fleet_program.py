@@ -72,6 +72,7 @@ class Effects:
         tools = [
             Tool("strike", "", self.strike),
             Tool("mail", "", self.mail, annotations=repeatable),
+            Tool("nap", "", self.nap, annotations=repeatable),
             Tool("die", "", self.die),
             Tool("hold", "", self.hold),
         ]
@@ -112,6 +113,11 @@ class Effects:
             return "sent before"
         time.sleep(seconds)
         return "sent"
+
+    def nap(self, seconds: float) -> str:
+        """Have no effect."""
+        time.sleep(seconds)
+        return "slept"
 
     def die(self) -> str:
         """Kill the process."""

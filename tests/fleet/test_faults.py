@@ -170,6 +170,21 @@ def test_a_conversation_that_kills_three_workers_ends_in_error_and_the_others_go
     until(lambda: sum(one.counts.poisoned for one in registry_of(fleet).workers()) == 1)
 
 
+def test_conversations_beside_a_deadly_one_are_not_ended_with_it(fleet: Fleet) -> None:
+    """They are in the same call each time that their worker dies."""
+    others = [f"c{number}" for number in range(5)]
+    for id in others:
+        post(fleet.store, id, [("nap", {"seconds": 0.5}), MAIL], "1")
+    post(fleet.store, "bad", "die", "1")
+    [worker] = fleet.start()
+    while fleet.statuses("bad") != {"error"}:
+        if worker.dead:
+            [worker] = fleet.start()
+        time.sleep(0.01)
+    fleet.rest(*others)
+    until(lambda: sum(one.counts.poisoned for one in registry_of(fleet).workers()) == 1)
+
+
 def registry_of(fleet: Fleet) -> Registry:
     return Registry(fleet.backend.database)
 

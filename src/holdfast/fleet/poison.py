@@ -2,6 +2,10 @@
 
 An owner that dies leaves its lease behind, and whoever takes the lease counts the death. Three
 deaths at the same place of the journal end the run with an error.
+
+A process that dies leaves all its conversations behind, most of them innocent. So a conversation
+whose owner died is a suspect until it has got further, and a worker drives one suspect at a time:
+the second and third deaths are counted for those alone that were there again.
 """
 
 from __future__ import annotations

@@ -133,6 +133,11 @@ class Registry:
         [row] = self._database.transact(lambda db: db.run(_DIED, (conversation, place)))
         return DeathCounts(*row)
 
+    def suspects(self) -> list[str]:
+        """Return the conversations whose owners died since they were at rest, some at least."""
+        query = "SELECT conversation FROM {p}fleet_deaths LIMIT 1000"
+        return [id for (id,) in self._database.read(query)]
+
     def forget_deaths(self, conversation: str) -> None:
         """Forget a conversation's deaths, because it came to rest."""
         query = "DELETE FROM {p}fleet_deaths WHERE conversation = ?"

@@ -65,7 +65,7 @@ class _Task(ObjectStruct):
     hand_over: threading.Event
     conversation: Conversation | None = None
     lingering: bool = False  # True if it is open and at rest, for the sake of its children
-    deaths: int = 0
+    place_of_death: str = ""  # of its last owner, until it has got further
 
 
 class Worker:
@@ -121,6 +121,10 @@ class Worker:
         # Leases of closed conversations that the store could not take back.
         self._unreleased: list[Lease] = []
         self._unattended: dict[str, float] = {}  # since when, by id
+        # Conversations whose last owners died, and the one of them that is driven here: a process
+        # that died with it must not count against another one of them.
+        self._suspects: set[str] = set()
+        self._driven_suspect = ""
         self._parked_at = clock()
         self._ends: deque[float] = deque(maxlen=10_000)  # the times of the last runs' ends
         self._runs = self._takeovers = self._poisoned = self._fault_count = 0
@@ -272,29 +276,36 @@ class Worker:
             return False
         again, retry = False, None
         try:
-            if task.conversation is None and not self._draining:
+            opens = task.conversation is None and not self._draining
+            waits = opens and id in self._suspects and not self._takes_suspect(id)
+            if opens and not waits:
                 self._begin(id, task)
             conversation = task.conversation
-            if conversation is not None:
+            if waits or (task.place_of_death and not self._takes_suspect(id)):
+                retry = _RETRY_SECONDS
+            elif conversation is not None:
                 task.hand_over.clear()
                 hosting = conversation.hosting
-                hosting.advance(lambda: self._draining or task.hand_over.is_set())
+                hosting.advance(lambda: self._hands_over(id, task))
                 if hosting.has_work and not self._draining:
                     return True
                 if not self._draining and (hosting.children_busy or hosting.delegates_busy):
                     with self._lock:
                         task.lingering = True
+                    self._got_further(id, task)
                     self._notify()
                     return False
                 # A conversation that was interrupted has no work here, but elsewhere.
                 again = self._draining and hosting.journal.fold.status is RUNNING
                 if not again:
-                    self._rested(id, task)
+                    self._rested(id)
             else:
                 again = self._draining
         except errors.LeaseHeld:
             pass  # its owner sees the inbox; if it dies, `unattended` shows that
-        except (errors.ConversationNotFound, errors.ConversationClosed):
+        except errors.ConversationNotFound:
+            self._forget_deaths(id)
+        except errors.ConversationClosed:
             pass
         except errors.Fenced:
             # Taken over, or only uncertain of its lease while the database was away.
@@ -321,6 +332,8 @@ class Worker:
         if journal.lease is not None and journal.lease.orphaned:
             self._takeovers += 1
             self._count_death(id, task)
+        elif id in self._suspects:
+            task.place_of_death = place_of_death(journal)
         hosting.hosted = True
         hosting.begin()
 
@@ -331,21 +344,52 @@ class Worker:
         place = place_of_death(journal)
         if not place:
             return
-        task.deaths, total = self._registry.count_death(id, place)
-        if task.deaths < MAX_DEATHS and total < MAX_DEATHS_UNTIL_REST:
+        times, total = self._registry.count_death(id, place)
+        with self._lock:
+            self._suspects.add(id)
+        if times < MAX_DEATHS and total < MAX_DEATHS_UNTIL_REST:
+            task.place_of_death = place
             return
-        times = max(task.deaths, total)
+        times = max(times, total)
         if not end_run(journal, DIED, times):
             refuse_command(journal, DIED, times)
         self._poisoned += 1
         _log.error("conversation %s: its run is ended, since %d workers died of it", id, times)
 
-    def _rested(self, id: str, task: _Task) -> None:
+    def _rested(self, id: str) -> None:
         self._runs += 1
         self._ends.append(self._clock())
         self._faults.pop(id, None)
-        if task.deaths:
-            self._registry.forget_deaths(id)
+        self._forget_deaths(id)
+
+    def _takes_suspect(self, id: str) -> bool:
+        """Return True if a suspect may be driven now: no other one is."""
+        with self._lock:
+            if self._driven_suspect not in ("", id):
+                return False
+            self._driven_suspect = id
+            return True
+
+    def _got_further(self, id: str, task: _Task) -> None:
+        """Let other suspects be driven beside this conversation."""
+        task.place_of_death = ""
+        with self._lock:
+            if self._driven_suspect == id:
+                self._driven_suspect = ""
+
+    def _hands_over(self, id: str, task: _Task) -> bool:
+        """Return True if a conversation is to be given back between two steps."""
+        conversation, before = task.conversation, task.place_of_death
+        if before and conversation and place_of_death(conversation.hosting.journal) != before:
+            self._got_further(id, task)
+        return self._draining or task.hand_over.is_set()
+
+    def _forget_deaths(self, id: str) -> None:
+        with self._lock:
+            if id not in self._suspects:
+                return
+            self._suspects.discard(id)
+        self._registry.forget_deaths(id)
 
     def _fail(self, id: str, error: Exception) -> float:
         """Record an error. Return the seconds until the next try."""
@@ -366,6 +410,7 @@ class Worker:
             task = self._tasks[id]
             wakes, task.wakes = task.wakes, []
         self._close(id, task)
+        self._got_further(id, task)
         with self._lock:
             # One that rang meanwhile may be for a command that the conversation has not seen.
             if not task.wakes or self._draining:
@@ -437,6 +482,9 @@ class Worker:
         self._pool.tend()
         self._beat()
         self._release_again()
+        suspects = set(self._registry.suspects())
+        with self._lock:
+            self._suspects = suspects
         if not self._draining:
             # A timer that is rung is a command in an inbox, like any other work.
             while len(self._store.ring(datetime.now(UTC), _RING_TIMERS)) >= _RING_TIMERS:
