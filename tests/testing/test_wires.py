@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from holdfast.testing import wires
 from holdfast.testing.wires import mutations, reading
 from tests.model_server import ModelServer, Request
 from tests.paths import REPO, SHARED
+from tests.waiting import until
 
 sys.path.insert(0, str(REPO / "examples"))
 
@@ -323,9 +325,10 @@ def test_a_wire_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         report = wires.check(Broken(parse=endless), wires.shipped("openai_chat")[:1], limit=400)  # pyright: ignore
     finally:
         STOP.append(True)
+    # the abandoned thread ends, since other tests fork
+    until(lambda: all(one.name != "wire-check" for one in threading.enumerate()))
     assert [failure.case for failure in report.failures] == ["openai_chat-text-mutations"]
     assert "no end after 0.3 seconds" in str(report)
-    STOP.clear()
 
 
 def test_swapped_events_must_change_nothing() -> None:
