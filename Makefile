@@ -6,6 +6,9 @@ BIN := .venv/bin
 # a server are in one file.
 WORKERS := -n 3 --dist loadfile
 
+# Without compiled files each of the many processes of the tests compiles the library again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help install demo fleet-demo test test-all prove check docs format bench clean
 
 help:  ## the list of commands

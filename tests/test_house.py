@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,10 @@ FRONT_DOOR = ROOT / "agent" / "agent.py"
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
-TREES = {path: ast.parse(path.read_text()) for path in [*MODULES, ROOT / "__init__.py"]}
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module."""
+    return ast.parse(path.read_text())
 
 
 def room(path: Path) -> str:
@@ -61,7 +65,7 @@ def imported_rooms(path: Path) -> set[str]:
     """Every room that a module names in an import, at its top, inside a function or for the type
     checker."""
     found: set[str] = set()
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {
                 alias.name.split(".")[1]
@@ -96,14 +100,14 @@ def test_an_inner_layer_never_imports_an_outer_one() -> None:
 def test_every_module_is_short_enough_and_has_a_docstring() -> None:
     for path in MODULES:
         assert len(path.read_text().splitlines()) <= 1000, path
-        assert ast.get_docstring(TREES[path]), f"{path.relative_to(ROOT)} has no docstring"
+        assert ast.get_docstring(tree(path)), f"{path.relative_to(ROOT)} has no docstring"
 
 
 def test_the_front_door_is_used_by_one_method_alone() -> None:
-    tree = ast.parse(FRONT_DOOR.read_text())
+    front = ast.parse(FRONT_DOOR.read_text())
     functions = [
         function.name
-        for function in ast.walk(tree)
+        for function in ast.walk(front)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import) and any(alias.name == "holdfast" for alias in node.names)
@@ -123,7 +127,7 @@ OLD_PHRASES = re.compile(
 
 def docstrings(path: Path) -> list[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(TREES[path]) if isinstance(node, kinds)]
+    nodes = [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
     return [found for node in nodes if (found := ast.get_docstring(node))]
 
 
@@ -206,10 +210,10 @@ def imports() -> tuple[dict[str, set[str]], set[tuple[str, str]]]:
     found: dict[str, set[str]] = {}
     late: set[tuple[str, str]] = set()
     for name, path in paths.items():
-        tree = TREES[path]
+        parsed = tree(path)
         for_types = {
             id(inner)
-            for node in ast.walk(tree)
+            for node in ast.walk(parsed)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
             for statement in node.body
             for inner in ast.walk(statement)
@@ -217,12 +221,12 @@ def imports() -> tuple[dict[str, set[str]], set[tuple[str, str]]]:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         within = {
             id(inner)
-            for node in ast.walk(tree)
+            for node in ast.walk(parsed)
             if isinstance(node, functions)
             for inner in ast.walk(node)
         }
         edges = found.setdefault(name, set())
-        for node in ast.walk(tree):
+        for node in ast.walk(parsed):
             if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
                 targets = [f"{node.module}.{alias.name}" for alias in node.names]
                 own = {one if one in paths else node.module for one in targets} & paths.keys()
@@ -266,7 +270,7 @@ def test_the_late_imports_are_these() -> None:
 def test_no_two_public_classes_have_the_same_name() -> None:
     found: dict[str, set[Path]] = {}
     for path in MODULES:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, set()).add(path)
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
@@ -314,7 +318,7 @@ for name in sys.argv[1:]:
 def test_the_library_reads_no_environment_but_in_the_cli() -> None:
     found: list[str] = []
     for path in MODULES:
-        for node in ast.walk(TREES[path]):
+        for node in ast.walk(tree(path)):
             name = (
                 node.attr
                 if isinstance(node, ast.Attribute)
@@ -332,7 +336,7 @@ def test_the_only_process_wide_objects_are_frozen() -> None:
     caller's back."""
     found: list[str] = []
     for path in MODULES:
-        for node in TREES[path].body:
+        for node in tree(path).body:
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
             empty = (isinstance(value, ast.Dict) and not value.keys) or (
                 isinstance(value, ast.List) and not value.elts

@@ -288,7 +288,7 @@ class Pool:
     def _work(
         connection: Connection, work: Callable[[Cursor], T], number: _AttemptNumber | None
     ) -> T:
-        """Begin a transaction, with a number unless that is None, and return what `work` returns
+        """Begin a transaction, with a number if one is given, and return what `work` returns
         in it."""
         begin = "BEGIN" if number is None else _ATTEMPT.format(**number._asdict())
         with connection.cursor(binary=True) as cursor:
