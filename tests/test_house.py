@@ -26,6 +26,7 @@ ORDER = [
     "answer",
     "events",
     "timers",
+    "labels",
     "commands",
     "tools",
     "llm",

@@ -37,6 +37,7 @@ from holdfast.agent.provenance import Provenance
 from holdfast.agent.risk import SecurityAnalyzer
 from holdfast.agent.serial_form import form_of
 from holdfast.agent.stuck import StuckDetector
+from holdfast.agent.titles import Titler, check_titler
 from holdfast.agent.view import View
 from holdfast.content import ContentLike, Message, ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
@@ -171,6 +172,11 @@ class Agent:
     provenance: Provenance
     """Records that `load_agent` and `replace` keep."""
 
+    title: Titler | None
+    """Writes the title of each conversation from its first message, beside its steps: a model
+    (`LLM("gpt-5-nano")`), or a function of the message's text. None: the title is the message's
+    first line. Written once, after the run has begun; `close` waits for it up to its deadline."""
+
     # --- made of the arguments ---
 
     connections: Connections
@@ -211,6 +217,7 @@ class Agent:
         tree_limits: Limits | None = None,
         provenance: Provenance = Provenance(),
         models: Mapping[str, Model] | ModelChoice | None = None,
+        title: Titler | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         _check(arguments)
@@ -260,6 +267,10 @@ class Agent:
 
             connected.append(describe_images)
             describers.append(Describer(describe_images))
+        if title is not None:
+            check_titler("Agent: title", title)
+            if is_model(title):
+                connected.append(cast(Model, title))
         made = {
             "tools": with_parts,
             "mcp_servers": servers,

@@ -374,6 +374,7 @@ _KEYS = {
         " name, or a list of these, of which the highest counts.",
     ),
     "describe_images": Key(ONE_MODEL, "Describes pictures for a model without image input."),
+    "title": Key(ONE_MODEL, "Writes the title of each conversation from its first message."),
     "condenser": Key(
         CONDENSER,
         "The condenser of long conversations: window, tool_output or llm, a mapping with that as"

@@ -531,6 +531,8 @@ class Hosting:
                 self.journal.id,
                 ", ".join(left),
             )
+        if context.titling is not None:
+            context.titling.join(deadline)
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
         try:

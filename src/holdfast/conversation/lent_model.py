@@ -59,6 +59,7 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
     _journal: Journal
     _condensation: list[ModelSpending] | None = None
     _is_reserved: bool = True
+    _purpose: str = "A tool or a hook asked the model."
 
     def completion(
         self,
@@ -109,7 +110,7 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         model = answer.model or self.wrapped.model
         if self._condensation is None:
             spent = ModelSpending(*fair(answer.usage, answer.cost), model)
-            spent.note(self._journal, LLM_NOTE, "A tool or a hook asked the model.")
+            spent.note(self._journal, LLM_NOTE, self._purpose)
         else:
             cost = answer.cost
             with suppress(Exception):  # of a custom model class

@@ -30,6 +30,7 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from holdfast.conversation.children import Children
     from holdfast.conversation.delegation import Delegation
+    from holdfast.conversation.titling import Titling
     from holdfast.conversation.undo import FileUndo
 
 _log = logging.getLogger("holdfast")
@@ -59,6 +60,7 @@ class RunContext(ObjectStruct):
     failure: Exception | None = None  # the error after which nothing can be journaled
     children: Children | None = None  # made with the first child
     delegation: Delegation | None = None  # made at the first delegation
+    titling: Titling | None = None  # writes the title
     undo: FileUndo | None = None  # surrounds calls that may write with snapshots
     _lent_model: LentModel | None = None  # the last one for tools and hooks
 

@@ -214,6 +214,7 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
         raise at.error(_NO_PARTS.format("instructions", "instructions.texts"))
     yield from _of_model(*part("model"))
     yield from _of_model(*part("describe_images"))
+    yield from _of_model(*part("title"))
     for member, at in _each(*part("models")):
         yield from _of_model(member, at)
     yield from _of_confirm(part("confirm")[0])
