@@ -358,6 +358,7 @@ _SETTING_SHAPES: dict[str, Any] = {
     "base_url": _URL,
     "proxy": _URL,
     "headers": MapOf(_SECRET, "a mapping of texts to texts"),
+    "prices": MapOf(_NUMBER, "a mapping of kinds of tokens to prices"),
     **dict.fromkeys(("stop", "response_format", "extra_body", "send_reasoning"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "images", "stream", "think_tags", "background"), FLAG),

@@ -189,6 +189,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "trusted": "True to believe the server's annotations (read-only, idempotent, ...).",
     "sampling": "True to let the server ask the calling agent's model. Default: false.",
     "roots": "False to hide the folders of the agent's runtimes from the server. Default: true.",
+    "tools": "Names or patterns (read_*) of the tools that are offered; null for all.",
     "lazy": "True to list the tools only when one of them is named or searched for.",
     "timeout": "Seconds for connecting and listing the tools.",
     "call_timeout": "Seconds for one call; null for no limit.",
