@@ -254,7 +254,12 @@ class Agent:
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
-        connected, describers = [llm], list[Contributor]()
+        hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
+        judges = () if hooked is None else hooked.models
+        for model in judges:
+            if limits.cost is not None or budget.cost is not None:
+                check_price("Agent: its limits have", model)
+        connected, describers = [llm, *judges], list[Contributor]()
         if describe_images is not None:
             from holdfast.agent.images import Describer  # few agents describe images
 
@@ -272,7 +277,7 @@ class Agent:
             "delegates": team,
             "handoffs": successors,
             "models": choice,
-            "hooked": AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None,
+            "hooked": hooked,
             "hooks": tuple(hooks),
             "brought": brought,
             "connections": Connections(connected, manager, {} if provenance.connected else servers),
@@ -511,6 +516,9 @@ def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
     if given is None:
         if not getattr(guard, "needs_risk", False):
             return None
+        for one in (guard, *getattr(guard, "policies", ())):
+            if callable(getattr(one, "assess", None)):  # such as LLMJudge(policy=...)
+                return cast("SecurityAnalyzer", one)
         from holdfast.agent.security import standard  # a large package, for some policies alone
 
         return standard()

@@ -43,12 +43,13 @@ from holdfast.tools import ToolManager
 from holdfast.tools import config as tool_config
 from holdfast.tools.config import legacy
 from holdfast.tools.config.dumper import Dumper, dump_error
-from holdfast.tools.config.keys import AGENT_HOOK, TOOLS
+from holdfast.tools.config.keys import AGENT_HOOK_KEYS, TOOLS, hook_section
 from holdfast.tools.config.shapes import (
     Choice,
     Defs,
     Either,
     Key,
+    Later,
     ListOf,
     Made,
     MapOf,
@@ -348,6 +349,17 @@ _BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _B
 _DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
 _LIMITED = struct(_LIMITS, Limits)
+_HOOK = hook_section(
+    "agentHook",
+    "a hook of an agent",
+    **AGENT_HOOK_KEYS,
+    model=Key(
+        ONE_MODEL,
+        "The model that judges by the prompt; the agent's own by default.",
+        attribute="llm",
+    ),
+    agent=Key(Later(lambda: AGENT), "Instead of functions: an agent that judges."),
+)
 _KEYS = {
     "$schema": Key(NONEMPTY, "For editors; not read."),
     "model": Key(
@@ -387,7 +399,7 @@ _KEYS = {
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
     "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
     "hooks": Key(
-        ListOf(struct(AGENT_HOOK, Hook), "a list of hooks"),
+        ListOf(struct(_HOOK, Hook), "a list of hooks"),
         "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
     ),
     "delegates": Key(_others(), "Agents that it may delegate to."),

@@ -243,6 +243,8 @@ _LIMITS: Options = {
     "--network HOST ...": "let commands in the sandbox connect to this host",
     "--allow-tools PATTERN ...": """modules that clients may name for tools, such as
         acme_tools.* ('*' allows all; only for a server of your own)""",
+    "--allow-hook-commands": """run the commands of the hooks of clients' agents: with --sandbox in
+        the sandbox, else as the user who started the server""",
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
         value in the environment. Tenants other than `default` may use it only as the key for
         models of one provider: PROVIDER, or the provider known for that name""",
