@@ -396,9 +396,10 @@ class NoteRecorded(Event, frozen=True, tag="note"):
     an ended child.
 
     `about` names the origin, such as `hook:audit`. A note about "llm" records a model call of a
-    tool or a hook, one about "condensation" the calls of a condensation that was not used, and one
-    about a picture the call that did not describe it: the `usage`, the `cost` (US dollars, None if
-    not known), and the `model`, which is "" in all other notes.
+    tool or a hook ("llm:other": of another model than the agent's), one about "condensation" the
+    calls of a condensation that was not used, and one about a picture the call that did not
+    describe it: the `usage`, the `cost` (US dollars, None if not known), and the `model`, which is
+    "" in all other notes.
     """
 
     about: str

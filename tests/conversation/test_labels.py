@@ -208,7 +208,7 @@ def test_a_model_writes_the_title_and_its_usage_is_counted(store: Store) -> None
     state = Conversation(Agent(llm), store, "c").state
     assert (state.title, state.steps) == ("Dates of a report", 1)
     notes = [event for event in state.events if isinstance(event, ev.NoteRecorded)]
-    assert [(one.about, one.model) for one in notes] == [("llm", "namer")]
+    assert [(one.about, one.model) for one in notes] == [("llm:other", "namer")]
     alone = Conversation(Agent(llm), MemoryStore())
     assert state.usage.output_tokens > alone.state.usage.output_tokens
     assert Conversation(Agent(ScriptedLLM([])), store, "c").replay().same

@@ -52,6 +52,7 @@ from holdfast.tools.manager import ToolLike
 if TYPE_CHECKING:
     import holdfast
     from holdfast.agent.instructions import Instructions
+    from holdfast.agent.plugins import Plugin
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills
@@ -113,6 +114,11 @@ class Agent:
     instructions: Instructions | str | os.PathLike[str] | None
     """The `AGENTS.md` files for a folder, or for the runtime's working directory
     (`agent.instructions`)."""
+
+    plugins: Iterable[Plugin | str | os.PathLike[str]]
+    """Plugins of `agent.plugins.load_plugin`, or their folders: their skills, commands, sub-agents,
+    MCP servers and hooks are added to `skills`, `delegates`, `mcp_servers` and `hooks`, which hold
+    them from then on."""
 
     # --- limits of a run ---
 
@@ -218,8 +224,12 @@ class Agent:
         provenance: Provenance = Provenance(),
         models: Mapping[str, Model] | ModelChoice | None = None,
         title: Titler | None = None,
+        plugins: Iterable[Plugin | str | os.PathLike[str]] = (),
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
+        if plugins:
+            Agent.__init__(self, **{**arguments, **_with_plugins(plugins, arguments)})
+            return
         _check(arguments)
         if limits.cost is not None:
             check_price("Agent: limits has", llm)
@@ -261,7 +271,12 @@ class Agent:
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
-        connected, describers = [llm], list[Contributor]()
+        hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
+        judges = () if hooked is None else hooked.models
+        for model in judges:
+            if limits.cost is not None or budget.cost is not None:
+                check_price("Agent: its limits have", model)
+        connected, describers = [llm, *judges], list[Contributor]()
         if describe_images is not None:
             from holdfast.agent.images import Describer  # few agents describe images
 
@@ -283,7 +298,7 @@ class Agent:
             "delegates": team,
             "handoffs": successors,
             "models": choice,
-            "hooked": AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None,
+            "hooked": hooked,
             "hooks": tuple(hooks),
             "brought": brought,
             "connections": Connections(connected, manager, {} if provenance.connected else servers),
@@ -334,6 +349,9 @@ class Agent:
         Raises `ConfigurationError` as the class does, and for other `mcp_servers` without other
         `tools`, because the present tools contain those of the present servers.
         """
+        if changes.get("plugins"):
+            known = {**vars(self)["_arguments"], **changes}
+            changes = {**changes, **_with_plugins(changes["plugins"], known)}
         arguments: dict[str, Any] = {**vars(self)["_arguments"], **changes}
         if not changes.keys() & {"microagents", "skills", "instructions"}:
             notes = [part.text for part in self.known.parts if part.of == "microagents"]
@@ -504,6 +522,12 @@ class Agent:
         return (*kept, *[definition for definition in now if definition not in kept])
 
 
+def _with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from holdfast.agent.plugins import with_plugins  # few agents have plugins
+
+    return with_plugins(plugins, arguments)
+
+
 def _problem_of(answer: Any) -> str:
     """Return the way in which a model's answer is no `Completion`, or ""; a model may be any
     class."""
@@ -522,6 +546,9 @@ def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
     if given is None:
         if not getattr(guard, "needs_risk", False):
             return None
+        for one in (guard, *getattr(guard, "policies", ())):
+            if callable(getattr(one, "assess", None)):  # such as LLMJudge(policy=...)
+                return cast("SecurityAnalyzer", one)
         from holdfast.agent.security import standard  # a large package, for some policies alone
 
         return standard()

@@ -243,6 +243,8 @@ _LIMITS: Options = {
     "--network HOST ...": "let commands in the sandbox connect to this host",
     "--allow-tools PATTERN ...": """modules that clients may name for tools, such as
         acme_tools.* ('*' allows all; only for a server of your own)""",
+    "--allow-hook-commands": """run the commands of the hooks of clients' agents: with --sandbox in
+        the sandbox, else as the user who started the server""",
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
         value in the environment. Tenants other than `default` may use it only as the key for
         models of one provider: PROVIDER, or the provider known for that name""",
@@ -606,6 +608,26 @@ examples:
                 dest="origin",
                 choices=["openhands"],
             ),
+        },
+    ),
+    CommandLine(
+        "skills",
+        "list the skills of folders and plugins",
+        """\
+List the skills that an agent would have of these folders: a folder of skills,
+a repository, or a plugin. Each line says how the model is shown the skill: on
+demand, always, by words of yours, or by files. What was left out is on standard
+error, with the reason.
+
+Exit code 0: listed. 1: something was left out. 2: a plugin cannot be read.
+
+examples:
+  holdfast skills list
+  holdfast skills list ~/.agents/skills ./plugins/review""",
+        {
+            "what WHAT": Option("list", choices=["list"]),
+            "folders [DIR ...]": "the folders (the current one)",
+            "--json": "print JSON lines",
         },
     ),
     CommandLine(
