@@ -34,6 +34,7 @@ KNOWN: list[Any] = [
     ev.TimerSet,
     ev.TimerFired,
     ev.TimerCancelled,
+    ev.ConversationLabelled,
 ]
 
 
@@ -59,7 +60,7 @@ def test_the_stored_journal_has_one_of_every_event() -> None:
 
 def test_the_stored_journal_means_what_it_meant() -> None:
     journal = [ev.decode(line) for line in V1]
-    assert [event.seq for event in journal] == list(range(1, 19))
+    assert [event.seq for event in journal] == list(range(1, 20))
     agent, message, _, answer = journal[:4]
     assert isinstance(agent, ev.AgentConfigured)
     assert isinstance(message, ev.MessageAdded)
@@ -98,6 +99,7 @@ TAGS: dict[Any, str] = {
     ev.TimerSet: "timerSet",
     ev.TimerFired: "timerFired",
     ev.TimerCancelled: "timerCancelled",
+    ev.ConversationLabelled: "label",
 }
 
 
@@ -125,11 +127,11 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
     assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
         "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
         "condensation", "status", "error", "note", "timerSet", "timerFired",
-        "timerCancelled", "unknown", "damaged",
+        "timerCancelled", "label", "unknown", "damaged",
     }  # fmt: skip
     assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
         "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",
-        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer",
+        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer", "label",
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.errors import ConfigurationError
+from holdfast.labels import check_tags, check_title
 from holdfast.timers import Timer, make_rule
 
 
@@ -208,6 +209,24 @@ class RingTimer(_Command, frozen=True, tag="ringTimer"):
     due: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
+class Label(_Command, frozen=True, tag="label"):
+    """A change of the conversation's title (None keeps it) and of its tags: those to `add`, and
+    those to `remove`, as with `Conversation.rename`, `tag` and `untag`."""
+
+    title: str | None = None
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    by: str = "user"
+
+    def __post_init__(self) -> None:
+        if self.title is not None:
+            msgspec.structs.force_setattr(self, "title", check_title("Label", self.title))
+        msgspec.structs.force_setattr(self, "add", check_tags("Label", self.add))
+        msgspec.structs.force_setattr(self, "remove", check_tags("Label", self.remove))
+        if self.title is None and not self.add and not self.remove:
+            raise ConfigurationError("Label takes a title, or tags to add or to remove.")
+
+
 class UnreadableCommand(msgspec.Struct, frozen=True):
     """A posted command that cannot be decoded: the `command` that it names, and the reason. It
     cannot be posted."""
@@ -231,6 +250,7 @@ Command = (
     | Schedule
     | CancelTimer
     | RingTimer
+    | Label
 )
 
 _encoder = msgspec.json.Encoder()

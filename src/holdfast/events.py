@@ -316,6 +316,8 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     unpriced: int = 0
     timers: tuple[TimerMark, ...] = ()
     waiting: int = 0
+    tags: tuple[str, ...] = ()
+    named: bool = False
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -394,9 +396,10 @@ class NoteRecorded(Event, frozen=True, tag="note"):
     an ended child.
 
     `about` names the origin, such as `hook:audit`. A note about "llm" records a model call of a
-    tool or a hook, one about "condensation" the calls of a condensation that was not used, and one
-    about a picture the call that did not describe it: the `usage`, the `cost` (US dollars, None if
-    not known), and the `model`, which is "" in all other notes.
+    tool or a hook ("llm:other": of another model than the agent's), one about "condensation" the
+    calls of a condensation that was not used, and one about a picture the call that did not
+    describe it: the `usage`, the `cost` (US dollars, None if not known), and the `model`, which is
+    "" in all other notes.
     """
 
     about: str
@@ -452,6 +455,17 @@ class TimerCancelled(Event, frozen=True, tag="timerCancelled"):
     reason: str = ""
 
 
+class ConversationLabelled(Event, frozen=True, tag="label"):
+    """A change of the conversation's `title` (None for none) and tags: those to `add`, and those to
+    `remove`. `by` whom: `user`, `fork`, or the model that wrote the title. No model is shown it.
+    """
+
+    title: str | None = None
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    by: str = ""
+
+
 class UnknownEvent(Event, frozen=True, tag="unknown"):
     """An event of a type that this version does not know, kept unchanged."""
 
@@ -495,6 +509,7 @@ _Known = (
     | TimerSet
     | TimerFired
     | TimerCancelled
+    | ConversationLabelled
     | DamagedEvent
 )
 AnyEvent = _Known | UnknownEvent
@@ -514,12 +529,12 @@ _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__ar
 _ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 """The version of the journal that this Holdfast drives. A new event type, or a new meaning of one,
 raises it and is entered in `_SINCE`."""
 
 # The version that a conversation with such an event needs, by event type; version 1 for the others.
-_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2})
+_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2, ConversationLabelled: 3})
 
 
 def needed_version(events: Sequence[AnyEvent]) -> int:

@@ -537,7 +537,7 @@ def test_a_config_names_them_and_an_agent_travels_with_them(
     ("wrong", "told"),
     [
         ({"security": {"name": "rule"}}, "rules"),
-        ({"security": {"name": "judge", "hosts": ["a"]}}, "takes model, not hosts"),
+        ({"security": {"name": "judge", "hosts": ["a"]}}, "takes model, policy, not hosts"),
         ({"security": 5}, "security"),
         ({"confirm": {"above": "high"}}, "low"),
         ({"confirm": {"strictest": ["risky"], "x": "ask"}}, "stands alone"),

@@ -25,7 +25,7 @@ from holdfast.agent.condenser import Condensed
 from holdfast.agent.condensers import LLMCondenser, Pipeline, WindowCondenser
 from holdfast.content import Usage
 from holdfast.conversation.totals import totals
-from holdfast.errors import ConfigurationError, ContextTooLong
+from holdfast.errors import ContextTooLong
 from holdfast.llm.completion import Completion
 from holdfast.llm.info import model_info
 from holdfast.llm.providers import find_provider
@@ -158,21 +158,6 @@ def test_what_a_hook_on_stop_asks_the_model_is_counted() -> None:
         conversation.send_message("hi")
         state = conversation.run()
     assert (state.usage, state.cost) == (Usage(2000, 20), 0.5)
-
-
-@pytest.mark.parametrize("on", ["stop", "model", "message"])
-def test_a_hook_that_is_not_around_a_call_is_told_why_it_has_no_children(on: Any) -> None:
-    said: list[str] = []
-
-    def look(subject: Any, context: Any) -> None:
-        with pytest.raises(ConfigurationError) as caught:
-            context.spawn(Agent(ScriptedLLM([])))
-        said.append(str(caught.value))
-
-    with Conversation(Agent(ScriptedLLM(["Done."]), hooks=[Hook(look, on=on)])) as conversation:
-        conversation.send_message("hi")
-        conversation.run()
-    assert "a hook that is not around a tool call" in said[0]
 
 
 def test_prices_are_those_of_the_provider_that_was_named() -> None:

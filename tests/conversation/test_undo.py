@@ -90,7 +90,7 @@ def test_a_rewind_puts_files_back_and_forks_there(
         second = messages(conversation)[1]
         fork, files = conversation.rewind(second - 1)
         with fork:
-            assert fork.state.last_seq == second - 1
+            assert fork.get_history()[: second - 1] == conversation.get_history()[: second - 1]
             assert fork.id != conversation.id
     assert set(files.changed) == {"a", "gone", "d/e/f", "l"}
     assert files.kept == files.failed == files.without_snapshot == ()

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast import LLM, Agent, Limits
 from holdfast.content import Usage
+from holdfast.errors import ConfigurationError
 from holdfast.llm import prices
 from holdfast.llm.prices import cost
 
@@ -159,3 +161,47 @@ def test_a_server_on_this_machine_or_net_has_no_price_and_loads_no_table() -> No
         ).stderr.strip()
         == ""
     )
+
+
+# --- prices of one's own ---
+
+OWN = {"input": 1.0, "output": 10.0, "cached": 0.1, "request": 0.5}
+
+
+def test_prices_of_ones_own_replace_the_table() -> None:
+    usage = Usage(1_000_000, 100_000, cached_input_tokens=400_000)
+    llm = LLM("gpt-5", "key-of-mine", prices=OWN)
+    assert llm.cost(usage) == pytest.approx(0.6 + 0.04 + 1.0 + 0.5)
+    assert llm.cost(usage) != LLM("gpt-5", "key-of-mine").cost(usage)
+    assert LLM("unheard-of", base_url="http://localhost:1/v1", prices=OWN).cost(Usage()) == 0.5
+    assert llm.replace(prices={"input": 0, "output": 0}).cost(usage) == 0.0
+
+
+def test_a_limit_of_cost_may_rest_on_prices_of_ones_own() -> None:
+    llm = LLM("unheard-of", base_url="http://localhost:1/v1", prices=OWN)
+    assert Agent(llm, limits=Limits(cost=1.0)).limits.cost == 1.0
+    with pytest.raises(ConfigurationError, match="the price of 'unheard-of' is not known"):
+        Agent(llm.replace(prices=None), limits=Limits(cost=1.0))
+
+
+def test_prices_are_in_the_serial_form_and_not_in_the_journal() -> None:
+    llm = LLM("gpt-5", "key-of-mine", prices=OWN)
+    assert "prices" not in llm.parameters()
+    again = Agent.from_json(Agent(llm).to_json(), variables={"secret_1": "key-of-mine"}).llm
+    assert again.cost(Usage(10, 10)) == llm.cost(Usage(10, 10))
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [
+        {"input": 1.0},
+        {"input": 1.0, "output": -1},
+        {"input": "1", "output": 1},
+        {"input": 1, "output": 1, "inptu": 1},
+        [1, 2],
+        {"input": float("nan"), "output": 1},
+    ],
+)
+def test_wrong_prices_are_refused(prices: Any) -> None:
+    with pytest.raises(ConfigurationError, match="LLM: prices takes a mapping with input and"):
+        LLM("gpt-5", "key-of-mine", prices=prices)

@@ -222,7 +222,7 @@ def test_fork_goes_its_own_way_with_another_agent(space: RemoteWorkspace) -> Non
         with conversation.fork(1, Agent(ScriptedLLM(["Other."]))) as forked:
             assert isinstance(forked, RemoteConversation)
             assert forked.id != conversation.id
-            assert [event.type for event in forked.get_history()] == ["message"]
+            assert [event.type for event in forked.get_history()] == ["message", "label"]
             assert forked.run().answer == "Other."
         assert conversation.state.answer == "One."
 

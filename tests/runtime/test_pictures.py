@@ -13,7 +13,9 @@ import pytest
 
 from holdfast import LocalRuntime, ToolCall, ToolManager, ToolResult
 from holdfast.content import ImageContent
+from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.image_size import pixels
+from holdfast.runtime.pictures import load_picture
 
 
 def png(width: int, height: int, noise: bytes = b"") -> bytes:
@@ -78,3 +80,38 @@ def test_a_picture_of_too_many_pixels_is_not_unpacked(runtime: LocalRuntime) -> 
     data = png(10, 10).replace(struct.pack(">II", 10, 10), struct.pack(">II", 60000, 60000), 1)
     (runtime.workdir / "bomb.png").write_bytes(data)
     assert "too many" in view(runtime, "bomb.png").text
+
+
+# --- pictures of messages ---
+
+
+def test_a_picture_of_a_file_is_read_for_a_message(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(png(40, 20))
+    assert load_picture(tmp_path / "a.bin") == ImageContent(png(40, 20), "image/png")
+
+
+def test_a_large_picture_is_scaled_down(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    (tmp_path / "a.png").write_bytes(png(3000, 1500))
+    assert pixels(load_picture(tmp_path / "a.png").data) == (1568, 784)
+
+
+def test_without_pillow_a_large_picture_is_noted_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    data = png(3000, 1500)
+    (tmp_path / "a.png").write_bytes(data)
+    assert load_picture(tmp_path / "a.png").data == data
+    assert "not scaled down, Pillow is not installed" in caplog.text
+    with pytest.raises(RuntimeFault, match="Pillow is not installed to scale it down"):
+        load_picture(tmp_path / "a.png", max_bytes=1000)
+
+
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("no picture")
+    with pytest.raises(RuntimeFault, match="is no PNG, JPEG, GIF or WebP"):
+        load_picture(tmp_path / "a.png")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_picture(tmp_path / "gone.png")

@@ -482,7 +482,7 @@ def test_a_fork_shares_events_and_workspace_and_has_its_own_way(host: Host) -> N
         host.fork(T, "a", asked)
     with pytest.raises(ConfigurationError, match="seq"):
         host.fork(T, "a", ForkRequest(seq=99, id="c"))
-    assert types(host, "b") == ["message"]
+    assert types(host, "b") == ["message", "label"]
     assert (host.get(T, "b").parent, host.get(T, "b").parent_seq) == ("a", 1)
     host.delete(T, "a")
     host.run(T, "b")

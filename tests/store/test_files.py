@@ -97,7 +97,7 @@ def test_an_old_file_becomes_a_new_one_and_keeps_what_is_in_it(old: Path, tmp_pa
     assert (
         look(old, "PRAGMA user_version")
         == look(tmp_path / "new.db", "PRAGMA user_version")
-        == [(5,)]
+        == [(6,)]
     )
 
 

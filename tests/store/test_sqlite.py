@@ -306,14 +306,32 @@ def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 1)
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 6")
+        db.execute("PRAGMA user_version = 7")
     db.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreError, match=r"was written by a newer Holdfast \(format 6, this one reads 5\)"
+        StoreError, match=r"was written by a newer Holdfast \(format 7, this one reads 6\)"
     ):
         SQLiteStore(path)
     assert path.read_bytes() == before
+
+
+def test_a_file_of_format_5_gets_tags(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1)
+    with sqlite3.connect(path) as db:
+        db.execute("DROP INDEX conversations_tagged")
+        db.execute("ALTER TABLE conversations DROP COLUMN tags")
+        db.execute("PRAGMA user_version = 5")
+    db.close()
+    with SQLiteStore(path, read_only=True) as store:
+        assert [one.tags for one in store.list()] == [()]
+        assert store.list(tags=["bug"]) == []
+    with SQLiteStore(path) as store:
+        lease = store.acquire("c")
+        label = ev.ConversationLabelled(seq=2, id="e2", timestamp=NOW, add=("bug",))
+        store.append(lease, Batch([label], summary("c", 2, tags=("bug",))))
+        assert [one.id for one in store.list(tags=["bug"])] == ["c"]
 
 
 def test_a_file_of_format_4_gets_an_index_of_timers(path: Path) -> None:

@@ -230,6 +230,64 @@ def test_a_conversation_without_events_is_not_listed(store: Store) -> None:
     assert store.list() == []
 
 
+def label(seq: int, **fields: Any) -> ev.ConversationLabelled:
+    return ev.ConversationLabelled(seq=seq, id=f"e{seq}", timestamp=NOW, **fields)
+
+
+def tagged(store: Store, *tags: str, **filters: Any) -> list[str]:
+    return sorted(one.id for one in store.list(tags=tags, **filters))
+
+
+def test_conversations_are_found_by_all_of_their_tags(store: Store) -> None:
+    odd = """it's 50% of "a", [b] \\ ü"""
+    for id, *tags in (("a", "bug", "customer=acme"), ("b", "bug", odd), ("c",), ("d", "bu")):
+        lease = store.acquire(id)
+        shown = summary(id, 2, tags=tuple(tags))
+        store.append(lease, Batch([message(1), label(2, add=tuple(tags))], shown))
+        store.append(lease, Batch([message(3)], summary(id, 3, tags=tuple(tags))))
+    assert {one.id: one.tags for one in store.list()} == {
+        "a": ("bug", "customer=acme"),
+        "b": ("bug", odd),
+        "c": (),
+        "d": ("bu",),
+    }
+    assert tagged(store, "bug") == ["a", "b"]
+    assert tagged(store, "bug", odd) == ["b"]
+    assert tagged(store, "bug", ids=["b", "c"]) == ["b"]
+    assert tagged(store, "bug", status="finished") == tagged(store, "BUG") == []
+    assert tagged(store) == ["a", "b", "c", "d"]
+
+
+def test_tags_are_taken_away_again_and_survive_a_new_holder(store: Store) -> None:
+    lease = store.acquire("a")
+    shown = summary("a", 1, tags=("bug", "new"))
+    store.append(lease, Batch([label(1, add=("bug", "new"))], shown))
+    store.release(lease)
+    lease = store.acquire("a")
+    store.append(lease, Batch([message(2)], summary("a", 2, tags=("bug", "new"))))
+    store.append(lease, Batch([label(3, remove=("new",))], summary("a", 3, tags=("bug",))))
+    assert tagged(store, "new") == []
+    assert tagged(store, "bug") == ["a"]
+    store.append(lease, Batch([label(4, remove=("bug",))], summary("a", 4)))
+    assert tagged(store, "bug") == []
+
+
+def test_a_fork_has_the_tags_of_its_summary(store: Store) -> None:
+    lease = store.acquire("a")
+    store.append(lease, Batch([label(1, add=("bug",))], summary("a", 1, tags=("bug",))))
+    named = label(2, title="title (fork)", by="fork")
+    store.fork("a", summary("f", 2, title="title (fork)", tags=("bug",)), [named])
+    store.fork("a", summary("g", 1))
+    assert {one.id: (one.title, one.tags) for one in store.list()} == {
+        "a": ("title", ("bug",)),
+        "f": ("title (fork)", ("bug",)),
+        "g": ("title", ()),
+    }
+    store.release(lease)
+    store.delete("a")
+    assert tagged(store, "bug") == ["f"]
+
+
 # --- leases ---
 
 

@@ -24,6 +24,7 @@ from holdfast.errors import (
     ConfigurationError,
     ToolCancelled,
     ToolError,
+    ToolNotFound,
     ToolTimeout,
     ToolValidationError,
 )
@@ -654,3 +655,26 @@ def test_an_http_server_that_dies_and_comes_back_is_reached_again(tmp_path: Path
         assert tools["add"].run({"a": 1}).data == {"total": 2}
         with process:
             process.kill()
+
+
+# --- the tools that are allowed ---
+
+
+def test_a_server_offers_the_tools_that_its_entry_allows() -> None:
+    config = {"few": {**STDIO, "tools": ["add", "im*"]}, "none": {**STDIO, "tools": []}}
+    client = MCPClient({"mcpServers": config})
+    try:
+        assert [tool.name for tool in client.tools()] == ["few.add", "few.image"]
+    finally:
+        client.close()
+
+
+def test_a_configuration_names_the_allowed_tools() -> None:
+    server = {**STDIO, "tools": ["add"]}
+    with ToolManager.from_config({"mcp_servers": {"s": server}}) as manager:
+        manager.discover()
+        assert [tool.name for tool in manager.list_tools()] == ["s.add"]
+        with pytest.raises(ToolNotFound):
+            manager.get("s.fail")
+    with pytest.raises(ConfigurationError, match="tools"):
+        MCPClient({"mcpServers": {"s": {**STDIO, "tools": "add"}}})

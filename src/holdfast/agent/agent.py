@@ -37,6 +37,7 @@ from holdfast.agent.provenance import Provenance
 from holdfast.agent.risk import SecurityAnalyzer
 from holdfast.agent.serial_form import form_of
 from holdfast.agent.stuck import StuckDetector
+from holdfast.agent.titles import Titler, check_titler
 from holdfast.agent.view import View
 from holdfast.content import ContentLike, Message, ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
@@ -51,6 +52,7 @@ from holdfast.tools.manager import ToolLike
 if TYPE_CHECKING:
     import holdfast
     from holdfast.agent.instructions import Instructions
+    from holdfast.agent.plugins import Plugin
     from holdfast.runtime.microagents import Microagent
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills
@@ -113,6 +115,11 @@ class Agent:
     """The `AGENTS.md` files for a folder, or for the runtime's working directory
     (`agent.instructions`)."""
 
+    plugins: Iterable[Plugin | str | os.PathLike[str]]
+    """Plugins of `agent.plugins.load_plugin`, or their folders: their skills, commands, sub-agents,
+    MCP servers and hooks are added to `skills`, `delegates`, `mcp_servers` and `hooks`, which hold
+    them from then on."""
+
     # --- limits of a run ---
 
     limits: Limits
@@ -171,6 +178,11 @@ class Agent:
     provenance: Provenance
     """Records that `load_agent` and `replace` keep."""
 
+    title: Titler | None
+    """Writes the title of each conversation from its first message, beside its steps: a model
+    (`LLM("gpt-5-nano")`), or a function of the message's text. None: the title is the message's
+    first line. Written once, after the run has begun; `close` waits for it up to its deadline."""
+
     # --- made of the arguments ---
 
     connections: Connections
@@ -211,8 +223,13 @@ class Agent:
         tree_limits: Limits | None = None,
         provenance: Provenance = Provenance(),
         models: Mapping[str, Model] | ModelChoice | None = None,
+        title: Titler | None = None,
+        plugins: Iterable[Plugin | str | os.PathLike[str]] = (),
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
+        if plugins:
+            Agent.__init__(self, **{**arguments, **_with_plugins(plugins, arguments)})
+            return
         _check(arguments)
         if limits.cost is not None:
             check_price("Agent: limits has", llm)
@@ -254,12 +271,21 @@ class Agent:
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
-        connected, describers = [llm], list[Contributor]()
+        hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
+        judges = () if hooked is None else hooked.models
+        for model in judges:
+            if limits.cost is not None or budget.cost is not None:
+                check_price("Agent: its limits have", model)
+        connected, describers = [llm, *judges], list[Contributor]()
         if describe_images is not None:
             from holdfast.agent.images import Describer  # few agents describe images
 
             connected.append(describe_images)
             describers.append(Describer(describe_images))
+        if title is not None:
+            check_titler("Agent: title", title)
+            if is_model(title):
+                connected.append(cast(Model, title))
         made = {
             "tools": with_parts,
             "mcp_servers": servers,
@@ -272,7 +298,7 @@ class Agent:
             "delegates": team,
             "handoffs": successors,
             "models": choice,
-            "hooked": AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None,
+            "hooked": hooked,
             "hooks": tuple(hooks),
             "brought": brought,
             "connections": Connections(connected, manager, {} if provenance.connected else servers),
@@ -323,6 +349,9 @@ class Agent:
         Raises `ConfigurationError` as the class does, and for other `mcp_servers` without other
         `tools`, because the present tools contain those of the present servers.
         """
+        if changes.get("plugins"):
+            known = {**vars(self)["_arguments"], **changes}
+            changes = {**changes, **_with_plugins(changes["plugins"], known)}
         arguments: dict[str, Any] = {**vars(self)["_arguments"], **changes}
         if not changes.keys() & {"microagents", "skills", "instructions"}:
             notes = [part.text for part in self.known.parts if part.of == "microagents"]
@@ -493,6 +522,12 @@ class Agent:
         return (*kept, *[definition for definition in now if definition not in kept])
 
 
+def _with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from holdfast.agent.plugins import with_plugins  # few agents have plugins
+
+    return with_plugins(plugins, arguments)
+
+
 def _problem_of(answer: Any) -> str:
     """Return the way in which a model's answer is no `Completion`, or ""; a model may be any
     class."""
@@ -511,6 +546,9 @@ def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
     if given is None:
         if not getattr(guard, "needs_risk", False):
             return None
+        for one in (guard, *getattr(guard, "policies", ())):
+            if callable(getattr(one, "assess", None)):  # such as LLMJudge(policy=...)
+                return cast("SecurityAnalyzer", one)
         from holdfast.agent.security import standard  # a large package, for some policies alone
 
         return standard()

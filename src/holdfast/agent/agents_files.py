@@ -26,7 +26,7 @@ from holdfast.agent.limits import Limits
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean, plain
-from holdfast.tools.skills_files import front_matter, text_below, with_home
+from holdfast.tools.skills_files import lenient_front_matter, text_below, with_home
 
 _log = logging.getLogger("holdfast")
 
@@ -124,13 +124,17 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     path = Path(with_home(path))
     place = SourceLocation(str(path))
     try:
-        head, body = front_matter(text_below(path.parent, path.name, follow=True))
+        problems: list[str] = []
+        text = text_below(path.parent, path.name, follow=True)
+        head, body = lenient_front_matter(text, problems)
     except ConfigurationError:
         raise
     except ValueError as error:
         raise place.error(f"{error}.") from None
     except RecursionError:
         raise place.error("its front matter is nested too deep.") from None
+    for problem in problems:
+        _log.warning("%s: %s", path, problem)
     guarded = "calls of a sub-agent are guarded like those of the agent that it works for."
     for key in head:
         if _IGNORED_KEY.fullmatch(key):

@@ -36,6 +36,7 @@ from holdfast.agent.delegation import Delegates
 from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import Output
+from holdfast.agent.plugins import with_plugins
 from holdfast.agent.provenance import Provenance
 from holdfast.agent.stuck import StuckDetector
 from holdfast.errors import ConfigurationError, ToolError
@@ -43,12 +44,13 @@ from holdfast.tools import ToolManager
 from holdfast.tools import config as tool_config
 from holdfast.tools.config import legacy
 from holdfast.tools.config.dumper import Dumper, dump_error
-from holdfast.tools.config.keys import AGENT_HOOK, TOOLS
+from holdfast.tools.config.keys import AGENT_HOOK_KEYS, TOOLS, hook_section
 from holdfast.tools.config.shapes import (
     Choice,
     Defs,
     Either,
     Key,
+    Later,
     ListOf,
     Made,
     MapOf,
@@ -348,6 +350,17 @@ _BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _B
 _DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
 _LIMITED = struct(_LIMITS, Limits)
+_HOOK = hook_section(
+    "agentHook",
+    "a hook of an agent",
+    **AGENT_HOOK_KEYS,
+    model=Key(
+        ONE_MODEL,
+        "The model that judges by the prompt; the agent's own by default.",
+        attribute="llm",
+    ),
+    agent=Key(Later(lambda: AGENT), "Instead of functions: an agent that judges."),
+)
 _KEYS = {
     "$schema": Key(NONEMPTY, "For editors; not read."),
     "model": Key(
@@ -362,6 +375,14 @@ _KEYS = {
     "microagents": Key(_NOTES, "Microagents whose text is in the prompt."),
     "tools": Key(_TOOLS, "A tool config, or the path of one."),
     "skills": Key(_SKILLS, "Folders of skills; earlier ones take precedence."),
+    "plugins": Key(
+        Made(
+            ListOf(NONEMPTY, "a list of folders"),
+            lambda data, place, loader: [str(loader.path(folder)) for folder in data],
+            lambda one, at, dumper: None,
+        ),
+        "Folders of plugins, whose skills, sub-agents, MCP servers and hooks are added.",
+    ),
     "instructions": Key(
         _INSTRUCTIONS, "The folder whose AGENTS.md, and those above and below, are read."
     ),
@@ -374,6 +395,7 @@ _KEYS = {
         " name, or a list of these, of which the highest counts.",
     ),
     "describe_images": Key(ONE_MODEL, "Describes pictures for a model without image input."),
+    "title": Key(ONE_MODEL, "Writes the title of each conversation from its first message."),
     "condenser": Key(
         CONDENSER,
         "The condenser of long conversations: window, tool_output or llm, a mapping with that as"
@@ -387,7 +409,7 @@ _KEYS = {
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
     "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
     "hooks": Key(
-        ListOf(struct(AGENT_HOOK, Hook), "a list of hooks"),
+        ListOf(struct(_HOOK, Hook), "a list of hooks"),
         "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
     ),
     "delegates": Key(_others(), "Agents that it may delegate to."),
@@ -443,6 +465,12 @@ def _make_agent(data: dict[str, Any], place: SourceLocation, loader: AgentLoader
         raise WrongKey("skills", "skills appears in tools too. Write all folders in one place.")
     if tools.skills:
         arguments["skills"] = discover(tools.skills)
+    if plugins := arguments.pop("plugins", None):
+        known = {"skills": None, "hooks": (), "delegates": None, **arguments}
+        added = with_plugins(plugins, {**known, "mcp_servers": tools.mcp_servers})
+        del added["plugins"]
+        servers = added.pop("mcp_servers", tools.mcp_servers)
+        tools, arguments = msgspec.structs.replace(tools, mcp_servers=servers), arguments | added
     built = tool_config.build(msgspec.structs.replace(tools, skills=()), loader.known)
     if (bounds := arguments.pop("delegation", None)) is not None:
         if not arguments.get("delegates"):
@@ -477,6 +505,7 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "tools": agent,
         "skills": known.skills,
         "instructions": known.instructions,
+        "plugins": None,  # their parts are in the other keys
         "hooks": agent.hooks or None,
         "delegation": delegates,
         "output_type": None if output is None else output.form,

@@ -358,6 +358,7 @@ _SETTING_SHAPES: dict[str, Any] = {
     "base_url": _URL,
     "proxy": _URL,
     "headers": MapOf(_SECRET, "a mapping of texts to texts"),
+    "prices": MapOf(_NUMBER, "a mapping of kinds of tokens to prices"),
     **dict.fromkeys(("stop", "response_format", "extra_body", "send_reasoning"), ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), NONEMPTY),
     **dict.fromkeys(("parallel_tool_calls", "images", "stream", "think_tags", "background"), FLAG),
@@ -441,6 +442,7 @@ _FIELDS: dict[str, Shape | Key] = {
         Later(lambda: CONDENSER), "The condenser for a model without compaction; llm by default."
     ),
     "commands": MapOf(NONEMPTY),
+    "policy": TEXT,
 }
 
 
@@ -473,7 +475,7 @@ _VERDICTS = ("allow", "ask", "deny")
 class Confirmation(Shape, frozen=True):
     """The shape of `Agent(confirm=)`.
 
-    A tool may be named "use", "above" or "strictest": its value is then a verdict.
+    A tool may be named "use", "above", "judge" or "strictest": its value is then a verdict.
     """
 
     def read(self, value: Any, place: SourceLocation) -> Any:
@@ -485,6 +487,8 @@ class Confirmation(Shape, frozen=True):
                     raise place.error("strictest stands alone; put other policies into its list.")
                 members = Made(ListOf(self), lambda data, at, loader: Strictest(data))
                 return members.read(value["strictest"], value.places["strictest"])
+            if "judge" in value and value["judge"] not in _VERDICTS:
+                return struct(_JUDGE, security.LLMJudge).read(value, place)
             if isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
                 used = Made(_PART, lambda data, at, loader: loader.use(data, at))
                 return used.read(value, place)
@@ -498,13 +502,16 @@ class Confirmation(Shape, frozen=True):
             "additionalProperties": False,
         }
         part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
-        return {"anyOf": [_POLICY.schema(defs), _ABOVE.schema(defs), several, part]}
+        known = [_POLICY.schema(defs), _ABOVE.schema(defs), _JUDGE.schema(defs)]
+        return {"anyOf": [*known, several, part]}
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         if type(value) is ByTool:
             return value.verdicts
         if type(value) is AboveRisk:
             return {"above": value.level, "verdict": value.verdict}
+        if type(value) is security.LLMJudge:
+            return _JUDGE.dump(value, where, dumper)
         if type(value) is Strictest:
             return {"strictest": ListOf(self).dump(value.policies, f"{where}.policies", dumper)}
         return dumper.part(where, value)
@@ -516,7 +523,7 @@ _POLICY = Either(
     map=MapOf(Choice(_VERDICTS)),
     what=(
         "never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above:"
-        " low or medium}, {strictest: policies}, or {use, parameters}"
+        " low or medium}, {judge: a policy in words}, {strictest: policies}, or {use, parameters}"
     ),
 )
 _ABOVE_KEYS = {
@@ -529,3 +536,13 @@ _ABOVE_KEYS = {
     "verdict": Key(Choice(("ask", "deny")), "ask waits for an approval, deny refuses."),
 }
 _ABOVE = Section("above", "calls above a risk", _ABOVE_KEYS)
+_JUDGE_KEYS = {
+    "judge": Key(
+        NONEMPTY,
+        "The policy in words, by which a model allows, asks about or denies each call.",
+        required=True,
+        attribute="policy",
+    ),
+    "model": Key(ONE_MODEL, "The model to ask; the agent's own by default.", attribute="llm"),
+}
+_JUDGE = Section("judgedCalls", "calls judged by a model", _JUDGE_KEYS)

@@ -65,10 +65,11 @@ class Ending(msgspec.Struct, frozen=True):
 class AgentHooks:
     """The hooks of an agent by event, in the order in which they are called. `tools` are the
     agent's hooks of tool calls, with those of its manager inside; None if the agent has none of its
-    own."""
+    own. `models` are those that hooks ask besides the agent's."""
 
     def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
         check(hooks, "Agent: ")
+        self.models = tuple([hook.llm for hook in hooks if hook.llm is not None])
         self._hidden = _secrets(hooks, llm)
         own = [hook for hook in hooks if hook.on == "tool"]
         self.tools = Hooks([*own, *inner], self.blot) if own else None
@@ -119,7 +120,7 @@ class AgentHooks:
         found: list[Addition] = []
         what = "The model was not asked"
         for bound in self.before_model:
-            said = self.ask(bound, context, _model_subject, lambda _: False, situation, what)
+            said = self.ask(bound, context, model_told, lambda _: False, situation, what)
             if said.deny is not None:
                 raise self.denied(bound, said, what)
             if said.add and not told_since(bound.name, situation, answered):
@@ -141,7 +142,8 @@ def told_since(name: str, situation: Situation, answered: int) -> bool:
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
-def _model_subject(situation: Situation) -> dict[str, Any]:
+def model_told(situation: Situation) -> dict[str, Any]:
+    """Return a model call in the form that a hook command receives."""
     news = situation.news
     answers = (n for n in reversed(range(len(news))) if type(news[n]) is ev.AssistantReplied)
     since = [msgspec.Raw(ev.encode(event)) for event in news[next(answers, 0) :]]
@@ -211,7 +213,8 @@ def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
     from holdfast.tools.hook_commands import secrets_of  # loads subprocess, for hooks alone
 
     held = [value for hook in hooks for value in secrets_of(hook.env)]
-    return tuple(sorted({*worth_hiding(held), *_model_secrets(llm)}, key=len, reverse=True))
+    keys = _model_secrets(llm).union(*[_model_secrets(hook.llm) for hook in hooks])
+    return tuple(sorted({*worth_hiding(held), *keys}, key=len, reverse=True))
 
 
 def _model_secrets(llm: Any) -> set[str]:

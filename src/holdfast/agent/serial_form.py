@@ -93,10 +93,12 @@ def all_tools(agent: Agent) -> list[Tool]:
                     "Agent: it and one of its delegates or handoffs have two tools named"
                     f" {tool.name!r}; tool names must be unique in a serial form."
                 )
-        for others in filter(None, (one.delegates, one.handoffs)):
-            new = {id(other): other for other in others.full_agents() if id(other) not in agents}
-            agents |= new
-            left += new.values()
+        others = [hook.agent for hook in one.hooks if hook.agent is not None]
+        for directory in filter(None, (one.delegates, one.handoffs)):
+            others += directory.full_agents()
+        new = {id(other): other for other in others if id(other) not in agents}
+        agents |= new
+        left += new.values()
     return list(found.values())
 
 

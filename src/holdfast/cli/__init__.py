@@ -28,6 +28,7 @@ _COMMANDS = {
     "check": "check.check",
     "export": "transfer.export",
     "import": "transfer.import_",
+    "skills": "skills.skills",
     "tools": "tools.tools",
     "mcp": "mcp.mcp",
     "serve": "serve.serve",

@@ -243,6 +243,8 @@ _LIMITS: Options = {
     "--network HOST ...": "let commands in the sandbox connect to this host",
     "--allow-tools PATTERN ...": """modules that clients may name for tools, such as
         acme_tools.* ('*' allows all; only for a server of your own)""",
+    "--allow-hook-commands": """run the commands of the hooks of clients' agents: with --sandbox in
+        the sandbox, else as the user who started the server""",
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
         value in the environment. Tenants other than `default` may use it only as the key for
         models of one provider: PROVIDER, or the provider known for that name""",
@@ -279,7 +281,7 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _ON_SERVER_INSTEAD: Options = {"--server URL": "an agent server, instead of FILE", **SERVER_KEY}
-_TOLD = "send approve reject answer decline pause resume interrupt condense"
+_TOLD = "send approve reject answer decline pause resume interrupt condense rename tag untag"
 _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
@@ -376,6 +378,8 @@ examples:
   holdfast list --server http://127.0.0.1:8765
   holdfast list ~/agent.db --status waiting
       list the conversations with a call that waits for you
+  holdfast list ~/agent.db --tag bug --tag customer=acme
+      list the conversations that have both tags
   holdfast list --server https://agents.example:8765 --limit 5 --json
       print one JSON object per line
 
@@ -386,6 +390,7 @@ Exit code 0: listed, also if there are none. 1: the server cannot be reached.
             **_ON_SERVER_INSTEAD,
             "--status S": """only conversations that are idle, running, paused, waiting,
                 finished, error or stuck""",
+            "--tag TAG ...": "only conversations with this tag",
             "--limit N": Option("the largest number of conversations to list (100)", default=100),
             "--json": "print JSON lines",
         },
@@ -412,6 +417,9 @@ carries it out at once and continues the conversation by itself.
   interrupt                       pause at once and cancel the running calls
   condense [TEXT]                 shorten the model's view; TEXT says what its
                                   summary must keep
+  rename TITLE                    set the conversation's title
+  tag TAG ...                     add tags, by which `holdfast list` finds it
+  untag TAG ...                   remove tags
 
 CALL and QUESTION may be left out if only one is waiting. An approval applies
 to the arguments that the call has in the store now.
@@ -426,7 +434,7 @@ examples:
             **_PLACE,
             "id ID": _ID,
             "what WHAT": Option("see above", choices=_TOLD.split()),
-            "words [MORE ...]": "the text, the call or question, the values or the reason",
+            "words [MORE ...]": "the text, the call or question, the values, reason or tags",
             **_ON_SERVER_INSTEAD,
             "--arguments JSON": (
                 'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''
@@ -600,6 +608,26 @@ examples:
                 dest="origin",
                 choices=["openhands"],
             ),
+        },
+    ),
+    CommandLine(
+        "skills",
+        "list the skills of folders and plugins",
+        """\
+List the skills that an agent would have of these folders: a folder of skills,
+a repository, or a plugin. Each line says how the model is shown the skill: on
+demand, always, by words of yours, or by files. What was left out is on standard
+error, with the reason.
+
+Exit code 0: listed. 1: something was left out. 2: a plugin cannot be read.
+
+examples:
+  holdfast skills list
+  holdfast skills list ~/.agents/skills ./plugins/review""",
+        {
+            "what WHAT": Option("list", choices=["list"]),
+            "folders [DIR ...]": "the folders (the current one)",
+            "--json": "print JSON lines",
         },
     ),
     CommandLine(

@@ -40,9 +40,11 @@ class StoredConversations:
         self.post = self.store.post
         self.close = self.store.close
 
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Sequence[Summary]:
+    def list(
+        self, *, status: str | None = None, limit: int | None = None, tags: Sequence[str] = ()
+    ) -> Sequence[Summary]:
         """Return the conversations, the newest first."""
-        return self.store.list(status=status)[:limit]
+        return self.store.list(status=status, tags=tags)[:limit]
 
     def find(self, id: str) -> Summary:
         """Return the conversation with this id or prefix of an id. Raises `UsageError`."""

@@ -252,6 +252,10 @@ class Renderer:
                 yield TextLine("error", one_line(f"{event.error}: {event.message}"))
             case ev.NoteRecorded():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
+            case ev.ConversationLabelled():
+                title = [] if event.title is None else [event.title]
+                tags = [*[f"+{tag}" for tag in event.add], *[f"-{tag}" for tag in event.remove]]
+                yield self._cut("dim", f"(label: {' '.join([*title, *tags])})")
             case ev.TimerSet():
                 due = f"{event.due:%Y-%m-%d %H:%M:%SZ}"
                 text = text_of(event.content)

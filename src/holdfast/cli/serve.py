@@ -83,7 +83,11 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _serve(options: Namespace, console: Console, place: ServerStore, settings: _Settings) -> Exit:
-    policy = Policy(options.allow_tools, programs=options.sandbox != "require")
+    policy = Policy(
+        options.allow_tools,
+        programs=options.sandbox != "require",
+        hook_commands=options.allow_hook_commands,
+    )
     root = place.root(options.root)
     runtimes = _runtimes(options)
     tenant = options.tenant or "default"

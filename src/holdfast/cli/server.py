@@ -187,12 +187,15 @@ class ServerConversations:
 
     # --- conversations ---
 
-    def list(self, *, status: str | None = None, limit: int | None = None) -> list[ServerSummary]:
+    def list(
+        self, *, status: str | None = None, limit: int | None = None, tags: Sequence[str] = ()
+    ) -> list[ServerSummary]:
         found: list[ServerSummary] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
             most = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = self._get("/api/conversations", _Page, status=status, cursor=cursor, limit=most)
+            bounds: dict[str, Any] = {"cursor": cursor, "limit": most}
+            page = self._get("/api/conversations", _Page, status=status, tag=tags or None, **bounds)
             found += page.items
             cursor = page.next
             if cursor is None:
@@ -322,8 +325,9 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "answer", {"questionId": question_id, "values": values, "reason": reason}
         case cmd.Condense(instructions):
             return "condense", {"instructions": instructions}
-        case cmd.Schedule() | cmd.CancelTimer():
-            path = "timers" if isinstance(command, cmd.Schedule) else "timers/cancel"
+        case cmd.Schedule() | cmd.CancelTimer() | cmd.Label():
+            paths = {cmd.Schedule: "timers", cmd.CancelTimer: "timers/cancel", cmd.Label: "labels"}
+            path = paths[type(command)]
             body = cast("dict[str, Any]", msgspec.to_builtins(command))
             del body["command"]
             return path, body

@@ -31,6 +31,7 @@ from holdfast.cli.text import (
 from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
 from holdfast.errors import ConfigurationError
+from holdfast.labels import check_tags
 from holdfast.store import Summary
 from holdfast.tools.question_forms import form_fields
 
@@ -126,14 +127,16 @@ def list_(options: Namespace, env: Mapping[str, str]) -> Exit:
     """List conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
     status = None if options.status is None else _status(options.status)
+    tags = check_tags("--tag", options.tag)
     with closing(open_place(options, env, read_only=True)) as place:
         # One more, to know if the list goes on.
-        found = place.list(status=status, limit=options.limit + 1)
+        found = place.list(status=status, limit=options.limit + 1, tags=tags)
     shown = found[: options.limit]
     if shown:
         _print_list(console, shown, options)
     elif not options.json:
         what = f"that is {status} " if status else ""
+        what += f"with the tag{'s' * (len(tags) > 1)} {', '.join(tags)} " if tags else ""
         where = place_text(options).replace(repr(options.file), options.file)
         console.notice(f"There is no conversation {what}{where}.", "dim")
     if len(found) > len(shown):
@@ -171,7 +174,8 @@ def _print_list(console: Console, found: Sequence[Summary], options: Namespace) 
         with suppress(OverflowError):  # the first or the last day of the calendar
             updated = updated and updated.astimezone()
         shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
-        id, standing, title = one_line(entry.id), one_line(entry.standing), one_line(entry.title)
+        id, standing = one_line(entry.id), one_line(entry.standing)
+        title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
         rows.append((id, standing, f"{entry.last_seq:,}", shown, title))
     id, status, events, updated = (max(len(row[column]) for row in rows) for column in range(4))
     for row in rows:

@@ -86,7 +86,7 @@ class _Tell(NamedTuple):
         if not posted:
             told = f"dropped: another command was posted under the key {options.key!r} before"
         console.line(one_line(told))
-        if options.what not in ("pause", "interrupt"):
+        if options.what not in ("pause", "interrupt", "rename", "tag", "untag"):
             self._go_on()
         if options.wait is None:
             return Exit.FINISHED
@@ -147,6 +147,12 @@ class _Tell(NamedTuple):
                 return cmd.Resume()
             case "condense":
                 return cmd.Condense(clean(" ".join(words)))
+            case "rename":
+                return cmd.Label(clean(" ".join(words)))
+            case "tag":
+                return cmd.Label(add=tuple(map(clean, words)))
+            case "untag":
+                return cmd.Label(remove=tuple(map(clean, words)))
             case _:
                 return cmd.Interrupt()
 
@@ -274,6 +280,9 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
             return event.status == ConversationStatus.PAUSED
         case cmd.Condense(instructions), ev.HistoryCondensed():
             return event.request == instructions
+        case cmd.Label(title, add, remove), ev.ConversationLabelled():
+            labels = [event.title, [*event.add], [*event.remove]]
+            return _alike(labels, [title, [*add], [*remove]])
         case cmd.Resume(), ev.StatusChanged():
             return event.status != ConversationStatus.PAUSED
         case _:

@@ -45,6 +45,9 @@ _MAX_AMOUNT = 10**15  # tokens or billionths of a dollar; no call takes more
 LLM_NOTE = "llm"
 """The `about` of a note that records a model call of a tool or a hook, which was reserved."""
 
+OTHER_LLM_NOTE = "llm:other"
+"""The `about` of a note that records a call of another model than the agent's, not reserved."""
+
 CONDENSATION_NOTE = "condensation"
 """The `about` of a note that records the model calls of a condensation that was not used."""
 

@@ -317,6 +317,7 @@ class Calls(ObjectStruct):
             journal.secrets,
             journal.confirm,
             self._wake,
+            context.note,
         )
 
     def _wake(

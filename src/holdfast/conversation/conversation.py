@@ -12,6 +12,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
+from holdfast.agent.titles import Titler, check_titler
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import copies
 from holdfast.conversation.callbacks import Callback, Subscription
@@ -25,6 +26,7 @@ from holdfast.conversation.outputs import blobs_of, no_output
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, fold
 from holdfast.conversation.stream import EventStream
+from holdfast.conversation.titling import written
 from holdfast.errors import (
     ConfigurationError,
     Conflict,
@@ -171,13 +173,16 @@ class Conversation(ConversationInterface):
         seq: int | None = None,
         agent: Agent | None = None,
         id: str | None = None,
+        *,
+        title: str | None = None,
         **options: Any,
     ) -> Conversation:
         """Return a new conversation in the same store that begins with this one's events up to
         `seq` (None: all).
 
         It may have another agent, model or toolset; `options` as in the constructor. The two share
-        these events: none is copied.
+        these events: none is copied. It has this one's tags, and its title with `(fork)`, unless
+        `title` gives another one; with "" it keeps the title, and no event says so.
 
         The fork answers calls that were open there: as not run, or, if they had begun, as of
         unknown outcome. Raises `ConfigurationError` for a seq that does not exist, `Conflict`
@@ -203,7 +208,7 @@ class Conversation(ConversationInterface):
             "secrets": journal.secrets,
             "undo": context.undo,
         }
-        answers = copies.fork_events(state, journal.clock, journal.new_id)
+        answers = copies.fork_events(state, journal.clock, journal.new_id, title)
         state.take(answers)
         forked = Conversation(
             agent or self.agent,
@@ -410,6 +415,22 @@ class Conversation(ConversationInterface):
             hosting.interrupt,
         )
 
+    def write_title(self, titler: Titler | None = None) -> str:
+        """Write a title from the first message with a model or a function, journal it, and return
+        it; None takes `Agent.title`, or else the agent's model.
+
+        Replaces the present title. The model's usage is counted. Raises `ConfigurationError` if
+        there is no message, `BadResponse` for an empty title, and the errors of the model or
+        function.
+        """
+        self._hosting.open()
+        if titler is not None:
+            check_titler("write_title: titler", titler)
+        context = self._hosting.context
+        title, by = written(context, titler or self.agent.title or context.agent.llm)
+        self._hosting.execute(cmd.Label(title, by=by))
+        return title
+
     def _command(self, name: str, **fields: Any) -> None:
         hosting, executor = self._hosting, self._hosting.executor
         given: dict[str, Any] = {key: one for key, one in fields.items() if one is not None}
@@ -433,7 +454,7 @@ class Conversation(ConversationInterface):
                 hosting.execute(cmd.Answer(**given))
             case "reject":
                 hosting.execute(cmd.Reject(**given))
-            case "schedule" | "cancelTimer":
+            case "schedule" | "cancelTimer" | "label":
                 hosting.execute(fields["command"])
             case _:
                 hosting.execute(cmd.Pause() if name == "pause" else cmd.Resume())

@@ -11,6 +11,7 @@ from holdfast.content import ToolResult
 from holdfast.conversation.fold import Fold, OpenCall
 from holdfast.conversation.journal import Clock
 from holdfast.conversation.status import ConversationStatus
+from holdfast.labels import check_title, fork_title
 
 CONTINUED = (
     "This conversation was continued from a saved state in which this call had begun and had no"
@@ -34,14 +35,26 @@ FORKED_RUNNING = (
 NOT_COPIED = "a fork or a copy has no timers of its own until it sets some"
 
 
-def fork_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
-    """Return the events that follow a state in its fork: they close every open call."""
+def fork_events(
+    state: Fold, clock: Clock, new_id: Callable[[], str], title: str | None = None
+) -> list[ev.AnyEvent]:
+    """Return the events that follow a state in its fork: they close every open call, and name the
+    fork, by default after its origin. With the title "" it keeps the name."""
 
     def settle(item: OpenCall) -> dict[str, Any]:
         result = ToolResult.failure(FORKED, "cancelled")
         return {"result": _unknown(FORKED_RUNNING) if item.attempt else result}
 
-    return _settled(state, clock, new_id, settle)
+    found = _settled(state, clock, new_id, settle)
+    title = fork_title(state.title) if title is None and state.title else title
+    if title:
+        title, seq = check_title("fork", title), state.last_seq + len(found) + 1
+        time = clock()
+        named = ev.ConversationLabelled(
+            seq=seq, id=new_id(), timestamp=time, title=title, by="fork"
+        )
+        found.append(named)
+    return found
 
 
 def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:

@@ -28,6 +28,7 @@ from holdfast.errors import (
     NotPending,
     ToolError,
 )
+from holdfast.labels import MAX_TAGS, with_tags
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools.question_forms import complete_answer
 from holdfast.tools.results import clean
@@ -193,11 +194,25 @@ class CommandExecutor(ObjectStruct):
                     return lambda: timers.fire_due(journal, self._loop.drives)
             case cmd.CancelTimer(timer, by, reason):
                 timers.cancel_timer(journal, timer, clean(by), clean(reason))
+            case cmd.Label(title, add, remove, by):
+                self._label(title, add, remove, clean(by))
             case cmd.RingTimer(timer, due):
                 timers.ring(journal, timer, due, self._loop.drives)
             case cmd.Send():
                 raise TypeError("a message is prepared before it is applied")
         return None
+
+    def _label(
+        self, title: str | None, add: tuple[str, ...], remove: tuple[str, ...], by: str
+    ) -> None:
+        journal = self._context.journal
+        labels = journal.fold.labelled.labels
+        tags = with_tags(labels.tags, add, remove)
+        if len(tags) > MAX_TAGS:
+            raise Conflict(
+                f"A conversation has at most {MAX_TAGS} tags; it would have {len(tags)}."
+            )
+        journal.add(ev.ConversationLabelled, title=title, add=add, remove=remove, by=by)
 
     def decide_all(self, approved: bool, by: str, reason: str) -> None:
         """Approve or reject all calls that wait now. Raises `NotPending` if there are none."""

@@ -26,6 +26,7 @@ from holdfast.answer import REFUSAL
 from holdfast.content import ToolResult, Usage, answer_seq
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.errors import OutputInvalid
+from holdfast.labels import Labels, labels_after
 from holdfast.llm.vision import has_picture
 from holdfast.tools.plans import PLAN
 
@@ -41,6 +42,9 @@ MAX_BLANK_ANSWERS = 3
 # A condensation may leave a request larger than the trigger: nothing more can be left out. The next
 # one waits until the request has grown by the trigger divided by this.
 REGROWTH_DIVISOR = 10
+
+# The `NoteRecorded.about` of a title that could not be written.
+TITLE = "title"
 
 ReadEvent = Callable[[int], ev.AnyEvent]
 
@@ -395,6 +399,31 @@ class TimerFacts(Reducer, frozen=True):
                 timer = timers.timer_of(event)
                 found[timer.id] = replace(timer, due=mark.due, message_seq=mark.message_seq)
         return cls(found, checkpoint.waiting) if found or checkpoint.waiting else cls()
+
+
+class LabelFacts(Reducer, frozen=True):
+    """The title and the tags. `tried` is True once a title of its own was written, set, or could
+    not be written."""
+
+    events = (ev.MessageAdded, ev.ConversationLabelled, ev.NoteRecorded)
+    labels: Labels = Labels()
+    tried: bool = False
+
+    def feed(self, event: Any, fold: Fold) -> LabelFacts:
+        if type(event) is ev.NoteRecorded:
+            failed = event.about == TITLE and not self.tried
+            return replace(self, tried=True) if failed else self
+        after = labels_after(self.labels, event)
+        return self if after is self.labels else LabelFacts(after, self.tried or after.named)
+
+    def checkpoint(self) -> dict[str, Any]:
+        title, tags, named = msgspec.structs.astuple(self.labels)
+        return {"title": title, "tags": tags, "named": named or self.tried}
+
+    @classmethod
+    def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> LabelFacts:
+        named = checkpoint.named
+        return cls(Labels(checkpoint.title, checkpoint.tags, named), named)
 
 
 class PictureFacts(Reducer, frozen=True):

@@ -111,7 +111,6 @@ class Fold(ObjectStruct):
     assistant: ev.AssistantReplied | None = None
     open: dict[str, OpenCall] = {}
     error: ev.ErrorRecorded | None = None
-    title: str = ""
     steps: int = 0
     _usage: Usage = Usage()
     _uncounted: list[Usage] = []  # usage not yet added to `_usage`, since few read it
@@ -130,6 +129,7 @@ class Fold(ObjectStruct):
     own_messages: facts.OwnMessages = facts.OwnMessages()
     pictures: facts.PictureFacts = facts.PictureFacts()
     timers: facts.TimerFacts = facts.TimerFacts()
+    labelled: facts.LabelFacts = facts.LabelFacts()
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""
@@ -168,7 +168,6 @@ class Fold(ObjectStruct):
                 self.message_seq = event.seq
                 if event.model:
                     self._count_usage(event.usage, event.cost)
-                self.title = self.title or title_of(event)
             case ev.StatusChanged():
                 self._apply_status(event)
             case ev.AgentConfigured():
@@ -336,6 +335,10 @@ class Fold(ObjectStruct):
 
     # --- what follows of the facts ---
 
+    @property
+    def title(self) -> str:
+        return self.labelled.labels.title
+
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
         """Measure the tokens of the next request from now on, and return the sizes.
 
@@ -403,12 +406,8 @@ def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
     return found
 
 
-def title_of(message: ev.MessageAdded) -> str:
-    return message.text.strip().split("\n", 1)[0][:80]
-
-
 # Fields that a checkpoint has under the same name, and those whose event's seq it has.
-_STORED = ("created", "title", "status_seq", "message_seq", "based_on", "steps", "cost", "unpriced")
+_STORED = ("created", "status_seq", "message_seq", "based_on", "steps", "cost", "unpriced")
 _LAST_EVENTS: dict[str, type[ev.Event]] = {
     "agent": ev.AgentConfigured,
     "assistant": ev.AssistantReplied,

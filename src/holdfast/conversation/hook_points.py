@@ -3,10 +3,14 @@ record their answers."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -23,6 +27,7 @@ from holdfast.agent.hooks import (
     addition,
     answer_told,
     changed_answer,
+    model_told,
     told_since,
 )
 from holdfast.commands import Send
@@ -37,6 +42,11 @@ from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed
 from holdfast.tools.hooks import HOOK, BoundHook
+
+if TYPE_CHECKING:
+    from holdfast.conversation.children import Children
+    from holdfast.conversation.conversation import Conversation
+    from holdfast.conversation.hosting import Hosting
 
 MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
 DENIED = "denied"  # the stop reason of a denied answer
@@ -115,39 +125,91 @@ class ModelAnswer(msgspec.Struct, frozen=True):
         return {**fields, "usage": usage, "cost": cost, **more}
 
 
+class _HookChildren(msgspec.Struct, frozen=True):
+    """The children of hooks that are not around a call. Their ids derive from the place, the last
+    event that matters, and a digest of the subject: the same question finds the same child after a
+    crash, and another question never finds it."""
+
+    _journal: Journal
+    _children: Callable[[], Children]
+    _on: str
+    _told: Callable[[], dict[str, Any]]
+
+    def spawn(
+        self,
+        context: ToolContext,
+        agent: Any,
+        message: Any,
+        name: str,
+        id: str | None,
+        detached: bool,
+        runtime: object | None,
+        secrets: Sequence[str] = (),
+    ) -> Conversation:
+        """See `ToolContext.spawn`."""
+        journal = self._journal
+        with journal.changed:
+            tail = reversed(journal.tail)
+            seq = next((event.seq for event in tail if not isinstance(event, _PASSING)), 0)
+        digest = hashlib.sha256(msgspec.json.encode(self._told())).hexdigest()[:12]
+        named = copy(context)
+        named.call_id = f"hook-{self._on}-{seq}-{digest}"
+        children = self._children()
+        return children.spawn(named, agent, message, name, id, detached, runtime, secrets)
+
+
+# Events that may be written between a hook's question and its repetition after a crash.
+_PASSING = (ev.NoteRecorded, ev.StatusChanged, ev.ErrorRecorded, ev.AgentConfigured)
+
+
 class HookPoints(ObjectStruct):
     """The hooks of one open conversation. Unless stated otherwise a method runs user code, so that
     its caller must not hold the journal's lock."""
 
     _context: RunContext
+    _family: Hosting  # weak: makes the children of hooks
     _closed: Cancellation | None = None  # cancels waits that do not belong to the run
     _started: bool = False
-    # the last context handed out; reused while its cancellation is the same
-    _tool_context: ToolContext | None = None
     _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
-        self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str
+        self,
+        bound: BoundHook,
+        cancelled: Cancellation,
+        subject: msgspec.Struct,
+        failure: str,
+        children: Callable[[], Children] | None = None,
     ) -> HookAnswer:
         """Return the answer of a hook that can change nothing. Raises `HookDenied`."""
         hooked = self._context.agent.hooked
         assert hooked is not None
-        context = self._context_of(cancelled)
+        context = self._context_of(cancelled, bound.on, asdict, subject, children)
         return hooked.ask(bound, context, asdict, lambda _: False, subject, failure)
 
-    def _context_of(self, cancelled: Cancellation) -> ToolContext:
-        found, context, llm = self._tool_context, self._context, self._context.llm()
-        if found is None or found.cancelled is not cancelled or found.llm is not llm:
-            journal = context.journal
-            found = self._tool_context = ToolContext(
-                journal.id,
-                cancelled=cancelled,
-                runtime=context.runtime,
-                mark=journal.process_environment,
-                llm=llm,
-                outputs=journal.output,
-            )
-        return found
+    def _context_of(
+        self,
+        cancelled: Cancellation,
+        on: str,
+        told: Callable[[Any], dict[str, Any]],
+        subject: object,
+        children: Callable[[], Children] | None = None,
+    ) -> ToolContext:
+        """Return the context of a hook. `children` makes its children, those of the conversation by
+        default."""
+        context, journal = self._context, self._context.journal
+        spawns = _HookChildren(
+            journal, children or self._family.children, on, partial(told, subject)
+        )
+        return ToolContext(
+            journal.id,
+            cancelled=cancelled,
+            runtime=context.runtime,
+            mark=journal.process_environment,
+            llm=context.llm(),
+            outputs=journal.output,
+            spawns=lambda: spawns,
+            notes=context.note,
+        )
 
     # --- beginning and end ---
 
@@ -184,11 +246,16 @@ class HookPoints(ObjectStruct):
         self._started = False
         token, subject = Cancellation(), Ending(context.journal.fold.status.value)
         failed: list[HookDenied] = []
+        made: list[Children] = []  # those of the conversation are closed already
+
+        def children() -> Children:
+            made[:] = made or [self._family.new_children()]
+            return made[0]
 
         def ask_all() -> None:
             for bound in hooked.end:
                 try:
-                    self._ask(bound, token, subject, "The conversation was closed")
+                    self._ask(bound, token, subject, "The conversation was closed", children)
                 except HookDenied as error:
                     failed.append(error)
                 if token:
@@ -198,6 +265,8 @@ class HookPoints(ObjectStruct):
         thread = threading.Thread(target=ask_all, name=name, daemon=True)
         thread.start()
         thread.join(max(MIN_END_SECONDS, deadline - time.monotonic()))
+        for one in made:
+            one.close(deadline)
         if thread.is_alive():
             token.cancel()
             thread.join(0.5)  # seconds that a command's process group needs to end
@@ -235,14 +304,9 @@ class HookPoints(ObjectStruct):
         notes: list[HookNote] = []
         for bound in hooked.message:
             try:
-                said = hooked.ask(
-                    bound,
-                    self._context_of(token),
-                    _message_json,
-                    _is_content,
-                    Incoming(content, sender),
-                    what,
-                )
+                incoming = Incoming(content, sender)
+                context = self._context_of(token, "message", _message_json, incoming)
+                said = hooked.ask(bound, context, _message_json, _is_content, incoming, what)
                 changed = content if said.change is None else _checked_change(said.change)
                 if said.deny is not None:
                     raise hooked.denied(bound, said, what)
@@ -286,7 +350,7 @@ class HookPoints(ObjectStruct):
         ]
         self._additions = ()
         if hooked is not None and hooked.before_model:
-            context = self._context_of(situation.cancelled)
+            context = self._context_of(situation.cancelled, "model", model_told, situation)
             found += hooked.additions(situation, context, answered)
         return found
 
@@ -295,7 +359,6 @@ class HookPoints(ObjectStruct):
         hooked, tools = self._context.agent.hooked, self._context.agent.tools
         if hooked is None or not hooked.after_model:
             return answer
-        context = self._context_of(answer.token)
         completion = answer.completion
         calls = tools.with_canonical_names(completion.calls)
         if calls != completion.calls:
@@ -304,6 +367,7 @@ class HookPoints(ObjectStruct):
         what = "The model's answer was held back"
         for bound in hooked.after_model:
             given = completion
+            context = self._context_of(answer.token, "answer", answer_told, given)
             try:
                 said = hooked.ask(bound, context, answer_told, _is_answer, given, what)
                 if said.change is not None:

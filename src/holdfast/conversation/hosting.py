@@ -132,7 +132,7 @@ class Hosting:
         if options.on_delta is not None:
             self.deltas.listen(guarded(options.on_delta))
         view = RequestView(journal)
-        self._hooks = HookPoints(context)
+        self._hooks = HookPoints(context, family)
         on_progress = options.on_progress
         self._calls = Calls(
             context,
@@ -170,10 +170,15 @@ class Hosting:
             if context.closing:
                 raise ToolCancelled(CLOSING)
             if context.children is None:
-                context.children = Children(
-                    self.journal, context.runtime, self._on_question, self._new_conversation
-                )
+                context.children = self.new_children()
             return context.children
+
+    def new_children(self) -> Children:
+        """Return children that the caller closes; for the end hooks of a conversation that is being
+        closed."""
+        return Children(
+            self.journal, self.context.runtime, self._on_question, self._new_conversation
+        )
 
     def delegation(self) -> Delegation:
         """Return the delegation, made at the first use."""
@@ -547,6 +552,8 @@ class Hosting:
                 self.journal.id,
                 ", ".join(left),
             )
+        if context.titling is not None:
+            context.titling.join(deadline)
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
         try:

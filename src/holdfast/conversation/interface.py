@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.commands import CancelTimer, Schedule
+from holdfast.commands import CancelTimer, Label, Schedule
 from holdfast.content import ContentLike, Message
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.message_content import checked_content, content_of, json_arguments
@@ -231,6 +231,32 @@ class ConversationInterface(FixedAttributes):
         reason = _text("decline", "reason", reason)
         by, question_id = self._answering("decline", by, question_id)
         self._command("answer", question_id=question_id, values=None, reason=reason, by=by)
+
+    # --- title and tags ---
+
+    @property
+    def title(self) -> str:
+        """The title: the one that was set, else the first line of the first message."""
+        return self.state.title
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags, in the order in which they were added."""
+        return self.state.tags
+
+    def rename(self, title: str, *, by: str = "user") -> None:
+        """Set the title, 1 to 200 characters on one line. Raises `ConfigurationError`."""
+        title = _text("rename", "title", title)
+        self._command("label", command=Label(title, by=_text("rename", "by", by)))
+
+    def tag(self, *tags: str, by: str = "user") -> None:
+        """Add tags, such as `"bug"` or `"customer=acme"`. A listing finds conversations by them
+        (`Store.list(tags=...)`). Raises `ConfigurationError`, and `Conflict` beyond 50 tags."""
+        self._command("label", command=Label(add=tags, by=_text("tag", "by", by)))
+
+    def untag(self, *tags: str, by: str = "user") -> None:
+        """Remove tags. One that the conversation does not have is ignored."""
+        self._command("label", command=Label(remove=tags, by=_text("untag", "by", by)))
 
     # --- timers ---
 

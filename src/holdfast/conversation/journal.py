@@ -17,12 +17,13 @@ from holdfast.agent.planning import kept
 from holdfast.agent.planning import note as plan_note
 from holdfast.agent.view import whole_until
 from holdfast.content import Content, TextContent, ToolResult
-from holdfast.conversation.fold import Fold, title_of
+from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal_lock import JournalLock
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.status import STATUSES
 from holdfast.error_forms import ErrorForm
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
+from holdfast.labels import labels_after
 from holdfast.object_struct import ObjectStruct
 from holdfast.processes import OwnerProcess
 from holdfast.store import Batch, Blob, Lease, Posted, Store, Summary, TimerRow
@@ -37,7 +38,9 @@ _log = logging.getLogger("holdfast")
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
 # events that change the listing entry of a conversation; most do not
-_LISTED = frozenset((ev.StatusChanged, ev.MessageAdded, ev.HistoryCondensed))
+_LISTED = frozenset(
+    (ev.StatusChanged, ev.MessageAdded, ev.HistoryCondensed, ev.ConversationLabelled)
+)
 
 
 def utc_now() -> datetime:
@@ -336,20 +339,26 @@ class Journal(ObjectStruct):
     def summary(self, draft: Sequence[Any]) -> Summary:
         """Return the listing entry of the conversation once `draft` is written."""
         fold = self.fold
-        title, status, condensed = fold.title, fold.status.value, fold.condensation.condensed
+        labels, status, condensed = (
+            fold.labelled.labels,
+            fold.status.value,
+            fold.condensation.condensed,
+        )
         created, last, updated = fold.created, fold.last_seq, fold.last_time
         for event in [one for one in draft if type(one) in _LISTED]:
             if type(event) is ev.StatusChanged:
                 status = event.status
-            elif type(event) is ev.MessageAdded:
-                title = title or title_of(event)
+            elif type(event) is not ev.HistoryCondensed:
+                labels = labels_after(labels, event)
             elif event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         if draft:
             last, updated = draft[-1].seq, draft[-1].timestamp
             created = created or draft[0].timestamp
         more: dict[str, Any] = {"condensed": condensed, "spawned_by": self.spawned_by}
-        return Summary(self.id, status, title, last, created, updated, **more)
+        if labels.tags:
+            more["tags"] = labels.tags
+        return Summary(self.id, status, labels.title, last, created, updated, **more)
 
     def condense(
         self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any

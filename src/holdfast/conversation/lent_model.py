@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.content import Usage
-from holdfast.conversation.budget import ESTIMATE_FACTOR, LLM_NOTE, fair
+from holdfast.conversation.budget import ESTIMATE_FACTOR, LLM_NOTE, OTHER_LLM_NOTE, fair
 from holdfast.conversation.journal import Journal
 from holdfast.errors import HoldfastError
 from holdfast.llm.completion import Completion
@@ -52,13 +52,14 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
     """A model whose calls are reserved and settled in the budgets of the tree, and counted: each
     call writes a `NoteRecorded`, or is added to the calls of a condensation, which its caller
     writes. Another model than the agent's is not reserved, because its longest answer may be
-    unknown.
+    unknown; its usage is settled when it is journaled.
     """
 
     wrapped: Any
     _journal: Journal
     _condensation: list[ModelSpending] | None = None
     _is_reserved: bool = True
+    _purpose: str = "A tool or a hook asked the model."
 
     def completion(
         self,
@@ -106,16 +107,21 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
             size = _size(*request)
             in_condensation = self._condensation is not None
             answer = spending.ask_beside(size, self.wrapped, token, ask, in_condensation)
+        cost = answer.cost
+        with suppress(Exception):  # of a custom model class
+            cost = self.cost(answer.usage) if cost is None else cost
         model = answer.model or self.wrapped.model
+        spent = ModelSpending(*fair(answer.usage, cost), model)
         if self._condensation is None:
-            spent = ModelSpending(*fair(answer.usage, answer.cost), model)
-            spent.note(self._journal, LLM_NOTE, "A tool or a hook asked the model.")
+            about = LLM_NOTE if self._is_reserved else OTHER_LLM_NOTE
+            spent.note(self._journal, about, self._purpose)
         else:
-            cost = answer.cost
-            with suppress(Exception):  # of a custom model class
-                cost = self.cost(answer.usage) if cost is None else cost
-            self._condensation.append(ModelSpending(*fair(answer.usage, cost), model))
+            self._condensation.append(spent)
         return answer
+
+    def lend(self, llm: Any) -> LentModel:
+        """See `LendsModels.lend`."""
+        return self if llm is self.wrapped else LentModel(llm, self._journal, None, False)
 
     def replace(self, **more: Any) -> LentModel:
         return replace(self, wrapped=self.wrapped.replace(**more))

@@ -25,6 +25,7 @@ from holdfast.conversation.request_view import RequestView
 from holdfast.conversation.run_context import RunContext, agent_in_force, inside
 from holdfast.conversation.status import ConversationStatus
 from holdfast.conversation.timers import fire_due, seconds_to_timer
+from holdfast.conversation.titling import Titling
 from holdfast.errors import ConversationClosed, HoldfastError, StoreError
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools.results import clean
@@ -158,6 +159,8 @@ class Loop(ObjectStruct):
             case _ChangeAgent():
                 self._change_agent()
             case CallModel():
+                if self.context.own_agent.title is not None:
+                    self._begin_title(self.context.own_agent.title)
                 self._model_call.step()
             case actions.RunCalls(calls):
                 self._calls.run(calls)
@@ -191,6 +194,13 @@ class Loop(ObjectStruct):
             else:
                 journal.add(ev.StatusChanged, status=action.status.value, reason=action.reason)
         self._view.rest()
+
+    def _begin_title(self, titler: Any) -> None:
+        """Have the title written beside the steps, unless one was written, set or tried. A spawned
+        conversation keeps that of its message."""
+        context, journal = self.context, self.context.journal
+        if context.titling is None and not journal.fold.labelled.tried and not journal.spawned_by:
+            context.titling = Titling(context, titler)
 
     def leave(self) -> None:
         """Record that this thread no longer drives. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
+    ConversationClosed,
     HookDenied,
     LimitExceeded,
     LLMError,
@@ -30,6 +32,7 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from holdfast.conversation.children import Children
     from holdfast.conversation.delegation import Delegation
+    from holdfast.conversation.titling import Titling
     from holdfast.conversation.undo import FileUndo
 
 _log = logging.getLogger("holdfast")
@@ -59,6 +62,7 @@ class RunContext(ObjectStruct):
     failure: Exception | None = None  # the error after which nothing can be journaled
     children: Children | None = None  # made with the first child
     delegation: Delegation | None = None  # made at the first delegation
+    titling: Titling | None = None  # writes the title
     undo: FileUndo | None = None  # surrounds calls that may write with snapshots
     _lent_model: LentModel | None = None  # the last one for tools and hooks
 
@@ -119,6 +123,11 @@ class RunContext(ObjectStruct):
         if self._lent_model is None or self._lent_model.wrapped is not llm:
             self._lent_model = LentModel(llm, self.journal)
         return self._lent_model
+
+    def note(self, about: str, text: str, details: dict[str, Any]) -> None:
+        """Journal a note; see `ToolContext.note`."""
+        with suppress(ConversationClosed), self.journal as journal:
+            journal.add(ev.NoteRecorded, about=clean(about), text=clean(text), details=details)
 
     def write_error(self, error: BaseException) -> None:
         """Stop the run on `error`, unless something else stopped it first. Within a transaction."""

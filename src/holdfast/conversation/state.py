@@ -188,6 +188,16 @@ class ConversationState:
         return plan is not None and bool(plan.approved) and plan.approved == texts(plan.steps)
 
     @property
+    def title(self) -> str:
+        """The title: the one that was set, else the first line of the first message."""
+        return self._folded.title
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags, in the order in which they were added."""
+        return self._folded.labelled.labels.tags
+
+    @property
     def timers(self) -> tuple[Timer, ...]:
         """The timers that are set, the earliest first."""
         return self._folded.timers.listed

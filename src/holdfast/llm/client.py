@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.answer import COMPACTION
+from holdfast.content import Usage
 from holdfast.llm import secrets, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.background import BackgroundAnswer
@@ -22,6 +23,7 @@ from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
+from holdfast.llm.prices import own_prices
 from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
@@ -91,6 +93,10 @@ class LLM(ProviderModel):
     - `images`: True if the model accepts pictures. None means: as `info` says, and True if
       `info` says nothing. For a model that accepts none, text such as `[picture: image/png, 640
       x 480, 12 KB]` replaces each picture.
+    - `prices`: US dollars per million tokens, instead of the table's: `{"input": 1.25, "output":
+      10, "cached": 0.125}`. Further kinds are `written` and `written_1h` (to the cache),
+      `input_audio`, `input_image`, `reasoning`, `output_audio`, `output_image`; one that is left
+      out costs as the kind that contains it. `request` is the price of a request.
     - `send_reasoning`: the reasoning of earlier answers that is sent back, for Chat Completions.
       True sends it as it came, False never, "tags" within `<think>` tags before the text. None
       means: as the provider's documentation asks; with tool calls alone if the host is unknown.
@@ -150,6 +156,7 @@ class LLM(ProviderModel):
         prompt_caching: bool | str = True,
         tool_calls: str = "native",
         images: bool | None = None,
+        prices: Mapping[str, float] | None = None,
         send_reasoning: bool | Literal["tags"] | None = None,
         think_tags: bool | None = None,
         stream: bool = False,
@@ -440,6 +447,12 @@ class LLM(ProviderModel):
             return self._arguments["images"]
         info = self.info
         return None if info is None else "image" in info.input_modalities
+
+    def cost(self, usage: Usage) -> float | None:
+        """Return the cost of one call in USD, by `prices` or else by the table; None if neither
+        knows the model."""
+        given = self._arguments["prices"]
+        return super().cost(usage) if given is None else own_prices(given)(usage)
 
     def close(self) -> None:
         """Close idle connections. Running calls continue, and the LLM stays usable."""

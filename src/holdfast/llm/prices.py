@@ -8,7 +8,7 @@ model's prices are then compiled once, and each later question takes microsecond
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,6 +22,30 @@ if TYPE_CHECKING:
     from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice
 
 
+def own_prices(prices: Mapping[str, float]) -> Callable[[Usage], float]:
+    """Return the function that computes a call's cost in USD by prices per million tokens, as
+    `LLM(prices=)` takes them."""
+
+    def per_token(kind: str) -> _Tiers | None:
+        return ((0, prices[kind] / 1e6),) if kind in prices else None
+
+    free = ((0, 0.0),)
+    made = _Prices(
+        input=per_token("input") or free,
+        output=per_token("output") or free,
+        cached=per_token("cached"),
+        written=per_token("written"),
+        written_1h=per_token("written_1h"),
+        input_audio=per_token("input_audio"),
+        input_image=per_token("input_image"),
+        reasoning=per_token("reasoning"),
+        output_audio=per_token("output_audio"),
+        output_image=per_token("output_image"),
+        request=prices.get("request", 0.0),
+    )
+    return made.cost_of
+
+
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
     """Return the cost of `usage` of `model` in USD, by the table's current price, or None if the
     table lacks the model or the model is served on this machine or local network. `usage` must be
@@ -32,6 +56,13 @@ def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
     prices = price_list[0][1] if len(price_list) == 1 else _current(price_list)
     return prices.cost_of(usage)
 
+
+OWN_PRICES = (
+    *("input", "output", "cached", "written", "written_1h"),
+    *("input_audio", "input_image", "reasoning", "output_audio", "output_image"),
+    "request",
+)
+"""The kinds of `LLM(prices=)`: USD per million tokens, and per request."""
 
 _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
 

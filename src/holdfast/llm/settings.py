@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.llm.address import LITELLM_PROXY
 from holdfast.llm.http import HTTPPool, header_text
+from holdfast.llm.prices import OWN_PRICES
 from holdfast.llm.wires import WIRES, check_members, wire
 from holdfast.llm.wires.protocol import Wire
 from holdfast.tools.strict import is_strict
@@ -36,6 +37,12 @@ def _is_str_mapping(value: Any) -> bool:
 
 def _is_instance(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
+
+
+def _are_prices(value: Any) -> bool:
+    given: Mapping[str, Any] = value if _is_str_mapping(value) else {}
+    known = given.keys() <= {*OWN_PRICES} and {"input", "output"} <= given.keys()
+    return known and all(map(_number_check(0, _UNLIMITED), given.values()))
 
 
 _UNLIMITED = 1e9
@@ -80,6 +87,11 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": _FLAG,
+    "prices": (
+        f"a mapping with input and output, and of {', '.join(OWN_PRICES[2:])} those that differ, to"
+        " US dollars per million tokens (request: per request)",
+        _are_prices,
+    ),
     "send_reasoning": (
         "True, False or 'tags'",
         lambda v: isinstance(v, bool) or v == "tags",

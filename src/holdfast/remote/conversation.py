@@ -59,6 +59,12 @@ ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 RUNNING = ConversationStatus.RUNNING
 _HOW = "RemoteConversation(agent, workspace, id=...)"  # opens an existing conversation
+# The routes of commands that are sent in their own JSON.
+_PATHS: dict[type, str] = {
+    cmd.Schedule: "/timers",
+    cmd.CancelTimer: "/timers/cancel",
+    cmd.Label: "/labels",
+}
 _CAMEL = {"call_id": "callId", "question_id": "questionId", "arguments_hash": "argumentsHash"}
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
 
@@ -322,6 +328,8 @@ class RemoteConversation(ConversationInterface):
         seq: int | None = None,
         agent: Agent | None = None,
         id: str | None = None,
+        *,
+        title: str | None = None,
         **options: Any,
     ) -> RemoteConversation:
         """Return a new conversation on the same server that begins with this one's events up to
@@ -336,6 +344,8 @@ class RemoteConversation(ConversationInterface):
         body: dict[str, Any] = {"seq": last if seq is None else seq}
         if id is not None:
             body["id"] = id
+        if title is not None:
+            body["title"] = title
         if agent is not None:
             body |= agent_request(agent)
             body |= tools_request(agent, self.workspace, options["client_tools"])
@@ -694,8 +704,8 @@ class RemoteConversation(ConversationInterface):
     def _command(self, name: str, once: str | None = None, **fields: Any) -> None:
         """Send a command to the server, and read the resulting events."""
         self._check_open()
-        if isinstance(command := fields.get("command"), cmd.Schedule | cmd.CancelTimer):
-            path = "/timers" if isinstance(command, cmd.Schedule) else "/timers/cancel"
+        if (command := fields.get("command")) is not None:
+            path = _PATHS[type(command)]
             body = cast("dict[str, Any]", msgspec.to_builtins(command))
             del body["command"]
             self._copy.request("POST", path, body, once=once)

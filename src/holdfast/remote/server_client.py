@@ -307,7 +307,7 @@ class ServerClient:
 
     def _target(self, path: str, query: Mapping[str, object] | None) -> str:
         fields = {name: value for name, value in (query or {}).items() if value is not None}
-        return f"{self._prefix}{path}{'?' + urlencode(fields) if fields else ''}"
+        return f"{self._prefix}{path}{'?' + urlencode(fields, doseq=True) if fields else ''}"
 
     def _unreachable(self, error: LLMError) -> StoreError:
         words = str(error).replace("base_url", "url")

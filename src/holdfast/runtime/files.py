@@ -25,21 +25,6 @@ _MAX_ENTRIES = 500  # of a directory listing
 _MAX_DIFF_CHARS = 200_000  # of all files of a patch
 
 
-_IMAGES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-
-
-def _image_type(data: bytes) -> str | None:
-    """Return the MIME type of an image that models accept by its first bytes, or None."""
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in _IMAGES.items() if data.startswith(start)), None)
-
-
 def _shortened(line: str, more: str = "") -> str:
     """Return the shown part of a line; `more` is the size of a part that was not read."""
     if len(line) > _MAX_LINE_CHARS:
@@ -95,7 +80,7 @@ class Files:
         fd, stat = textfile.open_file(found, shown)
         with open(fd, "rb") as file:
             start = file.read(8192)
-            kind = _image_type(start)
+            kind = pictures.image_type(start)
             if kind is not None:
                 if stat.st_size > _MAX_IMAGE_BYTES:
                     raise RuntimeFault(
@@ -138,7 +123,7 @@ class Files:
         found = self._paths.resolve(path)
         shown = self._paths.shown(found)
         data = textfile.load_bytes(found, shown)
-        kind = _image_type(data)
+        kind = pictures.image_type(data)
         if kind is None:
             raise RuntimeFault(f"{shown} is no PNG, JPEG, GIF or WebP picture. Convert it first.")
         picture = pictures.fitted(data, kind, _MAX_IMAGE_BYTES, shown)

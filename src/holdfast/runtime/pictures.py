@@ -4,14 +4,27 @@ it is installed."""
 from __future__ import annotations
 
 import io
+import logging
+import os
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.errors import RuntimeFault
+from holdfast.content import ImageContent
+from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.image_size import pixels
 
 # Providers scale larger pictures down themselves, and count their pixels before that.
 _MAX_SIDE = 1568
+MAX_PICTURE_BYTES = 5_000_000  # Anthropic's limit, the lowest of the known ones
+_MAX_FILE_BYTES = 100_000_000
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+_log = logging.getLogger("holdfast")
 # A small file can hold a picture of gigabytes, which is not unpacked.
 _MAX_PIXELS = 100_000_000
 
@@ -58,6 +71,44 @@ def fitted(data: bytes, kind: str, max_bytes: int, shown: str) -> FittedPicture:
     width, height = picture.size
     note = f"{about}, scaled down to {width}x{height}"
     return FittedPicture(found, f"image/{form.lower()}", note)
+
+
+def image_type(data: bytes) -> str | None:
+    """Return the MIME type of an image that models accept by its first bytes, or None."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGES.items() if data.startswith(start)), None)
+
+
+def load_picture(
+    path: str | os.PathLike[str], *, max_bytes: int = MAX_PICTURE_BYTES
+) -> ImageContent:
+    """Return the picture in a file for a message, scaled down to what models take: sides of at most
+    1,568 pixels and at most `max_bytes` bytes.
+
+    Scaling needs Pillow (`pip install 'holdfast[pictures]'`). Without it a larger picture whose
+    bytes fit is returned as it is, with a warning in the log. Raises `ConfigurationError` if the
+    file cannot be read, `RuntimeFault` for a file that is no PNG, JPEG, GIF or WebP, or that cannot
+    be scaled down.
+    """
+    place = Path(path).expanduser()
+    try:
+        with place.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigurationError(
+            f"load_picture: {str(place)!r} cannot be read: {reason}."
+        ) from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise RuntimeFault(f"{str(place)!r} has more than {_MAX_FILE_BYTES:,} bytes.")
+    kind = image_type(data)
+    if kind is None:
+        raise RuntimeFault(f"{str(place)!r} is no PNG, JPEG, GIF or WebP picture.")
+    found = fitted(data, kind, max_bytes, repr(str(place)))
+    if found.data is data and found.note.endswith("not installed"):
+        _log.warning("%s: %s", place, found.note)
+    return ImageContent(found.data, found.kind)
 
 
 def _encoded(picture: Any, form: str) -> bytes:

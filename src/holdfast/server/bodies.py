@@ -115,6 +115,15 @@ class TimerList(msgspec.Struct, frozen=True, rename="camel"):
     timers: tuple[Timer, ...]
 
 
+class LabelRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Sets the title, adds tags and removes tags; each may be left out."""
+
+    title: str | None = None
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    by: str = "user"
+
+
 class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The answer to a question of a running call. `values` are the form's values, true for yes,
     or null or false to decline."""

@@ -151,7 +151,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
             self._refit(id)
             return self._sent(ChatPlace(id, seq), state)
         at = begun - 1 if open else seq
-        fork = ForkRequest(seq=at)
+        fork = ForkRequest(seq=at, title="")  # the events that follow keep their seqs
         forked = chats.with_room(self.tenant, lambda: self.host.fork(self.tenant, id, fork))
         self.rows.add(self.tenant, forked.id, b"")
         if open:

@@ -93,4 +93,5 @@ def item_of(
         started=driven == HOSTED,
         driven=driven != IDLE,
         spawned_by=summary.spawned_by.rpartition("/")[2],
+        tags=summary.tags,
     )

@@ -181,7 +181,7 @@ def own_variables(
 
     def agent(form: dict[str, Any]) -> dict[str, Any]:
         found = dict(form)
-        for key in ("model", "describe_images"):
+        for key in ("model", "describe_images", "title"):
             if key in form and "prompt" not in form:
                 found[key] = model(form[key])
         models = form.get("models")

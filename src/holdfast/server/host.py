@@ -18,7 +18,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
-from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation import Conversation, ConversationState
 from holdfast.conversation.journal import utc_now
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
@@ -35,6 +35,7 @@ from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands, refusing
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.listings import ListingFilter, Listings
 from holdfast.server.named_leases import NamedLeases
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.other_servers import OtherServers, shared_store
@@ -68,7 +69,6 @@ DEFAULT = records.DEFAULT
 _SHARED_IDLE_SECONDS = 2.0  # an unused conversation is left to the other servers after this time
 _MAX_PAGE = 1000  # conversations or events in one answer
 # `Host.list` hides the builtin `list` in annotations of later methods, hence these aliases.
-_Items = list[tuple[int, shapes.Item]]
 _Calls = list[Call]
 _Healths = list[SourceHealth]
 
@@ -316,7 +316,7 @@ class Host:
                 original = Conversation(
                     built.agent, self._store, record.store_id, secrets=built.secrets
                 )
-                forked = original.fork(request.seq, id=place)
+                forked = original.fork(request.seq, id=place, title=request.title)
                 created = _created(new, built, forked.status.value)
                 forked.close()
                 made = encode(created)
@@ -363,56 +363,18 @@ class Host:
         return self.status(tenant, id)
 
     def list(
-        self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100
-    ) -> shapes.Page:
-        """Return a page of conversations, newest first, optionally only those with `status`.
-        `cursor` is the `next` of the page before."""
-        if status is not None and status not in [*ConversationStatus]:
-            known = ", ".join(ConversationStatus)
-            raise errors.ConfigurationError(f"status takes one of {known}, not {status[:80]!r}.")
-        if cursor is not None and not cursor.isdecimal():
-            raise errors.ConfigurationError(
-                f"cursor takes the `next` of a page, not {cursor[:80]!r}."
-            )
-        limit = max(1, min(limit, _MAX_PAGE))
-        before = None if cursor is None else min(int(cursor), 1 << 62)
-        rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
-        items = self._items(tenant, rows, status, limit + 1)
-        # Few of the newest conversations have this status, so search by status in the store.
-        if status is not None and len(items) <= limit and len(rows) > 2 * limit:
-            prefix = records.store_id(tenant, "")
-            if status == "idle":  # conversations without events are idle and not in the store
-                busy = {one.id for one in self._store.list() if one.status != status}
-                ids = [id for id in self._records.ids(tenant) if prefix + id not in busy]
-            else:
-                known = [one.id for one in self._store.list(status=status)]
-                ids = [id.removeprefix(prefix) for id in known if id.startswith(prefix)]
-            rows = self._records.page(tenant, before, limit + 1, ids)
-            items = self._items(tenant, rows, status, limit + 1)
-        more = str(items[limit - 1][0]) if len(items) > limit else None
-        return shapes.Page(items=[item for _, item in items[:limit]], next=more)
-
-    def _items(
         self,
         tenant: str,
-        rows: Sequence[tuple[int, str, str, int, str]],
-        status: str | None,
-        most: int,
-    ) -> _Items:
-        """Return the first `most` conversations with this status, with the numbers of their
-        records."""
-        prefix = records.store_id(tenant, "")
-        ids = [prefix + row[1] for row in rows]
-        found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
-        items: _Items = []
-        for place, (number, id, workspace, driven, created) in zip(ids, rows, strict=True):
-            summary = found.get(place) or Summary(id)
-            item = item_of(summary, datetime.fromisoformat(created), workspace, driven)
-            if status in (None, item.status):
-                items.append((number, item))
-                if len(items) == most:
-                    break
-        return items
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        tags: Sequence[str] = (),
+    ) -> shapes.Page:
+        """Return a page of conversations, newest first, optionally only those with `status` and
+        with all of these tags. `cursor` is the `next` of the page before."""
+        return Listings(self._store, self._records).page(
+            tenant, ListingFilter(status, tags), cursor, limit
+        )
 
     def get(self, tenant: str, id: str) -> shapes.Info:
         """Return a conversation's details without its events."""

@@ -46,8 +46,9 @@ class Policy:
 
     `import_timeout` is the time in seconds for all modules of one request. Modules that take
     longer are not used. Without `programs` an agent of a client starts no programs as MCP servers,
-    which would not be in a sandbox. Thread-safe. Raises `ConfigurationError` for an invalid
-    pattern.
+    which would not be in a sandbox. With `hook_commands` the hooks of a client's agent may run
+    commands: in the sandbox, if there is one. Thread-safe. Raises `ConfigurationError` for an
+    invalid pattern.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Policy:
         entry_points: bool = True,
         import_timeout: float = IMPORT_TIMEOUT,
         programs: bool = True,
+        hook_commands: bool = False,
     ) -> None:
         if isinstance(patterns, str):
             message = "Policy: patterns takes a list of patterns of module names, not"
@@ -73,6 +75,7 @@ class Policy:
         self.patterns = tuple(patterns)
         self.import_timeout = import_timeout
         self.programs = programs
+        self.hook_commands = hook_commands
         self._entry_points = entry_points
         self._lock = threading.Lock()
         self._packages: tuple[str, ...] | None = None
@@ -133,7 +136,8 @@ _SERVICES = ("mcp_servers", "mcpServers", "a2a_agents")
 _TOOL_KEYS = ("builtin", *_SERVICES, "concurrency", "result_limit", "hooks")
 _HOOKS = ("hooks",)
 _NO_HOOK_COMMANDS = (
-    "the agent server runs no commands of a client's hooks. Use functions that it may import."
+    "the agent server runs no commands of a client's hooks, unless its operator allows them with"
+    " --allow-hook-commands. Use functions that it may import."
 )
 _DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
@@ -152,7 +156,7 @@ def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
         why = "the agent server starts no programs outside of its sandbox. Use a server with a url."
         _no_commands(document, document.place, ("mcp_servers", "mcpservers"), why)
     modules: dict[str, None] = {}
-    for place, target in _named(document):
+    for place, target in _named(document, policy.hook_commands):
         module, _, qualname = target.partition(":")
         if reason := policy.refusal(module):
             raise place.error(f"{reason}.")
@@ -169,7 +173,7 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     import sys
 
     document, _ = load(mapping, "agent")
-    for place, target in _named(document):
+    for place, target in _named(document, policy.hook_commands):
         module, _, qualname = target.partition(":")
         found: Any = sys.modules.get(module)
         for part in qualname.split(".") if qualname else ():
@@ -187,9 +191,9 @@ def check_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
                 )
 
 
-def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
+def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation, str]]:
     """Yield each name of code in an agent's form with its place. Raises `ConfigurationError` for
-    parts that a client may not use."""
+    parts that a client may not use. `hook_commands`: hooks may run commands."""
     if not isinstance(document, Map):
         return
     # Section names may be in capitals.
@@ -209,11 +213,15 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
             raise skills.places["folders"].error(_NO_PARTS.format("skills", "list"))
     elif skills:
         raise at.error(_NO_PARTS.format("skills", "skills.list"))
+    plugins, at = part("plugins")
+    if plugins:
+        raise at.error(_NO_FILES)
     known, at = part("instructions")
     if known is not None and not (isinstance(known, Map) and "folder" not in known):
         raise at.error(_NO_PARTS.format("instructions", "instructions.texts"))
     yield from _of_model(*part("model"))
     yield from _of_model(*part("describe_images"))
+    yield from _of_model(*part("title"))
     for member, at in _each(*part("models")):
         yield from _of_model(member, at)
     yield from _of_confirm(part("confirm")[0])
@@ -224,16 +232,24 @@ def _named(document: Any) -> Iterator[tuple[SourceLocation, str]]:
         yield from _target(output, at)
     elif isinstance(output, Map) and list(output) == ["file"]:
         raise at.error(f"it must be the JSON Schema itself: {_NO_FILES}")
-    yield from _of_tools(*part("tools"))
+    yield from _of_tools(*part("tools"), hook_commands)
     for key in ("delegates", "handoffs"):
         for other, at in _each(*part(key)):
             if isinstance(other, str):
                 raise at.error(f"it must be an agent's mapping: {_NO_FILES}")
-            yield from _named(other)
+            yield from _named(other, hook_commands)
     _bounded(part("delegation")[0])
     hooks, at = part("hooks")
-    _no_commands(hooks, at, _HOOKS, _NO_HOOK_COMMANDS, True)
-    yield from _hooks(hooks)
+    for hook, place in _each(hooks, at) if isinstance(hooks, Seq) else [(hooks, at)]:
+        judge: dict[str, Any] = {}
+        if isinstance(hook, Map):
+            judge = {key: value for key, value in hook.items() if key in ("agent", "model")}
+            hook = Map(place, [one for one in hook.members() if one[0] not in judge])
+        if not hook_commands:
+            _no_commands(hook, place, _HOOKS, _NO_HOOK_COMMANDS, True)
+        yield from _hooks(Seq(place, [(hook, place)]))
+        yield from _named(judge.get("agent"), hook_commands)
+        yield from _of_model(judge.get("model"), place)
 
 
 def _bounded(delegation: Any) -> None:
@@ -286,12 +302,16 @@ def _of_part(
 def _of_confirm(value: Any) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value, Map):
         yield from _use(value)
+        if "judge" in value:
+            yield from _of_model(value.get("model"), value.place)
         members = value.get("strictest")
         for member in members if isinstance(members, Seq) else ():
             yield from _of_confirm(member)
 
 
-def _of_tools(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
+def _of_tools(
+    value: Any, place: SourceLocation, hook_commands: bool
+) -> Iterator[tuple[SourceLocation, str]]:
     if isinstance(value, str):
         raise place.error(f"it must be a mapping: {_NO_FILES}")
     if not isinstance(value, Map):
@@ -305,7 +325,8 @@ def _of_tools(value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocatio
     for entry, at in _each(value.get("builtin"), place):
         if isinstance(entry, Map) and any("module" in key or "func" in key for key in entry):
             raise at.error("it must name a tool: the agent server accepts no functions here.")
-    _no_commands(value, place, _HOOKS, _NO_HOOK_COMMANDS)
+    if not hook_commands:
+        _no_commands(value, place, _HOOKS, _NO_HOOK_COMMANDS)
     yield from _hooks(value)
 
 

@@ -117,6 +117,15 @@ RUNS = (
         bodies.CondenseRequest,
         {"instructions": "Keep the ticket numbers."},
     ),
+    CommandRoute(
+        "labels",
+        cmd.Label,
+        "label_conversation",
+        "Set the title, add and remove tags",
+        "Like `Conversation.rename`, `tag` and `untag`.",
+        bodies.LabelRequest,
+        {"title": "Dates that fail", "add": ["bug", "customer=acme"]},
+    ),
 )
 TIMERS = (
     CommandRoute(

@@ -10,6 +10,7 @@ from fastapi import Query
 from holdfast.commands import Send
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
+from holdfast.labels import check_tags
 from holdfast.server import routes_commands, shapes
 from holdfast.server.bodies import MessageRequest, Sent, Standing, TimerList
 from holdfast.server.routes import Id, Key, Routes
@@ -66,13 +67,17 @@ def add(routes: Routes) -> None:
             str | None,
             Query(pattern=f"^({_STATUSES})$", description="Only those with this status."),
         ] = None,
+        tag: Annotated[
+            list[str] | None,
+            Query(description="Only those with this tag. Several: only those with all of them."),
+        ] = None,
         cursor: Annotated[
             str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the previous page.")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> shapes.Page:
         """Newest first, in pages."""
-        return host.list(tenant, status, cursor, limit)
+        return host.list(tenant, status, cursor, limit, check_tags("tag", tag or ()))
 
     @routes.get("/{id}", "Get a conversation")
     def get_conversation(tenant: str, id: Id) -> shapes.Info:

@@ -46,10 +46,12 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A fork at event `seq` (None: after all events). A None field keeps the value of
-    the original conversation."""
+    the original conversation. Without a `title` it has the original's with `(fork)`; with "" it
+    has the same one."""
 
     seq: int | None = None
     id: str = ""
+    title: str | None = None
     agent: dict[str, Any] | None = None
     secrets: dict[str, str] | None = None
     tools: list[ToolForm] | None = None
@@ -155,6 +157,7 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     started: bool = False
     driven: bool = False
     spawned_by: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class Info(Item, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from holdfast.errors import (
     Fenced,
     StoreError,
 )
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, ConversationLabelled
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.timers import occurrence_key
 
@@ -48,7 +48,7 @@ class Summary(Data, frozen=True):
     `parent` and `parent_seq` name the conversation and the event that it was forked from.
     `condensed` is the `so_far.seq` of the last condensation; `Store.tail` reads from there.
     `spawned_by` is the idempotency key of the call that spawned the conversation
-    (`{conversation_id}:{call_id}`).
+    (`{conversation_id}:{call_id}`). `tags` are in the order in which they were added.
     """
 
     id: str
@@ -61,6 +61,7 @@ class Summary(Data, frozen=True):
     parent_seq: int = 0
     condensed: int = 0
     spawned_by: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def standing(self) -> str:
@@ -136,6 +137,11 @@ class Batch(msgspec.Struct, frozen=True):
 
 # The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
 BLOBS = "holdfast/blobs"
+
+
+def changes_tags(events: Sequence[AnyEvent]) -> bool:
+    """Return True if the tags of the listing entry may be others after these events."""
+    return ConversationLabelled in map(type, events)
 
 
 def blob_id(data: bytes) -> str:
@@ -356,6 +362,7 @@ class Store(Protocol):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        tags: Sequence[str] = (),
     ) -> list[Summary]:
         """Return the conversations that have events, the last written first. The filters combine.
 
@@ -364,6 +371,7 @@ class Store(Protocol):
             status: Only conversations with this status.
             waiting: Only conversations with an undone command in the inbox, with or without events.
             spawned_by: Only conversations spawned by calls of this conversation.
+            tags: Only conversations with all of these tags.
         """
         ...
 

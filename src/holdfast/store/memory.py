@@ -397,6 +397,7 @@ class MemoryStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        tags: Sequence[str] = (),
     ) -> list[Summary]:
         with self._lock:
             self._check_open()
@@ -414,6 +415,8 @@ class MemoryStore(Store):
             found = [
                 summary for summary in found if summary.spawned_by and summary.spawner == spawned_by
             ]
+        if tags:
+            found = [summary for summary in found if {*tags} <= {*summary.tags}]
         found.reverse()  # of two with the same time, the newer one first
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 

@@ -70,6 +70,7 @@ def make_row(number: int, columns: dict[str, Any]) -> ConversationRow | None:
         text("parent"),
         count("parent_seq"),
         spawned_by=text("spawned_by"),
+        tags=read_tags(text("tags")),
     )
     return ConversationRow(number, summary, read_base(text("base")), count("epoch"))
 
@@ -80,6 +81,14 @@ def _time(text: str) -> datetime | None:
         return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def read_tags(text: str) -> tuple[str, ...]:
+    """Decode the tags of a row, none if they make no sense."""
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...]) if text else ()
+    except (ValueError, TypeError, RecursionError):
+        return ()
 
 
 def read_base(text: str) -> tuple[tuple[int, int], ...] | None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -33,6 +33,7 @@ from holdfast import events as ev
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
+from holdfast.labels import Labels, labels_after
 from holdfast.store.base import Summary, not_found
 from holdfast.store.files import DAMAGE
 from holdfast.store.rows import MIN_EVENT_BYTES, ConversationRow, Progress, SQLRows, silent
@@ -331,16 +332,17 @@ def row_defects(row: ConversationRow, count: int) -> list[str]:
 
 def _summary_of_events(summary: Summary, events: list[AnyEvent]) -> Summary:
     """Return a summary derived from the events."""
-    status, title, spawned_by = summary.status, "", summary.spawned_by
+    status, labels, spawned_by = summary.status, Labels(), summary.spawned_by
     times: list[datetime] = []
     for event in events:
         if isinstance(event, ev.StatusChanged):
             status = event.status
-        elif isinstance(event, ev.MessageAdded) and not title:
-            title = event.text.strip().split("\n", 1)[0][:80]
+        elif isinstance(event, ev.MessageAdded | ev.ConversationLabelled):
+            labels = labels_after(labels, event)
         elif isinstance(event, ev.AgentConfigured):
             spawned_by = spawned_by or event.spawned_by
         if event.type != "damaged":
             times.append(event.timestamp)
     begun, updated = (times[0], times[-1]) if times else (None, None)
-    return Summary(summary.id, status, title, len(events), begun, updated, spawned_by=spawned_by)
+    more: dict[str, Any] = {"spawned_by": spawned_by, "tags": labels.tags}
+    return Summary(summary.id, status, labels.title, len(events), begun, updated, **more)

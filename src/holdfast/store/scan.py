@@ -34,6 +34,7 @@ _COLUMNS = (
     "base",
     "condensed",
     "spawned_by",
+    "tags",
 )
 _BY_ID = "sqlite_autoindex_conversations_1"  # SQLite's name for the index of UNIQUE(id)
 

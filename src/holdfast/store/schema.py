@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 
-FORMAT = 5  # PRAGMA user_version; a newer Holdfast writes a higher one
+FORMAT = 6  # PRAGMA user_version; a newer Holdfast writes a higher one
 APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
 # The number of WAL pages that triggers a checkpoint, after which the WAL is reused from its start.
@@ -89,6 +89,12 @@ _FIFTH = (
     "CREATE INDEX timers_due ON timers(due)",
 )
 
+# Format 6: the tags of a conversation, a JSON array; '' for none.
+_SIXTH = (
+    "ALTER TABLE conversations ADD COLUMN tags TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX conversations_tagged ON conversations(number) WHERE tags <> ''",
+)
+
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
     """Return the file's format, 0 if the file is empty. Raises `StoreError` if the file is no store
@@ -137,6 +143,7 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             *(_THIRD if found < 3 else ()),
             *(_FOURTH if found < 4 else ()),
             *(_FIFTH if found < 5 else ()),
+            *(_SIXTH if found < 6 else ()),
         ):
             if not _is_done(db, statement):
                 db.execute(statement)

@@ -31,6 +31,7 @@ from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.following import followed
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
+from holdfast.store.rows import read_tags
 from holdfast.store.watch import Watcher
 
 T = TypeVar("T")
@@ -58,11 +59,16 @@ VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 _LIST = (
     "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed,"
-    " spawned_by FROM conversations WHERE "
+    " spawned_by, tags FROM conversations WHERE "
 )
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 # That is: spawned_by begins with the id and a colon.
 _SPAWNED = "spawned_by >= :spawner || ':' AND spawned_by < :spawner || ';'"
+_TAGGED = (
+    "tags <> '' AND NOT EXISTS (SELECT 1 FROM json_each(:tags) wanted WHERE wanted.value NOT IN"
+    " (SELECT value FROM json_each(conversations.tags)))"
+)
+_SET_TAGS = "UPDATE conversations SET tags = ? WHERE number = ?"
 _OF_IDS = "id IN (SELECT value FROM json_each(:ids))"
 
 # A dead owner may hold conversations at rest: whoever takes the lease gives it back.
@@ -94,6 +100,10 @@ _POST = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
 _MICROSECOND = timedelta(microseconds=1)
 
 _INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
+
+
+def _tags_text(summary: Summary) -> str:
+    return json.dumps(summary.tags) if summary.tags else ""
 
 
 def _rows(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes]]:
@@ -359,6 +369,8 @@ class SQLiteStore(Store):
                 origin = (summary.parent_seq, summary.parent, summary.spawned_by)
                 db.execute(_FIRST, (created, *origin, number))
             db.executemany(_INSERT, rows)
+            if base.changes_tags(events):
+                db.execute(_SET_TAGS, (_tags_text(summary), number))
         else:
             _fence(db, number, lease)
         if batch.done_commands:
@@ -612,7 +624,10 @@ class SQLiteStore(Store):
             origin = (conversation_id, seq, lineage.base_of_fork(number, shared, seq))
             shown = (summary.last_seq, summary.status, summary.title)
             row = (summary.id, "", *shown, *times, *origin, summary.condensed)
-            first = self._begin(db, row) << 32
+            fork = self._begin(db, row)
+            if summary.tags:
+                db.execute(_SET_TAGS, (_tags_text(summary), fork))
+            first = fork << 32
             db.executemany(_INSERT, [(first + key, crc, data) for key, crc, data in rows])
 
         self._write(begin)
@@ -630,6 +645,7 @@ class SQLiteStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        tags: Sequence[str] = (),
     ) -> list[Summary]:
         known = [id for id in ids or () if base.is_utf8(id)]
         # SQLite's JSON ends a text at its first NUL, so those ids are bound one by one.
@@ -640,19 +656,24 @@ class SQLiteStore(Store):
             "" if spawned_by is None else _SPAWNED,
             "" if ids is None else of_ids,
             "" if status is None else "status = :status",
+            _TAGGED if tags else "",
         )
         order = " ORDER BY updated DESC, number DESC" if ids is None else ""
         query = _LIST + " AND ".join(filter(None, conditions)) + order
         plain = json.dumps([id for id in known if "\0" not in id])
-        values = {"spawner": spawned_by, "status": status, "ids": plain, **odd}
+        wanted = json.dumps([*tags])
+        values = {"spawner": spawned_by, "status": status, "ids": plain, "tags": wanted, **odd}
 
         def look(db: sqlite3.Connection) -> list[Any]:
             format = schema.format_of_locked(db)
-            if format > 2:
+            if format > 5:
                 return db.execute(query, values).fetchall()
-            if spawned_by is not None or (waiting and format < 2):
+            older_format = (format < 3 and spawned_by is not None) or (format < 2 and waiting)
+            if tags or older_format:
                 return []
-            older = query.replace("spawned_by", "''")
+            older = query.replace(", tags FROM", ", '' FROM")
+            if format < 3:
+                older = older.replace("spawned_by", "''")
             if format < 2:
                 older = older.replace("parent, parent_seq, condensed", "'', 0, 0")
             return db.execute(older, values).fetchall()
@@ -661,8 +682,13 @@ class SQLiteStore(Store):
         rows = self._reader.read(look)
         try:
             found = [
-                Summary(id, status, title, seq, when(created), when(updated), *origin)
-                for id, status, title, seq, created, updated, *origin in rows
+                Summary(
+                    *(id, status, title, seq),
+                    *(when(created), when(updated)),
+                    *origin,
+                    tags=read_tags(tagged),
+                )
+                for id, status, title, seq, created, updated, *origin, tagged in rows
             ]
         except (TypeError, ValueError) as error:  # a damaged page may hold anything
             raise StoreError(

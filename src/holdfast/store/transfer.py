@@ -47,6 +47,7 @@ class Header(
     parent: str = ""
     parent_seq: int = 0
     spawned_by: str | msgspec.UnsetType = msgspec.UNSET
+    tags: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -62,8 +63,11 @@ class Exported(msgspec.Struct, frozen=True):
     def summary(self) -> Summary:
         """The summary for a store's listing."""
         shared = {name: getattr(self.header, name) for name in _SHARED}
-        spawned_by = self.header.spawned_by or ""
-        return Summary(last_seq=len(self.events), spawned_by=spawned_by, **shared)
+        more: dict[str, Any] = {
+            "spawned_by": self.header.spawned_by or "",
+            "tags": self.header.tags or (),
+        }
+        return Summary(last_seq=len(self.events), **shared, **more)
 
 
 # The fields of a summary that a header has too.
@@ -109,10 +113,9 @@ def exported(
     """Yield the lines of a conversation. `blob` returns an id's bytes, None if lost."""
     ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
     shared = {name: getattr(summary, name) for name in _SHARED}
-    spawned_by = summary.spawned_by or msgspec.UNSET
-    header = Header(
-        version=VERSION, events=len(events), blobs=len(ids), spawned_by=spawned_by, **shared
-    )
+    shared["spawned_by"] = summary.spawned_by or msgspec.UNSET
+    shared["tags"] = summary.tags or msgspec.UNSET
+    header = Header(version=VERSION, events=len(events), blobs=len(ids), **shared)
     yield msgspec.json.encode(header) + b"\n"
     for event in events:
         yield ev.line(event) + b"\n"

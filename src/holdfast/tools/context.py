@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from copy import copy
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from holdfast.content import ContentLike, Message, ToolResult, Usage
 from holdfast.errors import ConfigurationError, NotFound, ToolCancelled, ToolError
@@ -125,6 +125,15 @@ class CompletionAnswer(Protocol):
     def stop_reason(self) -> str: ...
 
 
+@runtime_checkable
+class LendsModels(Protocol):
+    """A conversation's model that lends other models: their calls count as the conversation's."""
+
+    def lend(self, llm: Any) -> CompletionModel:
+        """Return a model whose calls are counted in the conversation's usage and budgets."""
+        ...
+
+
 class ChildState(Protocol):
     """The state in which a child's run ended."""
 
@@ -190,6 +199,12 @@ class Spawns(Protocol):
         ...
 
 
+class TakesNotes(Protocol):
+    """The function that journals a note; see `ToolContext.note`."""
+
+    def __call__(self, about: str, text: str, details: dict[str, Any]) -> None: ...
+
+
 class WakesCalls(Protocol):
     """The function that sets a timer for a call; see `ToolContext.wake_at`."""
 
@@ -218,6 +233,7 @@ class ToolContext:
         "conversation_id",
         "llm",
         "loop",
+        "notes",
         "outputs",
         "runtime",
         "secrets",
@@ -247,6 +263,7 @@ class ToolContext:
         secrets: Secrets | None = None,
         confirm: Callable[[], None] | None = None,
         wakes: WakesCalls | None = None,
+        notes: TakesNotes | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -267,6 +284,7 @@ class ToolContext:
         # Raises `Fenced` if the conversation may belong to another owner by now.
         self.confirm = confirm
         self.wakes = wakes
+        self.notes = notes
         self._wakes = 0  # the timers that this call has set without an id
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()
@@ -311,6 +329,12 @@ class ToolContext:
     def report_progress(self, message: str) -> None:
         """Report progress to observers. It is neither journaled nor shown to the model."""
         self._progress(message if self.secrets is None else self.secrets.mask(message))
+
+    def note(self, about: str, text: str, details: dict[str, Any] | None = None) -> None:
+        """Journal a `NoteRecorded`, which the model is not shown. Without a conversation, or once
+        it is closed, nothing happens. `about` names the origin, such as `hook:audit`."""
+        if self.notes is not None:
+            self.notes(about, text, details or {})
 
     def ask(
         self,
@@ -402,7 +426,8 @@ class ToolContext:
         threads spawn. A repeated call, also after its process was killed, thus gets the same child
         with all that the child did. `message` is sent only if the child has no message yet. A child
         that is open in this process is returned as it is. With `id` the result is the child of that
-        id, also of an earlier call.
+        id, also of an earlier call. In a hook that is not around a call, the id begins with the
+        place, the journal's length and a digest of what the hook is asked about.
 
         The child is interrupted when the call is cancelled or the conversation is interrupted, and
         closed with the conversation. A `detached` child is neither; the caller closes it. All
@@ -413,11 +438,7 @@ class ToolContext:
         """
         if self.spawns is None:
             raise ConfigurationError(
-                "spawn: a hook that is not around a tool call has no children, because a child's id"
-                " derives from its call's. Use Conversation(agent, store) here, or spawn in a tool"
-                " or in a hook on tool."
-                if self.conversation_id and not self.call_id
-                else "spawn: this call is not of a conversation, so it has no children. Use"
+                "spawn: this call is not of a conversation, so it has no children. Use"
                 " Conversation(agent)."
             )
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime, secrets)

@@ -29,6 +29,8 @@ PLACES: Mapping[tuple[str, str], HookPlace] = MappingProxyType(
         ("end", "before"): HookPlace(denies=False, adds=False),
     }
 )
+FORMATS = ("holdfast", "claude-code", "openhands")
+"""The forms of JSON that a hook's command can read and print."""
 HOOK_POINTS = tuple(dict.fromkeys(on for on, _ in PLACES))
 
 

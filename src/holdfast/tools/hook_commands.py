@@ -20,7 +20,8 @@ from holdfast.errors import ToolCancelled
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.environment import CancelWakeup, has_ended, minimal_environment, open_pidfd
-from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
+from holdfast.tools.hook_answers import FORMATS, HookAnswer, HookFailed, HookPlace
+from holdfast.tools.hook_formats import FOREIGN, HookOutput
 from holdfast.tools.launch import Launcher, PlainLauncher, start
 from holdfast.tools.results import clean
 
@@ -28,6 +29,7 @@ _MAX_OUTPUT_BYTES = 1_000_000
 _MAX_REASON_CHARS = 10_000  # of stderr, in a reason or error
 # The exit code of a denial. Failures of a shell or of Python have other codes.
 _DENY_EXIT_CODE = 2
+_TIMEOUT = 30.0  # seconds, unless the hook has its own
 _POLL_SECONDS = 0.02  # between two checks for the end, where there is no pidfd
 _DRAIN_SECONDS = 0.2  # for the rest of the output after the end
 
@@ -41,14 +43,34 @@ def secrets_of(env: Mapping[str, str]) -> list[str]:
 
 
 def command_of(
-    command: Sequence[str], timeout: float, env: Mapping[str, str]
+    name: str,
+    command: Sequence[str],
+    timeout: float | None,
+    env: Mapping[str, str],
+    format: str = FORMATS[0],
 ) -> Callable[[dict[str, Any], ToolContext, HookPlace], HookAnswer | None]:
-    """Return a hook's command as a function that runs it and returns its answer. `timeout` is in
-    seconds; `env` is added to the minimal environment."""
-    argv = list(command)
+    """Return a hook's command as a function that runs it and returns its answer.
+
+    Args:
+        name: The hook's name in the journal.
+        command: The program and its arguments.
+        timeout: Seconds until the command must have ended; None for 30.
+        env: Variables beside the minimal environment.
+        format: The form of the command's input and output, one of `FORMATS`.
+    """
+    argv, seconds = list(command), _TIMEOUT if timeout is None else timeout
+    foreign = FOREIGN.get(format)
 
     def run(request: dict[str, Any], context: ToolContext, place: HookPlace) -> HookAnswer | None:
-        code, out, err = _run(argv, timeout, env, msgspec.json.encode(request), context)
+        if foreign is not None:
+            folder = _folder(context.runtime) or os.getcwd()
+            told = foreign.request(request, folder)
+            if told is None:
+                return None
+            variables = {**foreign.variables(told, folder), **env}
+            ran = _run(argv, seconds, variables, msgspec.json.encode(told), context)
+            return foreign.answer(HookOutput(*ran), request, place, context, name)
+        code, out, err = _run(argv, seconds, env, msgspec.json.encode(request), context)
         reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
         if code == _DENY_EXIT_CODE:
             if not place.denies:
@@ -103,6 +125,13 @@ def _failed(problem: str) -> HookFailed:
     return HookFailed(f"failed: the command {problem}")
 
 
+def _folder(runtime: Any) -> str | None:
+    """Return the work folder of a runtime as its commands see it; None if it has none."""
+    boxed = isinstance(getattr(runtime, "launcher", None), Launcher)
+    workdir: Any = getattr(runtime, "workdir_visible" if boxed else "workdir", None)
+    return os.fspath(workdir) if isinstance(workdir, str | PathLike) else None
+
+
 def _run(
     argv: list[str], timeout: float, env: Mapping[str, str], request: bytes, context: ToolContext
 ) -> tuple[int, bytes, bytes]:
@@ -113,7 +142,6 @@ def _run(
     # A sandboxed runtime starts hooks in a box, which has another home folder.
     launcher: Any = getattr(runtime, "launcher", None)
     boxed = isinstance(launcher, Launcher)
-    workdir: Any = getattr(runtime, "workdir_visible" if boxed else "workdir", None)
     home = {"HOME": runtime.home} if boxed and runtime.home else {}
     try:
         # Pipes, not files: the request may hold secrets, and a process that outlives the command
@@ -121,7 +149,7 @@ def _run(
         process = start(
             launcher if boxed else PlainLauncher(),
             argv,
-            cwd=os.fspath(workdir) if isinstance(workdir, str | PathLike) else None,
+            cwd=_folder(runtime),
             env={**minimal_environment(), **home, **env, **context.process_environment()},
             stdin=subprocess.PIPE,
             bufsize=0,

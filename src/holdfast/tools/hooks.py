@@ -21,7 +21,7 @@ from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import hook_answers
 from holdfast.tools.callables import is_async, refuse_async, require
 from holdfast.tools.context import ToolContext
-from holdfast.tools.hook_answers import HOOK_POINTS, PLACES, HookAnswer, HookFailed
+from holdfast.tools.hook_answers import FORMATS, HOOK_POINTS, PLACES, HookAnswer, HookFailed
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -46,8 +46,8 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A guard of one place in an agent: a function `before` something happens, one `after` it,
-    both, or a `command` instead.
+    """A guard of one place in an agent: a function `before` something happens, one `after` it, or
+    both; or instead of functions a `command`, a model with a `prompt`, or an `agent`.
 
     A function is given as such or as text, `module:name`. `on` is the place: `tool`, `model`,
     `message`, `stop`, `condensation`, `start` or `end`. Only `tool` and `model` have an `after`.
@@ -59,10 +59,17 @@ class Hook(msgspec.Struct, frozen=True):
     tuple of an `Add` and a change. They run once for a call, whatever its attempts, on the call's
     thread. The arguments and return values of the other places are in `docs/how-to/hooks.md`.
 
-    A `command` is a list of arguments, run without a shell. `when` says at which side it runs:
-    "before", "after" or "both". It reads JSON and prints JSON within `timeout` seconds, with a
-    minimal environment plus `env`. `name` identifies the hook in the journal; the default is the
-    name of the function or command.
+    A `command` is a list of arguments, run without a shell. It reads JSON and prints JSON, with a
+    minimal environment plus `env`. `format` is the form of that JSON and the meaning of the exit
+    code: Holdfast's own, or that of Claude Code or OpenHands.
+
+    With a `prompt` alone, a model judges by this rule: `llm`, or the agent's own. An `agent` (an
+    `Agent` without an output type) works in a child conversation, with its tools, and hands over
+    its verdict. Each answers with a `hook_verdicts.HookVerdict`.
+
+    `when` says at which side these three run: "before", "after" or "both". `timeout` is in seconds;
+    by default 30 for a command, 60 for a prompt, 300 for an agent. `name` identifies the hook in
+    the journal; the default is the name of the function or command, `prompt` or `agent`.
 
     A guard must not fail open: a hook that raises, cannot be imported or returns another type
     denies.
@@ -74,13 +81,23 @@ class Hook(msgspec.Struct, frozen=True):
     on: str = "tool"
     command: Sequence[str] = ()
     when: str = "before"
-    timeout: float = 30.0
+    timeout: float | None = None
     env: Mapping[str, str] = MappingProxyType({})
     name: str = ""
+    prompt: str = ""
+    llm: Any = None
+    agent: Any = None
+    format: str = "holdfast"
+
+    @property
+    def is_function(self) -> bool:
+        """True for a hook with functions; all others are described the situation as JSON."""
+        return self.before is not None or self.after is not None
 
 
 class BoundHook(NamedTuple):
-    """One side of a hook with its function resolved."""
+    """One side of a hook with its function resolved. With `by_json` the function takes the JSON
+    description of the situation, the context and the place."""
 
     name: str
     on: str
@@ -88,7 +105,7 @@ class BoundHook(NamedTuple):
     tools: str
     function: Callable[..., Any]
     place: hook_answers.HookPlace
-    command: bool
+    by_json: bool
 
 
 def ask(
@@ -103,12 +120,12 @@ def ask(
     Args:
         bound: The hook's side.
         context: The context that a function receives as its last argument.
-        describe: Makes the JSON for a command from the `subject`.
+        describe: Makes the JSON for a command or a model from the `subject`.
         fits: Returns True if a value is a valid change at this place.
         subject: The arguments of a function.
     """
     try:
-        if bound.command:
+        if bound.by_json:
             at = {"on": bound.on, "when": bound.when, "conversation_id": context.conversation_id}
             answer = bound.function({**at, **describe(*subject)}, context, bound.place)
         else:
@@ -151,21 +168,34 @@ def bind(hooks: Sequence[Hook], on: str, when: str) -> list[BoundHook]:
         target = hook.before if when == "before" else hook.after
         if target is not None:
             function = _function(target)
-        elif hook.command and hook.when in (when, "both"):
-            from holdfast.tools.hook_commands import command_of
-
-            function = command_of(hook.command, hook.timeout, hook.env)
+        elif not hook.is_function and hook.when in (when, "both"):
+            function = _json_function(hook, name)
         else:
             continue
         bound.append(BoundHook(name, on, when, hook.tools, function, place, target is None))
     return bound if when == "before" else bound[::-1]
 
 
+def _json_function(hook: Hook, name: str) -> Callable[..., Any]:
+    """Return the function that asks a hook's command, model or agent."""
+    if hook.command:
+        from holdfast.tools.hook_commands import command_of
+
+        return command_of(name, hook.command, hook.timeout, hook.env, hook.format)
+    from holdfast.tools.hook_verdicts import agent_of, prompt_of
+
+    if hook.agent is not None:
+        return agent_of(name, hook.agent, hook.prompt, hook.timeout)
+    return prompt_of(name, hook.prompt, hook.llm, hook.timeout)
+
+
 def hook_names(hooks: Sequence[Hook]) -> list[str]:
     """Return the name of each hook for messages and the journal. Names are unique."""
     names: list[str] = []
     for hook in hooks:
-        name = hook.name or _name(hook.before or hook.after or hook.command)
+        kind = "prompt" if hook.agent is None else "agent"
+        program = hook.command[0].rpartition("/")[2] if hook.command else ""
+        name = hook.name or program or _name(hook.before or hook.after or kind)
         candidates = (name, *[f"{name}-{number}" for number in range(2, len(hooks) + 1)])
         names.append(next(unique for unique in candidates if unique not in names))
     return names
@@ -178,10 +208,13 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
     for hook in hooks:
         if isinstance(hook, Hook):
             _check_hook(hook)
-        if not isinstance(hook, Hook) or not (hook.before or hook.after or hook.command):
+        given = isinstance(hook, Hook) and (
+            hook.is_function or hook.command or hook.prompt or hook.agent is not None
+        )
+        if not given:
             raise ConfigurationError(
                 f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the"
-                f" two, or a command, not {hook!r}."
+                f" two, or a command, a prompt or an agent, not {hook!r}."
             )
 
 
@@ -201,12 +234,15 @@ def _check_hook(hook: Any) -> None:
                 f"Hook: before and after take a function or 'module:name', not {function!r}."
             )
         refuse_async("Hook: before and after", function)
-    has_after = hook.after is not None or (hook.command and hook.when != "before")
+    has_after = hook.after is not None or (not hook.is_function and hook.when != "before")
     if has_after and (hook.on, "after") not in PLACES:
         raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
     is_list = isinstance(argv, Sequence) and not isinstance(argv, str)
     parts = cast("Sequence[Any]", argv) if is_list else ()
-    seconds = isinstance(hook.timeout, int | float) and not isinstance(hook.timeout, bool)
+    timeout = hook.timeout
+    seconds = timeout is None or (
+        isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < 1e6
+    )
     require(
         "Hook",
         hook,
@@ -216,12 +252,21 @@ def _check_hook(hook: Any) -> None:
             is_list and all(isinstance(one, str) and "\0" not in one for one in parts),
             "a list of arguments, such as ['python3', 'guard.py']",
         ),
-        ("timeout", seconds and 0 < hook.timeout < 1e6, "seconds above 0"),
+        ("timeout", seconds, "seconds above 0"),
         ("name", isinstance(hook.name, str), "a str"),
+        ("prompt", isinstance(hook.prompt, str), "a text"),
+        ("format", hook.format in FORMATS, f"one of {', '.join(FORMATS)}"),
     )
-    if argv and (hook.before is not None or hook.after is not None):
+    kinds = (hook.is_function, len(parts) > 0, bool(hook.prompt) or hook.agent is not None)
+    if sum(kinds) > 1:
         raise ConfigurationError(
-            "Hook: a hook has either a command, or before and after; use a Hook for each."
+            "Hook: a hook has either a command, or before and after, or a prompt or an agent; use a"
+            " Hook for each."
+        )
+    _check_judge(hook)
+    if hook.format != FORMATS[0] and (not argv or hook.on == "model"):
+        raise ConfigurationError(
+            f"Hook: format {hook.format!r} is for a command, and has no event for the place model."
         )
     if argv and not argv[0]:
         raise ConfigurationError(
@@ -237,6 +282,25 @@ def _check_hook(hook: Any) -> None:
         for name, value in pairs
     ):
         raise ConfigurationError("Hook: env takes a mapping of names to strings.")
+
+
+def _check_judge(hook: Any) -> None:
+    """Check the model and the agent of a hook."""
+    if hook.llm is not None and (not hook.prompt or hook.agent is not None):
+        raise ConfigurationError("Hook: llm is the model that judges by a prompt; give both.")
+    if hook.llm is not None and not callable(getattr(hook.llm, "completion", None)):
+        raise ConfigurationError(
+            f"Hook: llm takes an LLM, or None for the agent's own, not {hook.llm!r}."
+        )
+    if hook.agent is None:
+        return
+    is_agent = callable(getattr(hook.agent, "replace", None)) and hasattr(hook.agent, "hooks")
+    if not is_agent or isinstance(hook.agent, type):
+        raise ConfigurationError(f"Hook: agent takes an Agent, not {hook.agent!r}.")
+    if hook.agent.output is not None:
+        raise ConfigurationError(
+            "Hook: agent takes an Agent without an output type, because its output is the verdict."
+        )
 
 
 class Hooks:
@@ -368,8 +432,6 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
 def _name(target: Any) -> str:
     if isinstance(target, str):
         return target
-    if isinstance(target, Sequence):
-        return cast("Sequence[str]", target)[0].rpartition("/")[2]
     return str(getattr(target, "__qualname__", target)).rpartition("<locals>.")[2]
 
 

@@ -98,7 +98,7 @@ def read_skill(path: Path) -> Skill:
     text = text_below(path.parent, path.name, follow=True)
     is_skill = path.name in SKILL_FILES
     problems: list[str] = []
-    head, body = _lenient(text, problems)
+    head, body = lenient_front_matter(text, problems)
     folder = str(path.resolve().parent) if is_skill else ""
     own = path.parent.name if is_skill else path.stem
     if is_skill:
@@ -222,7 +222,7 @@ def _split(text: str) -> tuple[str | None, str]:
     return parts[1], parts[2]
 
 
-def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
+def lenient_front_matter(text: str, problems: list[str]) -> tuple[Map, str]:
     """Return the front matter, read line by line if YAML cannot parse it."""
     try:
         return front_matter(text)

@@ -75,9 +75,9 @@ class Order(Data, frozen=True, kw_only=True):
     """The parts of an agent and the worker's settings.
 
     `form`, `tools` and `options` are JSON. `runtimes` is the kind of runtime that works in
-    `workdir`. `patterns`, `import_timeout` and `programs` are the policy; `refused` maps further
-    refused modules to the reason. `folder` is the worker's own folder, `path` its module search
-    path.
+    `workdir`. `patterns`, `import_timeout`, `programs` and `hook_commands` are the policy;
+    `refused` maps further refused modules to the reason. `folder` is the worker's own folder,
+    `path` its module search path.
     """
 
     id: str
@@ -90,6 +90,7 @@ class Order(Data, frozen=True, kw_only=True):
     refused: dict[str, str]
     import_timeout: float
     programs: bool
+    hook_commands: bool
     workdir: str
     runtimes: WorkspaceRuntimes
     folder: str

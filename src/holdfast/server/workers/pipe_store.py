@@ -125,6 +125,7 @@ class PipeStore(store.Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        tags: Sequence[str] = (),
     ) -> list[store.Summary]:
         """Return the summaries of the conversations that this worker may see."""
         found: list[store.Summary] = []
@@ -136,7 +137,11 @@ class PipeStore(store.Store):
             for id in dict.fromkeys([self._id] if ids is None else ids):
                 found += self._call("list", self._which(id), False, type=list[store.Summary])
         return [
-            one for one in found if (ids is None or one.id in ids) and status in (None, one.status)
+            one
+            for one in found
+            if (ids is None or one.id in ids)
+            and status in (None, one.status)
+            and {*tags} <= {*one.tags}
         ]
 
     def follow(

@@ -77,8 +77,9 @@ class _Narrowed(Policy):
         refused: dict[str, str],
         import_timeout: float,
         programs: bool,
+        hook_commands: bool,
     ) -> None:
-        super().__init__(patterns, False, import_timeout, programs)
+        super().__init__(patterns, False, import_timeout, programs, hook_commands)
         self._refused = refused
 
     def refusal(self, module: str) -> str:
@@ -268,7 +269,8 @@ class WorkerSide:
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
         options = msgspec.json.decode(order.options, type=ConversationOptions)
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
-        policy = _Narrowed(order.patterns, order.refused, order.import_timeout, order.programs)
+        allowed = order.programs, order.hook_commands
+        policy = _Narrowed(order.patterns, order.refused, order.import_timeout, *allowed)
         # All modules that the client names, in its tools or in the agent's form.
         names = {*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)}
         names.discard("")

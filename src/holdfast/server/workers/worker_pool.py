@@ -255,6 +255,7 @@ class WorkerPool:
             refused=refused,
             import_timeout=policy.import_timeout,
             programs=policy.programs,
+            hook_commands=policy.hook_commands,
             workdir=workdir,
             runtimes=self._runtimes,
             folder="",

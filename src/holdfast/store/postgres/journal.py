@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.events import AnyEvent
-from holdfast.store.base import Batch
+from holdfast.store.base import Batch, changes_tags
 from holdfast.store.nul_text import escaped
 
 # The parts of an append. `moved` is the fence: it is empty unless the lease is the newest and the
@@ -28,6 +28,7 @@ WITH moved AS (
     AS e(seq, crc, data)
 )
 """
+_CONDENSED: LiteralString = "condensed = %(condensed)s,"
 # The first event. An imported fork brings its origin; a fork made in this store has it already.
 _FIRST: LiteralString = _MOVED.replace(
     "condensed = %(condensed)s,",
@@ -113,6 +114,9 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
             crcs=crcs,
             events=lines,
         )
+        if changes_tags(events):
+            query = query.replace(_CONDENSED, f"{_CONDENSED} tags = %(tags)s,", 1)
+            values["tags"] = [escaped(tag) for tag in summary.tags]
         if first.seq == 1:
             values.update(
                 created=summary.created or first.timestamp,

@@ -9,7 +9,7 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import StoreError
 
-FORMAT = 1  # in the table `about`; a newer Holdfast writes a higher one
+FORMAT = 2  # in the table `about`; a newer Holdfast writes a higher one
 
 # Format 1.
 #
@@ -158,7 +158,13 @@ _FIRST: tuple[LiteralString, ...] = (
     "CREATE TABLE garbage (number bigint PRIMARY KEY)",
 )
 
-_STEPS: tuple[tuple[LiteralString, ...], ...] = (_FIRST,)
+# Format 2: the tags of a conversation. An append that changes none changes no indexed column.
+_SECOND: tuple[LiteralString, ...] = (
+    "ALTER TABLE conversations ADD COLUMN tags text[] NOT NULL DEFAULT '{}'",
+    "CREATE INDEX conversations_tagged ON conversations USING gin (tags) WHERE tags <> '{}'",
+)
+
+_STEPS: tuple[tuple[LiteralString, ...], ...] = (_FIRST, _SECOND)
 
 # The catalog's rows, which a wait for the lock makes no older; `to_regclass` answers from a cache.
 _ABOUT = """

@@ -60,8 +60,8 @@ WHERE c.id = %s AND c.epoch = %s AND c.owner <> '' ORDER BY i.number
 _SOURCE = "SELECT number, last_seq, shared, needs FROM conversations WHERE id = %s FOR SHARE"
 _FORK = """
 INSERT INTO conversations (id, epoch, last_seq, condensed, shared, parent, parent_seq,
-created, updated, status, title, needs)
-VALUES (%s, nextval('epochs'), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING number
+created, updated, status, title, needs, tags)
+VALUES (%s, nextval('epochs'), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING number
 """
 # The stretches of the source up to the event that the fork begins after.
 _SHARES = """
@@ -77,8 +77,8 @@ SELECT %s, * FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[])
 """
 
 _LIST: LiteralString = """
-SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by
-FROM conversations WHERE
+SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by,
+tags FROM conversations WHERE
 """
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
@@ -89,6 +89,26 @@ class _Held(NamedTuple):
     number: int
     epoch: int
     owner: str
+
+
+def _summary(
+    id: str, status: str, title: str, seq: int, created: datetime, updated: datetime, *more: Any
+) -> Summary:
+    """Return the summary of a row of `_LIST`."""
+    parent, parent_seq, condensed, by, tags = more
+    return Summary(
+        unescaped(id),
+        status,
+        unescaped(title),
+        seq,
+        created.astimezone(UTC),
+        updated.astimezone(UTC),
+        unescaped(parent),
+        parent_seq,
+        condensed,
+        unescaped(by),
+        tuple(map(unescaped, tags)),
+    )
 
 
 class PostgresStore(Store):
@@ -496,7 +516,8 @@ class PostgresStore(Store):
             times = (summary.created or now, summary.updated or now)
             shown = (summary.status, escaped(summary.title), max(needs, ev.needed_version(events)))
             row = (escaped(summary.id), summary.last_seq, summary.condensed)
-            made = db.execute(_FORK, (*row, *origin, *times, *shown)).fetchone()
+            tags = [escaped(tag) for tag in summary.tags]
+            made = db.execute(_FORK, (*row, *origin, *times, *shown, tags)).fetchone()
             fork = made[0] if made else 0
             db.execute(
                 _SHARES,
@@ -514,6 +535,7 @@ class PostgresStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        tags: Sequence[str] = (),
     ) -> list[Summary]:
         query = _LIST + (_UNDONE if waiting else "last_seq > 0")
         if ids is not None:
@@ -522,27 +544,16 @@ class PostgresStore(Store):
             query += " AND status = %(status)s"
         if spawned_by is not None:
             query += " AND spawner <> '' AND spawner = %(spawner)s"
+        if tags:
+            query += " AND tags <> '{}' AND tags @> %(tags)s"
         values = {
+            "tags": [escaped(tag) for tag in tags],
             "ids": [escaped(id) for id in ids or () if base.is_utf8(id)],
             "status": status or "",
             "spawner": escaped(spawned_by or ""),
         }
         rows, _ = self.pool.execute(query + " ORDER BY updated DESC, number DESC", values)
-        return [
-            Summary(
-                unescaped(id),
-                status,
-                unescaped(title),
-                seq,
-                created.astimezone(UTC),
-                updated.astimezone(UTC),
-                unescaped(parent),
-                parent_seq,
-                condensed,
-                unescaped(by),
-            )
-            for id, status, title, seq, created, updated, parent, parent_seq, condensed, by in rows
-        ]
+        return [_summary(*row) for row in rows]
 
     def delete(self, conversation_id: str) -> None:
         """The conversation disappears at once; its space is freed in short steps."""

@@ -30,7 +30,7 @@ from holdfast.tools.config.shapes import (
 )
 from holdfast.tools.config.structs import COUNT, SECONDS, SECRET, keys_of
 from holdfast.tools.document import SourceLocation
-from holdfast.tools.hook_answers import HOOK_POINTS
+from holdfast.tools.hook_answers import FORMATS, HOOK_POINTS
 from holdfast.tools.mcp.config import Http, Stdio
 
 TEXT = Text()
@@ -43,17 +43,25 @@ _RESULT_LIMIT = Number("a number of characters from 200", 200, whole=True)
 # --- hooks ---
 
 
+_HOOK_KINDS = {"before": "string", "after": "string", "command": "array", "prompt": "string"}
+
+
 def _check_hook(entry: dict[str, Any], place: SourceLocation) -> None:
-    if "command" in entry and ("before" in entry or "after" in entry):
-        raise place.error("a hook has a command, or before and after; use one hook for each.")
-    if not any(name in entry for name in ("before", "after", "command")):
+    kinds = (("before", "after"), ("command",), ("prompt", "agent"))
+    found = sum(any(name in entry for name in names) for names in kinds)
+    if found > 1:
+        raise place.error(
+            "a hook has a command, or before and after, or a prompt; use one hook for each."
+        )
+    if not found:
         raise place.error(
             "a hook has before, after or both, each as 'module:qualname', or a command, a list of"
-            " arguments."
+            " arguments, or a prompt."
         )
 
 
-def _hook(name: str, what: str, **more: Key) -> Section:
+def hook_section(name: str, what: str, **more: Key) -> Section:
+    """Return the section of a hook with `more` keys."""
     keys = {
         "before": Key(_FUNCTION_NAME, "before(call, context) may change the arguments or deny."),
         "after": Key(_FUNCTION_NAME, "after(call, result, context) may change the result."),
@@ -62,25 +70,27 @@ def _hook(name: str, what: str, **more: Key) -> Section:
             "Instead of functions: a command that gets JSON and prints JSON. No shell runs it.",
         ),
         "when": Key(Choice(("before", "after", "both")), "When it runs. Default: before."),
-        "timeout": Key(SECONDS, "Seconds for the command. Default: 30."),
+        "format": Key(Choice(FORMATS), "The command's JSON and exit codes. Default: holdfast."),
+        "prompt": Key(TEXT, "Instead of functions: the rule by which a model judges."),
+        "timeout": Key(SECONDS, "Seconds for a command (30), a prompt (60) or an agent (300)."),
         "env": Key(MapOf(SECRET), "Environment variables for the command."),
         "name": Key(TEXT, "The hook's name. Default: that of the function or the command."),
         **more,
     }
-    kinds = (("before", "string"), ("after", "string"), ("command", "array"))
-    one_of = [{"properties": {key: {"type": kind}}, "required": [key]} for key, kind in kinds]
+    kinds = {**_HOOK_KINDS, **({"agent": "object"} if "agent" in keys else {})}
+    one_of = [
+        {"properties": {key: {"type": kind}}, "required": [key]} for key, kind in kinds.items()
+    ]
     return Section(name, what, keys, _check_hook, {"anyOf": one_of})
 
 
 _HOOKED_TOOLS = Key(
     TEXT, "The hook's tools, by canonical name or pattern such as 'server.*'. Default: all."
 )
-AGENT_HOOK = _hook(
-    "agentHook",
-    "a hook of an agent",
-    on=Key(Choice(HOOK_POINTS), "The event at which the hook runs. Default: tool."),
-    tools=_HOOKED_TOOLS,
-)
+AGENT_HOOK_KEYS = {
+    "on": Key(Choice(HOOK_POINTS), "The event at which the hook runs. Default: tool."),
+    "tools": _HOOKED_TOOLS,
+}
 
 # --- tools ---
 
@@ -92,7 +102,7 @@ _RULES = {
         " file in result_dir.",
     ),
     "hooks": Key(
-        ListOf(_hook("hook", "a hook of this entry's calls"), "a list of hooks"),
+        ListOf(hook_section("hook", "a hook of this entry's calls"), "a list of hooks"),
         "Hooks that run before and after each call, in this order.",
     ),
 }
@@ -189,6 +199,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "trusted": "True to believe the server's annotations (read-only, idempotent, ...).",
     "sampling": "True to let the server ask the calling agent's model. Default: false.",
     "roots": "False to hide the folders of the agent's runtimes from the server. Default: true.",
+    "tools": "Names or patterns (read_*) of the tools that are offered; null for all.",
     "lazy": "True to list the tools only when one of them is named or searched for.",
     "timeout": "Seconds for connecting and listing the tools.",
     "call_timeout": "Seconds for one call; null for no limit.",
@@ -344,7 +355,9 @@ _KEYS = {
         " unavailable until it is approved again.",
     ),
     "hooks": Key(
-        ListOf(_hook("patternHook", "a hook of calls", tools=_HOOKED_TOOLS), "a list of hooks"),
+        ListOf(
+            hook_section("patternHook", "a hook of calls", tools=_HOOKED_TOOLS), "a list of hooks"
+        ),
         "Hooks that run before and after calls, in this order.",
     ),
 }

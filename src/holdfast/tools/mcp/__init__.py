@@ -69,6 +69,8 @@ class MCPClient(ServiceClient[MCPSource]):
             limit.
         mode: `auto` asks the server. `2026-07-28` or `2025-11-25` (also called `legacy`) fixes
             the era of the protocol.
+        tools: Names or patterns (`read_*`) of the server's tools that are offered; without it all
+            are. The agent has no other tool of the server, whatever the server lists later.
         lazy: True if a `ToolManager` lists this server's tools only when one of them is named.
 
     A server may send requests to the client. The conversation that made the current call answers

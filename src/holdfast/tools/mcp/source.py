@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
@@ -190,7 +191,10 @@ class MCPSource:
             f"{self.id}.{name}": f"{unusable} Tool {f'{self.id}.{name}'!r}: {fault}."
             for name, fault in left_out.items()
         }
+        allowed = self._spec.server.tools
         for one in listed:
+            if allowed is not None and not any(fnmatchcase(one.name, name) for name in allowed):
+                continue
             try:
                 tools.append(MCPTool(self, one, self._spec.server.trusted))
             except ConfigurationError as error:

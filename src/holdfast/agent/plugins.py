@@ -1,0 +1,411 @@
+"""Plugins: folders of skills, commands, sub-agents, MCP servers and hooks, in the layout that
+Claude Code and OpenHands share.
+
+    my-plugin/
+        .claude-plugin/plugin.json   or .plugin/plugin.json: name, description, version (optional)
+        skills/NAME/SKILL.md
+        commands/NAME.md             a skill that the words /my-plugin:NAME show
+        agents/NAME.md               a sub-agent, which the agent delegates to
+        hooks/hooks.json             commands at calls, messages and ends
+        .mcp.json                    MCP servers
+
+The manifest may name further places under `skills`, `commands`, `agents`, `hooks` and `mcpServers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.agent.agents_files import SubAgent, read_sub_agent
+from holdfast.agent.arguments import wrong
+from holdfast.agent.delegation import Delegates
+from holdfast.agent.skills import skills_of
+from holdfast.content import Data
+from holdfast.errors import ConfigurationError
+from holdfast.nesting import too_deep
+from holdfast.tools.hook_answers import PLACES
+from holdfast.tools.hooks import Hook
+from holdfast.tools.mcp.config import read_servers
+from holdfast.tools.skills import Skills
+from holdfast.tools.skills_files import (
+    Skill,
+    front_matter,
+    one_line,
+    read_skill,
+    text_below,
+    with_home,
+)
+
+_log = logging.getLogger("holdfast")
+
+MANIFESTS = (".claude-plugin/plugin.json", ".plugin/plugin.json")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_ROOTS = ("CLAUDE_PLUGIN_ROOT", "OPENHANDS_PLUGIN_ROOT")
+_HOOK_SECONDS = 60.0  # Claude Code's limit for a hook's command without a timeout
+# The place and the side of a hook by the event of Claude Code and OpenHands.
+_EVENTS: Mapping[str, tuple[str, str]] = {
+    "PreToolUse": ("tool", "before"),
+    "PostToolUse": ("tool", "after"),
+    "UserPromptSubmit": ("message", "before"),
+    "Stop": ("stop", "before"),
+    "PreCompact": ("condensation", "before"),
+    "SessionStart": ("start", "before"),
+    "SessionEnd": ("end", "before"),
+}
+# Tools by their names in matchers.
+_TOOLS: Mapping[str, str] = {
+    "Bash": "terminal",
+    "Read": "read_file",
+    "Write": "write_file",
+    "Edit": "edit_file",
+    "MultiEdit": "edit_file",
+    "Glob": "glob",
+    "Grep": "grep",
+    "TodoWrite": "plan",
+    "Task": "delegate",
+}
+
+
+class Plugin(Data, frozen=True):
+    """The parts of a plugin for an agent: `Agent(plugins=[...])`.
+
+    Attributes:
+        name: Its name: the manifest's, or the folder's.
+        description: Its purpose.
+        version: Its version.
+        path: The folder.
+        skills: Its skills, and its commands as skills.
+        agents: Its sub-agents by name.
+        mcp_servers: Its MCP servers by id.
+        hooks: Its hooks.
+        problems: The parts that were left out: the reason by path.
+    """
+
+    name: str
+    description: str = ""
+    version: str = ""
+    path: str = ""
+    skills: tuple[Skill, ...] = ()
+    agents: dict[str, SubAgent] = {}
+    mcp_servers: dict[str, Any] = {}
+    hooks: tuple[Hook, ...] = ()
+    problems: dict[str, str] = {}
+
+
+def load_plugin(
+    path: str | os.PathLike[str], *, variables: Mapping[str, str] | None = None
+) -> Plugin:
+    """Read the plugin in a folder. Nothing of it runs, and nothing is connected.
+
+    A part that cannot be read, is a link out of the folder, or asks for a feature that Holdfast
+    lacks is left out, with a warning in the log and in `Plugin.problems`. Raises
+    `ConfigurationError` if there is no folder or its manifest cannot be read.
+
+    Args:
+        path: The folder; `~` is the user's home.
+        variables: Values for `${NAME}` in `.mcp.json`; the environment is not read.
+            `${CLAUDE_PLUGIN_ROOT}` is the folder.
+    """
+    root = Path(os.path.realpath(with_home(path)))
+    if not root.is_dir():
+        raise ConfigurationError(f"load_plugin takes a folder; there is none at {str(root)!r}.")
+    reader = _Reader(root, dict(variables or {}))
+    plugin = reader.plugin()
+    for place, problem in plugin.problems.items():
+        _log.warning("The plugin %s: %s was left out: %s", plugin.name, place, problem)
+    return plugin
+
+
+def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Agent` that differ with these plugins, each a `Plugin` or a folder.
+
+    What an argument has by a name is kept; a plugin's part of the same name is left out. Raises
+    `ConfigurationError`.
+    """
+    if isinstance(plugins, str | os.PathLike | Plugin) or not isinstance(plugins, Iterable):
+        raise wrong(
+            "Agent: plugins", "a list of Plugin objects and folders", cast("object", plugins)
+        )
+    loaded: list[Plugin] = []
+    for one in cast("Iterable[Any]", plugins):
+        if isinstance(one, str | os.PathLike):
+            one = load_plugin(cast("str | os.PathLike[str]", one))
+        if not isinstance(one, Plugin):
+            raise wrong("Agent: plugins", "a list of Plugin objects and folders", one)
+        loaded.append(one)
+    changed: dict[str, Any] = {"plugins": ()}
+    if any(one.skills for one in loaded):
+        own = skills_of(arguments["skills"], ())
+        known = [*own.list(), *[skill for one in loaded for skill in one.skills]]
+        names: dict[str, Skill] = {}
+        for skill in known:
+            names.setdefault(skill.name, skill)
+        changed["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
+    if any(one.mcp_servers for one in loaded):
+        given: Mapping[str, Any] = arguments["mcp_servers"] or {}
+        given = given["mcpServers"] if set(given) == {"mcpServers"} else given
+        changed["mcp_servers"] = _merged(given, [one.mcp_servers for one in loaded])
+    if any(one.hooks for one in loaded):
+        hooks = [hook for one in loaded for hook in one.hooks]
+        changed["hooks"] = (*arguments["hooks"], *hooks)
+    if any(one.agents for one in loaded):
+        team = arguments["delegates"]
+        bounds: dict[str, Any] = {}
+        if isinstance(team, Delegates):
+            names_of_bounds = ("max_depth", "max_running", "detached", "send_to", "max_messages")
+            bounds = {name: getattr(team, name) for name in names_of_bounds}
+            team = team.given
+        changed["delegates"] = Delegates(
+            _merged(team or {}, [one.agents for one in loaded]), **bounds
+        )
+    return changed
+
+
+def _merged(given: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    found = dict(given)
+    for one in more:
+        for name, value in one.items():
+            if found.setdefault(name, value) is not value:
+                _log.warning("%s of a plugin is left out: there is one of that name.", name)
+    return found
+
+
+class _Reader:
+    """Reads the parts of one plugin, and collects the problems of those that are left out."""
+
+    def __init__(self, root: Path, variables: dict[str, str]) -> None:
+        self._root = root
+        self._variables = {**variables, **dict.fromkeys(_ROOTS, str(root))}
+        self.problems: dict[str, str] = {}
+        # The manifest's place tells for which system the hooks were written.
+        own, other = (root / place for place in MANIFESTS)
+        self._format = "openhands" if other.is_file() and not own.is_file() else "claude-code"
+
+    def plugin(self) -> Plugin:
+        manifest = self._manifest()
+        name = manifest.get("name", self._root.name)
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"load_plugin: the name of the plugin {str(self._root)!r} has other characters than"
+                f" letters, digits, '.', '_' and '-', or more than 64: {name!r:.100}."
+            )
+        skills = [*self._skills(manifest), *self._commands(name, manifest)]
+        agents: dict[str, SubAgent] = {}
+        for path in self._files(manifest, "agents"):
+            if (agent := self._try(path, read_sub_agent)) is not None:
+                agents.setdefault(agent.name, agent)
+        return Plugin(
+            name,
+            _line(manifest.get("description")),
+            _line(manifest.get("version")),
+            str(self._root),
+            tuple(skills),
+            agents,
+            self._servers(manifest),
+            tuple(self._hooks(name, manifest)),
+            self.problems,
+        )
+
+    def _manifest(self) -> dict[str, Any]:
+        for place in MANIFESTS:
+            if (self._root / place).is_file():
+                try:
+                    return self._json(self._root / place)
+                except (OSError, ValueError) as error:
+                    where = str(self._root / place)
+                    raise ConfigurationError(f"load_plugin: {where!r}: {error}.") from None
+        return {}
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        text = text_below(self._root, *path.relative_to(self._root).parts)
+        if too_deep(text):
+            raise ValueError("it is nested too deep")
+        found = msgspec.json.decode(text)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        return cast("dict[str, Any]", found)
+
+    def _places(self, manifest: Mapping[str, Any], key: str) -> Iterator[Path]:
+        """Yield the default place of a kind of parts, and those that the manifest names."""
+        yield self._root / key
+        given = manifest.get(key)
+        for one in cast("list[Any]", given) if isinstance(given, list) else [given]:
+            if not isinstance(one, str):
+                continue
+            path = Path(os.path.realpath(self._root / one))
+            if self._root in path.parents and path.exists():
+                yield path
+            else:
+                self.problems[one] = "it does not exist in the plugin's folder"
+
+    def _files(self, manifest: Mapping[str, Any], key: str) -> list[Path]:
+        """Return the Markdown files of a kind of parts."""
+        found: dict[Path, None] = {}
+        for place in self._places(manifest, key):
+            inner = sorted(place.rglob("*.md")) if place.is_dir() else [place]
+            found |= dict.fromkeys(path for path in inner if path.is_file())
+        return [path for path in found if path.stem.lower() != "readme"]
+
+    def _try(self, path: Path, read: Callable[[Path], Any]) -> Any:
+        try:
+            if self._root not in path.resolve().parents:
+                raise ValueError("it is a link out of the plugin's folder")
+            return read(path)
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
+            self.problems[str(path.relative_to(self._root))] = str(error)
+            return None
+
+    def _skills(self, manifest: Mapping[str, Any]) -> Iterator[Skill]:
+        for place in self._places(manifest, "skills"):
+            own = place / "SKILL.md"
+            for path in [own] if own.is_file() else sorted(place.glob("*/SKILL.md")):
+                if (skill := self._try(path, read_skill)) is not None:
+                    yield skill
+
+    def _commands(self, plugin: str, manifest: Mapping[str, Any]) -> Iterator[Skill]:
+        for path in self._files(manifest, "commands"):
+            if (skill := self._try(path, lambda path: self._command(plugin, path))) is not None:
+                yield skill
+
+    def _command(self, plugin: str, path: Path) -> Skill:
+        text = text_below(self._root, *path.relative_to(self._root).parts)
+        head, body = front_matter(text)
+        words = f"/{plugin}:{path.stem}"
+        for root in _ROOTS:
+            body = body.replace(f"${{{root}}}", str(self._root))
+        note = f"The user asks for this with `{words}` in the message."
+        if re.search(r"\$(?:ARGUMENTS|[1-9])", body):
+            note += (
+                " In the text below, `$ARGUMENTS` stands for all that follows these words there,"
+                " `$1` for its first word, and so on."
+            )
+        return Skill(
+            words[1:],
+            _line(head.get("description")) or f"The command {words}.",
+            str(path),
+            triggers=(words,),
+            text=f"{note}\n\n{body.strip()}",
+        )
+
+    def _servers(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        given = manifest.get("mcpServers")
+        inline: list[tuple[str, Any]] = [("mcpServers", given)] if isinstance(given, dict) else []
+        paths = [self._root / ".mcp.json"]
+        if isinstance(given, str):
+            paths.append(Path(os.path.realpath(self._root / given)))
+        for path in paths:
+            if path.is_file() and (config := self._try(path, self._json)) is not None:
+                inline.append((path.name, config.get("mcpServers", config)))
+        for place, servers in inline:
+            for name, entry in cast("dict[str, Any]", servers).items():
+                try:
+                    made = self._filled(entry)
+                    read_servers({name: made})
+                except ConfigurationError as error:
+                    self.problems[f"{place}: {name}"] = str(error)
+                    continue
+                found.setdefault(name, made)
+        return found
+
+    def _filled(self, value: Any) -> Any:
+        """Return a value of `.mcp.json` with its variables. Raises `ConfigurationError`."""
+        if isinstance(value, dict):
+            pairs = cast("dict[str, Any]", value).items()
+            return {key: self._filled(one) for key, one in pairs}
+        if isinstance(value, list):
+            return [self._filled(one) for one in cast("list[Any]", value)]
+        if not isinstance(value, str):
+            return value
+
+        def variable(match: re.Match[str]) -> str:
+            found = self._variables.get(match[1], cast("str | None", match[2]))
+            if found is None:
+                raise ConfigurationError(
+                    f"the variable {match[1]} has no value; give load_plugin(variables=...)"
+                )
+            return found
+
+        return _VARIABLE.sub(variable, value)
+
+    def _hooks(self, plugin: str, manifest: Mapping[str, Any]) -> Iterator[Hook]:
+        given = manifest.get("hooks")
+        configs: list[Any] = [given] if isinstance(given, dict) else []
+        paths = [self._root / "hooks" / "hooks.json", self._root / "hooks.json"]
+        if isinstance(given, str):
+            paths.append(Path(os.path.realpath(self._root / given)))
+        for path in dict.fromkeys(paths):
+            if path.is_file() and (config := self._try(path, self._json)) is not None:
+                configs.append(config)
+        for config in configs:
+            events: Any = cast("dict[str, Any]", config).get("hooks", config)
+            for event, groups in cast("dict[str, Any]", events).items():
+                if event == "description":
+                    continue
+                for group in cast("list[Any]", groups) if isinstance(groups, list) else []:
+                    yield from self._group(plugin, event, group)
+
+    def _group(self, plugin: str, event: str, group: Any) -> Iterator[Hook]:
+        """Yield the hooks of one matcher."""
+        where = f"hooks: {event}"
+        on, when = _EVENTS.get(event, ("", ""))
+        entries: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else 0
+        if (on, when) not in PLACES or not isinstance(entries, list):
+            self.problems[where] = "there is no such place for hooks here"
+            return
+        matcher: Any = cast("dict[str, Any]", group).get("matcher", "")
+        names = _matched(matcher) if on == "tool" else ["*"]
+        if names is None:
+            self.problems[f"{where} {matcher}"] = "this matcher is no list of names with |"
+            return
+        for entry in cast("list[Any]", entries):
+            command = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+            shell, seconds = command.get("command"), command.get("timeout", _HOOK_SECONDS)
+            limited = sorted({"if", "asyncRewake"} & command.keys())
+            if command.get("type", "command") != "command" or not isinstance(shell, str):
+                self.problems[where] = "a hook here is a command"
+            elif limited:
+                self.problems[f"{where} {shell}"] = f"{', '.join(limited)} has no meaning here"
+            else:
+                for tools in names:
+                    yield Hook(
+                        on=on,
+                        when=when,
+                        tools=tools,
+                        command=("/bin/sh", "-c", shell),
+                        timeout=float(seconds) if isinstance(seconds, int | float) else None,
+                        env=dict.fromkeys(_ROOTS, str(self._root)),
+                        name=f"{plugin}:{event}",
+                        format=self._format,
+                    )
+
+
+def _matched(matcher: Any) -> Sequence[str] | None:
+    """Return the patterns of Holdfast's tools for a matcher of Claude Code, None for a regular
+    expression that is more than names with `|`."""
+    if matcher in ("", "*", ".*", None):
+        return ["*"]
+    found: list[str] = []
+    for name in str(matcher).split("|"):
+        name = name.strip().removesuffix(".*").removesuffix("*") + "*" * name.endswith("*")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+\*?", name):
+            return None
+        server, _, tool = name.removeprefix("mcp__").partition("__")
+        if name.startswith("mcp__"):
+            found.append(f"{server.rstrip('*') or '*'}.{tool or '*'}")
+        else:
+            found.append(_TOOLS.get(name, name))
+    return list(dict.fromkeys(found))
+
+
+def _line(value: Any) -> str:
+    return one_line(value) if isinstance(value, str) else ""

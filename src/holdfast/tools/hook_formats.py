@@ -1,0 +1,332 @@
+"""The JSON and the exit codes of hook commands that were written for Claude Code or OpenHands.
+
+| exit code | meaning in both |
+|---|---|
+| 0 | standard output may be a JSON object with a decision |
+| 2 | denied; the reason is in the JSON or on standard error |
+| up to 125 | the command failed, which stops nothing; a note says so |
+| above | a shell found no command, or a signal ended it: denied, like any hook that fails |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, cast
+
+import msgspec
+
+from holdfast.content import TextContent, ToolResult
+from holdfast.tools.context import ToolContext
+from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
+from holdfast.tools.results import clean
+
+_DENY_EXIT_CODE = 2
+_NOT_RUN = 126  # from this exit code of a shell on, the command did not come to its own end
+_MAX_TEXT_CHARS = 10_000  # of a text that a command gives for the model or the journal
+_DENIALS = ("deny", "block")
+_ASKS = ("ask", "defer")
+_DECISIONS = ("allow", "approve", *_DENIALS, *_ASKS)
+
+
+class HookOutput(NamedTuple):
+    """The exit code and the output of a command."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+class ForeignFormat(Protocol):
+    """The form of input and output of another system's hook commands."""
+
+    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
+        """Return the command's input for Holdfast's description of a moment; None if that system
+        runs no hook then. `folder` is the work folder."""
+        ...
+
+    def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
+        """Return the environment variables that the system sets for its commands."""
+        ...
+
+    def answer(
+        self,
+        ran: HookOutput,
+        told: dict[str, Any],
+        place: HookPlace,
+        context: ToolContext,
+        name: str,
+    ) -> HookAnswer | None:
+        """Return the answer of a command that has ended. Raises `HookFailed`."""
+        ...
+
+
+_EVENTS: Mapping[tuple[str, str], str] = {
+    ("tool", "before"): "PreToolUse",
+    ("tool", "after"): "PostToolUse",
+    ("message", "before"): "UserPromptSubmit",
+    ("stop", "before"): "Stop",
+    ("condensation", "before"): "PreCompact",
+    ("start", "before"): "SessionStart",
+    ("end", "before"): "SessionEnd",
+}
+# Claude Code's names of tools, and of those of their arguments that have another name here.
+_CLAUDE_TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "terminal": ("Bash", {}),
+    "read_file": ("Read", {"path": "file_path"}),
+    "write_file": ("Write", {"path": "file_path"}),
+    "edit_file": ("Edit", {"path": "file_path", "old": "old_string", "new": "new_string"}),
+    "glob": ("Glob", {}),
+    "grep": ("Grep", {}),
+    "plan": ("TodoWrite", {}),
+    "delegate": ("Task", {"agent": "subagent_type", "task": "prompt"}),
+}
+
+
+class ClaudeCode:
+    """The hook commands of Claude Code."""
+
+    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
+        """See `ForeignFormat.request`."""
+        event = _EVENTS[told["on"], told["when"]]
+        found: dict[str, Any] = {
+            "session_id": told["conversation_id"],
+            "transcript_path": "",
+            "cwd": folder,
+            "permission_mode": "default",
+            "hook_event_name": event,
+        }
+        match told["on"]:
+            case "tool":
+                call, result = told["call"], cast("ToolResult | None", told.get("result"))
+                if result is not None and result.is_error:
+                    return None
+                name, arguments = _claude_call(call["name"], call["arguments"], folder)
+                found |= {"tool_name": name, "tool_input": arguments, "tool_use_id": call["id"]}
+                if result is not None:
+                    found["tool_response"] = {
+                        "success": True,
+                        "content": result.content,
+                        "stdout": result.text,
+                        "stderr": "",
+                        "interrupted": False,
+                    }
+                    if "file_path" in arguments:
+                        found["tool_response"]["filePath"] = arguments["file_path"]
+            case "message":
+                found["prompt"] = told["text"]
+            case "stop":
+                found["stop_hook_active"] = told["denied"] > 0
+                found["last_assistant_message"] = told["text"]
+            case "condensation":
+                found["trigger"] = "manual" if "requested" in told["reason"] else "auto"
+                found["custom_instructions"] = told["instructions"]
+            case "start":
+                found["source"] = "resume" if told["reopened"] else "startup"
+            case _:
+                found["reason"] = "other"
+        return found
+
+    def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
+        """See `ForeignFormat.variables`."""
+        return {"CLAUDE_PROJECT_DIR": folder}
+
+    def answer(
+        self,
+        ran: HookOutput,
+        told: dict[str, Any],
+        place: HookPlace,
+        context: ToolContext,
+        name: str,
+    ) -> HookAnswer | None:
+        """See `ForeignFormat.answer`."""
+        on = told["on"]
+        given = _output(ran)
+        if ran.code not in (0, _DENY_EXIT_CODE):
+            return _failed(ran, context, name)
+        own: Any = given.get("hookSpecificOutput")
+        special = cast("dict[str, Any]", own) if isinstance(own, dict) else {}
+        if message := _text(given, "systemMessage"):
+            context.note(f"hook:{name}", message, {"on": on})
+        context_text = _text(special, "additionalContext") or _text(given, "additionalContext")
+        if not given and ran.code == 0 and on in ("message", "start"):
+            context_text = _shown(ran.out)  # there a plain text is for the model
+        reason = _text(special, "permissionDecisionReason") or _text(given, "reason")
+        decision = _decision(special, "permissionDecision") or _decision(given, "decision")
+        halts = given.get("continue") is False
+        if halts and on == "stop":
+            return None  # the run ends, whatever else the command says
+        if halts or ran.code == _DENY_EXIT_CODE:
+            decision = "deny"
+            reason = reason or _text(given, "stopReason") or _shown(ran.err) or message
+        if on == "stop" and context_text and decision not in _DENIALS:
+            decision, reason = "deny", context_text  # a feedback, with which the work goes on
+        if decision in _ASKS:
+            decision = _asked(context, reason, told)
+        if decision in _DENIALS:
+            return _denial(told, reason or message, context_text, place)
+        return HookAnswer(None, context_text * place.adds, _claude_change(told, special))
+
+
+class OpenHands:
+    """The hook commands of OpenHands."""
+
+    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
+        """See `ForeignFormat.request`."""
+        event = _EVENTS[told["on"], told["when"]]
+        found: dict[str, Any] = {
+            "event_type": event,
+            "tool_name": None,
+            "tool_input": None,
+            "tool_response": None,
+            "message": None,
+            "session_id": told["conversation_id"],
+            "working_dir": folder,
+            "metadata": {},
+        }
+        match told["on"]:
+            case "condensation":
+                return None
+            case "tool":
+                call, result = told["call"], cast("ToolResult | None", told.get("result"))
+                if result is not None and result.is_error:
+                    return None
+                found |= {"tool_name": call["name"], "tool_input": call["arguments"]}
+                if result is not None:
+                    found["tool_response"] = {"content": result.content, "is_error": False}
+            case "message":
+                found["message"] = told["text"]
+            case "stop":
+                found["metadata"] = {"reason": "finish"}
+            case _:
+                pass
+        return found
+
+    def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
+        """See `ForeignFormat.variables`."""
+        found = {
+            "OPENHANDS_PROJECT_DIR": folder,
+            "OPENHANDS_SESSION_ID": request["session_id"],
+            "OPENHANDS_EVENT_TYPE": request["event_type"],
+        }
+        name = request["tool_name"]
+        return {**found, "OPENHANDS_TOOL_NAME": name} if name else found
+
+    def answer(
+        self,
+        ran: HookOutput,
+        told: dict[str, Any],
+        place: HookPlace,
+        context: ToolContext,
+        name: str,
+    ) -> HookAnswer | None:
+        """See `ForeignFormat.answer`."""
+        given = _output(ran)
+        if ran.code not in (0, _DENY_EXIT_CODE):
+            return _failed(ran, context, name)
+        added = _text(given, "additionalContext")
+        reason = _text(given, "reason")
+        denies = ran.code == _DENY_EXIT_CODE or given.get("continue") is False
+        if denies or _decision(given, "decision") in _DENIALS:
+            return _denial(told, reason or _shown(ran.err), added, place)
+        return HookAnswer(None, added * place.adds)
+
+
+FOREIGN: Mapping[str, ForeignFormat] = {"claude-code": ClaudeCode(), "openhands": OpenHands()}
+
+
+def _denial(told: dict[str, Any], reason: str, added: str, place: HookPlace) -> HookAnswer | None:
+    """Return the answer of a command that denies. What has happened already cannot be denied: the
+    model is told the reason beside the result."""
+    on, after = told["on"], told["when"] == "after"
+    if after:
+        return HookAnswer(None, "\n".join(text for text in (reason, added) if text))
+    if not place.denies:
+        return None
+    if on == "stop":
+        return HookAnswer(added or reason)
+    return HookAnswer(reason, added * place.adds)
+
+
+def _failed(ran: HookOutput, context: ToolContext, name: str) -> None:
+    """Note a command that failed, or raise `HookFailed` for one that was killed or not found."""
+    if not 0 <= ran.code < _NOT_RUN:
+        raise HookFailed(f"failed: the command ended with {ran.code}: {_shown(ran.err)}")
+    text = f"the command ended with exit code {ran.code}, which denies nothing"
+    context.note(f"hook:{name}", f"{text}: {_shown(ran.err)}", {"failed": True})
+
+
+def _output(ran: HookOutput) -> dict[str, Any]:
+    """Return the JSON object that a command printed; an empty one for any other text. Raises
+    `HookFailed` for a broken object, unless the exit code speaks for itself."""
+    out = ran.out.strip()
+    if not out.startswith(b"{"):
+        return {}
+    try:
+        return msgspec.json.decode(out, type=dict[str, Any])
+    except (ValueError, RecursionError) as error:
+        if ran.code == 0:
+            raise HookFailed(f"failed: the command's output is not JSON: {error}") from error
+        return {}
+
+
+def _text(given: dict[str, Any], key: str) -> str:
+    value = given.get(key)
+    return "" if value is None else clean(str(value))[:_MAX_TEXT_CHARS]
+
+
+def _shown(data: bytes) -> str:
+    return clean(data.decode("utf-8", "replace").strip())[:_MAX_TEXT_CHARS]
+
+
+def _decision(given: dict[str, Any], key: str) -> str:
+    """Return a decision, "" if there is none. Raises `HookFailed` for an unknown one, which may
+    have been meant as a denial."""
+    value = given.get(key)
+    if value is None:
+        return ""
+    found = str(value).lower()
+    if found not in _DECISIONS:
+        raise HookFailed(f"failed: the command printed the {key} {found[:80]!r}")
+    return found
+
+
+def _asked(context: ToolContext, reason: str, told: dict[str, Any]) -> str:
+    """Ask the user about a call, and return the decision."""
+    call = told.get("call", {})
+    arguments = msgspec.json.encode(call.get("arguments", {})).decode()[:2000]
+    question = f"{reason or 'A hook asks for your approval.'}\n{call.get('name', '')} {arguments}"
+    return "deny" if context.ask(question) is None else "allow"
+
+
+def _claude_call(name: str, arguments: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]]:
+    """Return a call with Claude Code's names of the tool and its arguments, paths absolute."""
+    if name not in _CLAUDE_TOOLS:
+        server, dot, tool = name.partition(".")
+        return f"mcp__{server}__{tool}" if dot else name, arguments
+    theirs, keys = _CLAUDE_TOOLS[name]
+    found = {keys.get(key, key): value for key, value in arguments.items()}
+    path = found.get("file_path")
+    if isinstance(path, str):
+        found["file_path"] = os.path.join(folder, path)
+    return theirs, found
+
+
+def _claude_change(told: dict[str, Any], special: dict[str, Any]) -> Any:
+    """Return the changed arguments or result of a call; None for no change."""
+    if told["on"] != "tool":
+        return None
+    if told["when"] == "after":
+        output = special.get("updatedToolOutput")
+        if output is None:
+            return None
+        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        return ToolResult((TextContent(clean(text)),))
+    changed: Any = special.get("updatedInput")
+    if changed is None:
+        return None
+    if not isinstance(changed, dict):
+        raise HookFailed("failed: the command printed an updatedInput that is not an object")
+    keys = _CLAUDE_TOOLS.get(told["call"]["name"], ("", {}))[1]
+    back = {theirs: ours for ours, theirs in keys.items()}
+    return {back.get(key, key): value for key, value in cast("dict[str, Any]", changed).items()}

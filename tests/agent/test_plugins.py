@@ -1,0 +1,222 @@
+"""Plugins: what their folders bring to an agent, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM
+from holdfast.agent.load import load_agent
+from holdfast.agent.plugins import load_plugin
+from holdfast.agent.serial_form import form_of
+from holdfast.errors import ConfigurationError
+from tests.paths import DATA
+
+GUARD = """\
+import json, os, sys
+told = json.load(sys.stdin)
+assert os.environ["CLAUDE_PLUGIN_ROOT"] == os.path.dirname(os.path.dirname(__file__))
+if "rm" in told["tool_input"]["command"]:
+    print("no removal: " + told["tool_name"], file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+def write(root: Path, name: str, text: Any) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "care"
+    manifest = {"name": "care", "description": "Takes\ncare.", "version": "1.2.0"}
+    write(root, ".claude-plugin/plugin.json", manifest)
+    skill = "---\nname: dates\ndescription: How dates are written.\n---\nISO 8601, always.\n"
+    write(root, "skills/dates/SKILL.md", skill)
+    command = (
+        "---\ndescription: Reviews a file.\nargument-hint: FILE\n---\nReview $ARGUMENTS well.\n"
+    )
+    write(root, "commands/review.md", command)
+    agent = "---\nname: finder\ndescription: Finds things.\ntools: Read, Grep\nmodel: sonnet\n---\nFind it.\n"
+    write(root, "agents/finder.md", agent)
+    server = {
+        "command": sys.executable,
+        "args": ["${CLAUDE_PLUGIN_ROOT}/server.py"],
+        "env": {"KEY": "${KEY:-none}"},
+    }
+    write(root, ".mcp.json", {"mcpServers": {"srv": {**server, "tools": ["add"]}}})
+    (root / "server.py").write_bytes((DATA / "mcp_server.py").read_bytes())
+    write(root, "hooks/guard.py", GUARD)
+    guard = f'{sys.executable} "${{CLAUDE_PLUGIN_ROOT}}/hooks/guard.py"'
+    group = {"matcher": "Bash", "hooks": [{"type": "command", "command": guard, "timeout": 20}]}
+    write(root, "hooks/hooks.json", {"description": "x", "hooks": {"PreToolUse": [group]}})
+    return root
+
+
+def test_a_plugin_is_read_whole(root: Path) -> None:
+    plugin = load_plugin(root, variables={"KEY": "k"})
+    assert (plugin.name, plugin.description, plugin.version) == ("care", "Takes care.", "1.2.0")
+    assert {skill.name: skill.triggers for skill in plugin.skills} == {
+        "dates": (),
+        "care:review": ("/care:review",),
+    }
+    assert plugin.agents["finder"].prompt == "Find it."
+    assert plugin.mcp_servers["srv"]["args"] == [f"{root}/server.py"]
+    assert plugin.mcp_servers["srv"]["env"] == {"KEY": "k"}
+    [hook] = plugin.hooks
+    assert (hook.on, hook.when, hook.tools, hook.timeout) == ("tool", "before", "terminal", 20.0)
+    assert plugin.problems == {}
+
+
+def test_an_agent_works_with_a_plugin(root: Path) -> None:
+    script = [
+        [("terminal", {"command": "echo hello"}), ("terminal", {"command": "rm x"})],
+        ("srv.add", {"a": 1, "b": 2}),
+        ("delegate", {"agent": "finder", "task": "Find x."}),
+        "Done.",
+        "Found.",
+    ]
+    with LocalRuntime() as runtime:
+        llm = ScriptedLLM(lambda request: answers(request, script))
+        agent = Agent(llm, runtime.tools, plugins=[root])
+        with Conversation(agent) as conversation:
+            conversation.send_message("/care:review report.md please")
+            state = conversation.run()
+    assert state.answer == "Done."
+    added = [one for one in state.events if one.type == "message" and one.sender == "holdfast"]
+    assert [one.about for one in added][:1] == ["skill:care:review"]
+    assert "Review $ARGUMENTS well." in added[0].text
+    assert "`$ARGUMENTS` stands for all that follows" in added[0].text
+    results = [one.result.text for one in state.events if one.type == "toolResult"]
+    assert results[0].startswith("hello")
+    assert "no removal: Bash" in results[1]
+    assert "3" in results[2]
+    assert "Found." in results[3]
+
+
+def answers(request: Any, script: list[Any]) -> Any:
+    if request.messages[0]["content"].startswith("Find it."):
+        return "Found."
+    return script[sum(message["role"] == "assistant" for message in request.messages)]
+
+
+def test_what_the_agent_has_by_a_name_is_kept(root: Path) -> None:
+    mine = Agent(ScriptedLLM([]), system_prompt="Mine.")
+    agent = Agent(
+        ScriptedLLM([]),
+        delegates={"finder": mine},
+        mcp_servers={"srv": {"command": "mine"}},
+        plugins=[load_plugin(root)],
+    )
+    assert agent.delegates is not None
+    assert agent.delegates.agent("finder") is mine
+    assert agent.mcp_servers == {"srv": {"command": "mine"}}
+    assert agent.known.skills is not None
+    assert [skill.name for skill in agent.known.skills.list()] == ["dates", "care:review"]
+    assert len(agent.replace(parallel_calls=2).hooks) == 1
+    assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 1
+
+
+def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("model: gpt-5\nplugins: [care]\n")
+    agent = load_agent(tmp_path / "agent.yaml")
+    assert list(agent.mcp_servers) == ["srv"]
+    try:
+        agent.tools.discover()
+        assert "srv.add" in [tool.name for tool in agent.tools.list_tools()]
+    finally:
+        agent.tools.close()
+    form = form_of(agent).mapping
+    assert "plugins" not in form
+    assert [skill["name"] for skill in form["skills"]["list"]] == ["dates", "care:review"]
+
+
+def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_path: Path) -> None:
+    write(root, "agents/broken.md", "---\nname: no name\n---\nx\n")
+    os.symlink("/etc/hostname", root / "commands" / "leak.md")
+    write(root, ".mcp.json", {"odd": {"command": "x", "oauth": {}}, "unset": {"url": "${URL}"}})
+    odd = {"matcher": "Ba(sh|r)", "hooks": [{"type": "command", "command": "true"}]}
+    some = {"matcher": "Bash", "hooks": [{"type": "command", "command": "x", "if": "Bash(git *)"}]}
+    asks = {"hooks": [{"type": "prompt", "prompt": "Is it good?"}]}
+    hooks = {"PreToolUse": [odd, some], "Stop": [asks], "Notification": [asks], "bad": 3}
+    write(root, "hooks/hooks.json", {"hooks": hooks})
+    plugin = load_plugin(root)
+    assert plugin.mcp_servers == {}
+    assert plugin.hooks == ()
+    assert {place.split(" ")[0] + " " + place.split(" ")[-1] for place in plugin.problems} >= {
+        "agents/broken.md agents/broken.md",
+        "commands/leak.md commands/leak.md",
+        ".mcp.json: odd",
+        ".mcp.json: unset",
+        "hooks: Ba(sh|r)",
+        "hooks: x",
+        "hooks: Stop",
+        "hooks: Notification",
+    }
+    assert "out of the plugin's folder" in plugin.problems["commands/leak.md"]
+
+
+@pytest.mark.parametrize(
+    ("matcher", "patterns"),
+    [
+        ("", ["*"]),
+        ("*", ["*"]),
+        ("Write|Edit|MultiEdit", ["write_file", "edit_file"]),
+        ("mcp__git__commit", ["git.commit"]),
+        ("mcp__git__.*", ["git.*"]),
+        ("mcp__.*", ["*.*"]),
+        ("file_editor", ["file_editor"]),
+    ],
+)
+def test_a_matcher_names_tools(root: Path, matcher: str, patterns: list[str]) -> None:
+    group = {"matcher": matcher, "hooks": [{"type": "command", "command": "true"}]}
+    write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [group]}})
+    assert [hook.tools for hook in load_plugin(root).hooks] == patterns
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"name": "a b"}', "[" * 100_000])
+def test_a_manifest_that_makes_no_sense_is_refused(root: Path, text: str) -> None:
+    write(root, ".claude-plugin/plugin.json", text)
+    with pytest.raises(ConfigurationError, match="load_plugin"):
+        load_plugin(root)
+
+
+def test_front_matter_that_is_not_quite_yaml_is_read(root: Path) -> None:
+    text = "---\nname: odd\ndescription: Use this: always. Examples: <a>: b\n---\nFind it.\n"
+    write(root, "agents/odd.md", text)
+    assert load_plugin(root).agents["odd"].description.startswith("Use this: always.")
+
+
+def test_a_plugin_of_openhands_has_its_format_of_hooks(root: Path) -> None:
+    (root / ".claude-plugin").rename(root / ".plugin")
+    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"]
+
+
+def test_a_folder_without_a_manifest_is_named_by_itself(root: Path) -> None:
+    (root / ".claude-plugin" / "plugin.json").unlink()
+    assert load_plugin(root).name == "care"
+    with pytest.raises(ConfigurationError, match="there is none"):
+        load_plugin(root / "nowhere")
+
+
+def test_a_manifest_names_further_places(root: Path) -> None:
+    manifest = {"name": "care", "commands": ["./more/plan.md", "../out"], "skills": "./know"}
+    write(root, ".claude-plugin/plugin.json", manifest)
+    write(root, "more/plan.md", "Plan it.")
+    write(root, "know/pdf/SKILL.md", "---\nname: pdf\ndescription: PDFs.\n---\nx\n")
+    plugin = load_plugin(root)
+    assert {skill.name for skill in plugin.skills} == {"dates", "pdf", "care:review", "care:plan"}
+    assert list(plugin.problems) == ["../out"]
+
+
+@pytest.mark.parametrize("plugins", ["care", 3, [3]])
+def test_plugins_are_a_list(plugins: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Agent: plugins takes a list"):
+        Agent(ScriptedLLM([]), plugins=plugins)

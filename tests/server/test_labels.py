@@ -1,0 +1,107 @@
+"""Titles and tags on an agent server: over HTTP, from a remote conversation and from the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+
+from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
+from holdfast.agent.serial_form import form_of, tools_of
+from holdfast.commands import Label, Send
+from holdfast.content import TextContent
+from holdfast.errors import ConfigurationError, Conflict
+from holdfast.server.host import Host
+from holdfast.server.shapes import CreateRequest, ForkRequest
+from tests.agent_servers import Serving
+from tests.server_host_program import host_of
+from tests.waiting import until
+
+T = "default"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with host_of(tmp_path) as found:
+        yield found
+
+
+def create(host: Host, id: str, *script: Any, tenant: str = T, **more: Any) -> None:
+    agent = Agent(ScriptedLLM(list(script)), **more)
+    form = form_of(agent)
+    host.create(tenant, CreateRequest(id=id, agent=form.mapping, tools=tools_of(agent)))
+
+
+def listed(host: Host, *tags: str, tenant: str = T, **more: Any) -> list[str]:
+    return [item.id for item in host.list(tenant, tags=tags, **more).items]
+
+
+def test_a_tenant_finds_its_conversations_by_tags(host: Host) -> None:
+    for id in ("a", "b", "c"):
+        create(host, id)
+    create(host, "d", tenant="other")
+    host.execute(T, "a", Label("Ticket 12", add=("bug", "new")))
+    host.execute(T, "b", Label(add=("bug",)))
+    host.execute("other", "d", Label(add=("bug",)))
+    assert listed(host, "bug") == ["b", "a"]
+    assert listed(host, "bug", "new") == ["a"]
+    assert listed(host, "bug", tenant="other") == ["d"]
+    assert listed(host, "bug", status="finished") == []
+    item = host.get(T, "a")
+    assert (item.title, item.tags) == ("Ticket 12", ("bug", "new"))
+
+
+def test_rare_tags_are_found_beyond_the_newest_conversations(host: Host) -> None:
+    for number in range(12):
+        create(host, f"c{number}")
+    for id in ("c0", "c1", "c2"):
+        host.execute(T, id, Label(add=("bug",)))
+    page = host.list(T, tags=["bug"], limit=2)
+    assert [item.id for item in page.items] == ["c2", "c1"]
+    page = host.list(T, tags=["bug"], limit=2, cursor=page.next)
+    assert [item.id for item in page.items] == ["c0"]
+    assert page.next is None
+
+
+def test_a_fork_on_the_server_is_named_after_its_origin(host: Host) -> None:
+    create(host, "a", "Done.")
+    host.execute(T, "a", Send((TextContent("Fix the dates"),)))
+    host.run(T, "a")
+    until(lambda: host.status(T, "a") == "finished")
+    host.execute(T, "a", Label(add=("bug",)))
+    fork = host.fork(T, "a", ForkRequest(id="f"))
+    other = host.fork(T, "a", ForkRequest(id="g", title="Again"))
+    assert [host.get(T, id).title for id in (fork.id, other.id)] == [
+        "Fix the dates (fork)",
+        "Again",
+    ]
+    assert set(listed(host, "bug")) == {"a", "f", "g"}
+
+
+def test_a_remote_conversation_is_labelled_and_found(tmp_path: Path) -> None:
+    with Serving(tmp_path) as server:
+        workspace = RemoteWorkspace(f"http://127.0.0.1:{server.port}", server.key)
+        agent = Agent(ScriptedLLM(["Done."]))
+        with RemoteConversation(agent, workspace) as conversation:
+            conversation.send_message("Fix the dates")
+            conversation.run()
+            conversation.rename("Dates")
+            conversation.tag("bug", "customer=acme & sons")
+            conversation.tag("new")
+            conversation.untag("new")
+            assert conversation.title == "Dates"
+            assert conversation.tags == ("bug", "customer=acme & sons")
+            with pytest.raises(ConfigurationError):
+                conversation.tag("")
+            with pytest.raises(Conflict, match="at most 50 tags"):
+                conversation.tag(*[f"t{number}" for number in range(50)])
+            with conversation.fork() as fork:
+                assert fork.title == "Dates (fork)"
+            query = "tag=bug&tag=customer%3Dacme%20%26%20sons"
+            found = server.ask("GET", f"/api/conversations?{query}").json
+            assert {item["title"] for item in found["items"]} == {"Dates", "Dates (fork)"}
+            assert server.ask("GET", "/api/conversations?tag=none").json["items"] == []
