@@ -470,8 +470,9 @@ def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
             found["4.0"]
             == "Sent to acme/friend. It is not running now and reads the message when it continues."
         )
-        assert found["4.1"] == "This conversation may send to no conversation 'other/foe'."
-        assert found["4.2"] == "There is no conversation 'acme/none'."
+        known = " There are: acme/friend, acme/none."
+        assert found["4.1"] == f"This conversation may send to no conversation 'other/foe'.{known}"
+        assert found["4.2"] == f"There is no conversation 'acme/none'.{known}"
     with Conversation(Agent(ScriptedLLM(["ok"])), store, "acme/friend") as friend:
         friend.run()
         assert [(message.text, message.sender) for message in told(friend)] == [("hi", "acme/top")]

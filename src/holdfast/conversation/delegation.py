@@ -185,11 +185,13 @@ class Delegation(ObjectStruct):
             with self._lock:
                 self._resuming.discard(id)
 
-    def _known_text(self) -> str:
-        """Return the sentence that names the conversations of this one's children."""
+    def _known_text(self, others: Sequence[str] = ()) -> str:
+        """Return the sentence that names the children, and the `others` of the same tenant."""
         known = [f"{id} ({one.agent})" for id, one in self._children().items()]
-        above = ["parent"] if self._journal.spawned_by else []
-        return f"There are: {', '.join([*above, *known]) or 'none'}."
+        above = ["parent"] if others and self._journal.spawned_by else []
+        tenant = namespace_of(self.id)
+        mine = [id for id in others if id != "parent" and namespace_of(id) == tenant]
+        return f"There are: {', '.join([*above, *known, *mine]) or 'none'}."
 
     def _agent_at(
         self, delegates: Delegates, name: str, id: str
@@ -395,7 +397,7 @@ class Delegation(ObjectStruct):
         if not mine or not (allowed or self._root(conversation) == self._root(self.id)):
             raise _refused(
                 f"This conversation may send to no conversation {conversation!r}."
-                f" {self._known_text()}"
+                f" {self._known_text(('parent', *delegates.send_to))}"
             )
         given = self._children().get(conversation)
         if given is not None:
@@ -412,7 +414,8 @@ class Delegation(ObjectStruct):
                 journal.store.post(conversation, command, key)
             except ConversationNotFound:
                 raise _refused(
-                    f"There is no conversation {conversation!r}. {self._known_text()}"
+                    f"There is no conversation {conversation!r}."
+                    f" {self._known_text(('parent', *delegates.send_to))}"
                 ) from None
             with self._lock:
                 if self._sent_times is not None:
