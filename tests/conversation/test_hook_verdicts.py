@@ -388,7 +388,7 @@ def test_two_messages_at_one_point_of_the_journal_have_children_of_their_own() -
     seen: list[str] = []
 
     def look(incoming: Any, context: ToolContext) -> Deny:
-        with context.spawn(Agent(ScriptedLLM(["x"])), incoming.text) as child:
+        with context.spawn(Agent(ScriptedLLM(["x"])), incoming.text, name="look") as child:
             child.run()
             seen.append(child.id)
         return Deny("no")
