@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.agent.delegation import Delegates
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
 from holdfast.store import MemoryStore
+from tests.waiting import until
 
 CHILD = "top.4.0"
 
@@ -109,8 +111,6 @@ def test_send_to_names_the_known_conversations_when_it_misses() -> None:
 
 
 def test_a_child_that_still_works_is_not_resumed() -> None:
-    from threading import Event
-
     go, asked = Event(), Event()
 
     def slow(request: Any) -> str:
@@ -163,6 +163,35 @@ def test_a_reopened_parent_knows_its_children() -> None:
             conversation.run()
             assert results(conversation)[-1].startswith("heard one and 2")
     assert len(store.list(spawned_by="top")) == 1
+
+
+def test_a_reopened_parent_lets_a_resumed_child_go_on_in_the_background() -> None:
+    store, entered = MemoryStore(), Event()
+
+    class Hangs(ScriptedLLM):
+        def completion(self, *arguments: Any, **more: Any) -> Any:
+            if self.requests:
+                entered.set()
+                more["cancelled"].wait(60)
+            return super().completion(*arguments, **more)
+
+    first = Agent(
+        ScriptedLLM([give("one"), give("two", resume=CHILD, background=True), "meanwhile"]),
+        delegates={"researcher": Agent(Hangs(["one is done", "never"]))},
+    )
+    with Conversation(first, store, "top") as conversation:
+        conversation.send_message("go")
+        conversation.run()
+        assert entered.wait(30)
+    with Conversation(lead(lambda request: "noted"), store, "top") as conversation:
+        conversation.start_thread()
+        until(
+            lambda: any(
+                event.sender == CHILD and "heard one and two" in event.text
+                for event in conversation.get_history()
+                if isinstance(event, ev.MessageAdded)
+            )
+        )
 
 
 PROGRAM = """
