@@ -212,7 +212,7 @@ def test_files_that_are_no_text_links_and_modes_are_taken_over(
     (repository / "latin.txt").write_bytes(b"caf\xe9\n")
     work = shell(
         r"printf '\0new' > old.bin; printf '\0\1' > new.bin; ln -s a.txt link; chmod +x a.txt;"
-        r" printf 'th\351\n' >> latin.txt; echo x > 'with space.txt'; echo y > 'ü.txt'"
+        r" printf 'th\351\n' >> latin.txt; echo x > 'with space.txt'; echo y > 'ü.txt'; echo c >> src/b.txt; chmod +x src/b.txt"
     )
     given, applied = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
     assert "Changed, and not text: a.txt, latin.txt, link, new.bin, old.bin" in given
@@ -223,6 +223,8 @@ def test_files_that_are_no_text_links_and_modes_are_taken_over(
     assert os.access(repository / "a.txt", os.X_OK)
     assert (repository / "with space.txt").read_text() == "x\n", applied
     assert (repository / "ü.txt").read_text() == "y\n"
+    assert (repository / "src" / "b.txt").read_text() == "b\nc\n"
+    assert os.access(repository / "src" / "b.txt", os.X_OK)
 
 
 def test_a_worktree_needs_a_repository_with_a_commit(tmp_path: Path) -> None:
@@ -243,13 +245,14 @@ def test_a_copy_needs_no_repository_and_git_does_not_leave_it(tmp_path: Path) ->
     folder.mkdir(parents=True)
     git(tmp_path / "outer", "init", "-q")
     (folder / "a.txt").write_text("a\n")
-    work = shell("git rev-parse --show-toplevel; echo b >> a.txt")
+    work = shell("git rev-parse --show-toplevel > top.txt; echo b >> a.txt")
     with LocalRuntime(folder) as runtime:
         given, _ = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
         with Conversation(lead(runtime, "copy", ["x"]), id="other") as conversation:
             assert conversation.children == []
     assert (folder / "a.txt").read_text() == "a\nb\n"
-    assert "Its changes of 1 files" in given
+    assert (folder / "top.txt").read_text() == ""
+    assert "Its changes of 2 files" in given
 
 
 def test_a_worktree_of_a_folder_below_the_top(repository: Path) -> None:
@@ -368,8 +371,11 @@ def test_an_open_store_is_not_copied(repository: Path) -> None:
     with SQLiteStore(repository / "store.db") as store, LocalRuntime(repository) as runtime:
         [given] = run(lead(runtime, "copy", [give(), "done"], shell("ls")), store)
         assert given.startswith("I did it.\n[")
-        names = {path.name for path in repository.iterdir()}
-        assert "store.db" in names
+        folder = OwnFolder(runtime, "x")
+        folder.make("copy")
+        names = {path.name for path in folder.workdir.iterdir()}
+        assert "a.txt" in names
+        assert "store.db" not in names
 
 
 PROGRAM = """
