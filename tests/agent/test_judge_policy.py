@@ -10,7 +10,7 @@ import pytest
 from holdfast import Agent, Conversation, ConversationStatus, ScriptedLLM, load_agent
 from holdfast import events as ev
 from holdfast.agent.confirmation import Strictest
-from holdfast.agent.security import LLMJudge, RiskRules
+from holdfast.agent.security import LLMJudge, Risk
 from holdfast.errors import ConfigurationError
 
 MODEL = {"use": "scripted", "parameters": {"script": []}}
@@ -76,8 +76,12 @@ def test_the_judge_of_a_strictest_policy_is_the_analyzer() -> None:
 
 
 def test_the_high_risk_of_another_analyzer_is_asked_about() -> None:
-    with run(LLMJudge(policy="x"), security=RiskRules()) as conversation:
-        assert decisions(conversation)[0][0] == "ask"
+    class Severe:
+        def assess(self, call: Any, about: Any) -> Risk:
+            return Risk("high", "severe")
+
+    with run(LLMJudge(policy="x"), security=Severe()) as conversation:
+        assert decisions(conversation) == [("ask", "analyzer:Severe", "severe")]
 
 
 def test_a_policy_can_be_configured() -> None:

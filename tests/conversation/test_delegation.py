@@ -4,6 +4,7 @@ cancelled, and found again after a crash."""
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,13 @@ def results(conversation: Conversation) -> list[ev.ToolCallFinished]:
     return [event for event in conversation.get_history() if isinstance(event, ev.ToolCallFinished)]
 
 
+def said(text: str) -> str:
+    """The text of a child's answer, without the line with its id."""
+    answer, _, address = text.rpartition("\n")
+    assert re.fullmatch(r"\[\w+: conversation \S+\]", address), text
+    return answer
+
+
 def told(conversation: Conversation) -> list[ev.MessageAdded]:
     """Messages that came from other conversations."""
     return [
@@ -81,7 +89,7 @@ def test_the_answer_of_the_child_is_the_result_and_its_meta_says_what_it_took() 
         conversation.send_message("go")
         assert conversation.run().answer == "done"
         [found] = results(conversation)
-        assert found.result.text == "found x"
+        assert found.result.text == "found x\n[researcher: conversation top.4.0]"
         child = found.result.meta[CHILD]
         assert (child["id"], child["agent"], child["status"], child["steps"]) == (
             "top.4.0",
@@ -115,7 +123,7 @@ def test_several_in_one_answer_work_at_the_same_time() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert sorted(found.result.text for found in results(conversation)) == [
+        assert sorted(said(found.result.text) for found in results(conversation)) == [
             "met a",
             "met b",
             "met c",
@@ -176,7 +184,7 @@ def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so(
         )
         conversation.store.post(listed.id, Approve(waiting.call_id, waiting.arguments_hash))
         assert conversation.wait(30) is S.FINISHED
-        assert results(conversation)[0].result.text == "removed"
+        assert said(results(conversation)[0].result.text) == "removed"
 
 
 def test_an_interrupt_of_the_parent_interrupts_its_children() -> None:
@@ -308,7 +316,7 @@ def test_poll_collect_and_cancel() -> None:
         assert "in the conversation top.4.0" in texts[0]
         assert "researcher (top.4.0): running, 0 steps" in texts[2]
         assert "sleeper (top.7.0): running" in texts[2]
-        assert texts[3] == "the answer"
+        assert said(texts[3]) == "the answer"
         assert results(conversation)[3].result.meta[CHILDREN][0]["collected"] is True
         assert "no answer within 0 seconds" in texts[4]
         assert "sleeper was stopped after" in texts[5]
@@ -428,7 +436,8 @@ def test_conversations_of_one_tree_send_to_each_other_and_to_no_others() -> None
         texts = [found.result.text for found in results(conversation)]
         assert texts[1:] == [
             "Sent to top.4.0.",
-            "This conversation may send to no conversation 'stranger'.",
+            "This conversation may send to no conversation 'stranger'. There are: top.4.0"
+            " (researcher).",
         ]
         said = [event for event in store.read("top.4.0") if isinstance(event, ev.MessageAdded)]
         assert [(message.text, message.sender) for message in said] == [
@@ -461,8 +470,9 @@ def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
             found["4.0"]
             == "Sent to acme/friend. It is not running now and reads the message when it continues."
         )
-        assert found["4.1"] == "This conversation may send to no conversation 'other/foe'."
-        assert found["4.2"] == "There is no conversation 'acme/none'."
+        known = " There are: acme/friend, acme/none."
+        assert found["4.1"] == f"This conversation may send to no conversation 'other/foe'.{known}"
+        assert found["4.2"] == f"There is no conversation 'acme/none'.{known}"
     with Conversation(Agent(ScriptedLLM(["ok"])), store, "acme/friend") as friend:
         friend.run()
         assert [(message.text, message.sender) for message in told(friend)] == [("hi", "acme/top")]
@@ -526,7 +536,9 @@ def test_killed_at_every_append_each_child_exists_once_and_no_effect_is_repeated
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         answers = [
-            event.result.text for event in crash.after if isinstance(event, ev.ToolCallFinished)
+            said(event.result.text)
+            for event in crash.after
+            if isinstance(event, ev.ToolCallFinished)
         ]
         assert answers == ["done with a", "done with b"], str(crash)
 
@@ -650,7 +662,7 @@ def test_a_structured_answer_is_the_result(tmp_path: Path) -> None:
         conversation.send_message("go")
         conversation.run()
         [found] = results(conversation)
-        assert (found.result.structured_content, found.result.text) == (
+        assert (found.result.structured_content, said(found.result.text)) == (
             {"km": 384400},
             '{"km":384400}',
         )

@@ -133,7 +133,7 @@ def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answe
     with Conversation(agent, store, "top") as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert results(conversation) == ["heard two"]
+        assert results(conversation) == [f"heard two\n[researcher: conversation {CHILD}]"]
 
 
 def test_a_message_left_in_the_inbox_of_a_child_is_heard_when_its_parent_goes_on() -> None:
@@ -320,7 +320,7 @@ def test_a_child_that_another_owner_has_is_collected_from_the_store() -> None:
     ) as conversation:
         conversation.send_message("collect")
         conversation.run()
-        assert results(conversation)[-1] == "found"
+        assert results(conversation)[-1] == f"found\n[researcher: conversation {CHILD}]"
         assert f"researcher ({CHILD}): running" in progress[0]
         assert conversation.open_children() == []
 

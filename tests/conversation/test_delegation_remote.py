@@ -53,7 +53,7 @@ def test_a_remote_agent_delegates_to_an_agent_and_to_a_prompt(space: RemoteWorks
         state = conversation.run()
         assert (state.status, state.answer) == (ConversationStatus.FINISHED, "done")
         [found] = [event.result for event in state.events if isinstance(event, ev.ToolCallFinished)]
-        assert found.text == "made it", found
+        assert found.text.startswith("made it\n[maker: conversation "), found
         assert conversation.get_history()[-1].type == "status"
 
 
@@ -120,11 +120,11 @@ def test_in_a_worker_process_too_children_work_and_tell_what_they_came_to(tmp_pa
         until(lambda: host.state("acme", "c").status == "finished", seconds=60)
         events = host.read("acme", "c")
         texts = [event.result.text for event in events if isinstance(event, ev.ToolCallFinished)]
-        assert texts[0] == "found it"
+        assert texts[0].startswith("found it\n[finder: conversation ")
         told = [
             event.text for event in events if isinstance(event, ev.MessageAdded)
         ]  # if it was done before it was collected
-        assert texts[2] == "b it is" or any("b it is" in one for one in told)
+        assert texts[2].startswith("b it is") or any("b it is" in one for one in told)
         assert "other" in texts[3]
         assert [event.text for event in events if isinstance(event, ev.AssistantReplied)][
             -1

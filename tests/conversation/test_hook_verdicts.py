@@ -19,6 +19,8 @@ from holdfast import (
     ConversationStatus,
     Hook,
     Limits,
+    RemoteConversation,
+    RemoteWorkspace,
     ScriptedLLM,
     SQLiteStore,
     ToolContext,
@@ -27,10 +29,12 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.agent.condensers import WindowCondenser
+from holdfast.agent.serial_form import tools_of
 from holdfast.content import Usage
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, HookDenied
 from holdfast.llm.completion import Completion
+from holdfast.server.local import LocalServer
 from holdfast.store import MemoryStore
 from holdfast.tools.hooks import Add, Deny
 from tests.waiting import until
@@ -384,7 +388,7 @@ def test_two_messages_at_one_point_of_the_journal_have_children_of_their_own() -
     seen: list[str] = []
 
     def look(incoming: Any, context: ToolContext) -> Deny:
-        with context.spawn(Agent(ScriptedLLM(["x"])), incoming.text) as child:
+        with context.spawn(Agent(ScriptedLLM(["x"])), incoming.text, name="look") as child:
             child.run()
             seen.append(child.id)
         return Deny("no")
@@ -507,3 +511,49 @@ def test_a_store_in_memory_keeps_the_children_of_hooks() -> None:
         assert conversation.run().status is ConversationStatus.FINISHED
     [child] = store.list(spawned_by="c")
     assert child.status == "finished"
+
+
+def test_the_tools_of_a_hooks_agent_travel_with_it() -> None:
+    def probe() -> str:
+        """Look."""
+        return ""
+
+    reviewer = Agent(ScriptedLLM([]), [probe])
+    agent = Agent(ScriptedLLM([]), hooks=[Hook(agent=reviewer, on="stop")])
+    assert [form.name for form in tools_of(agent)] == ["probe"]
+
+
+@pytest.mark.slow
+def test_a_server_asks_models_and_agents_and_runs_commands_if_allowed(tmp_path: Path) -> None:
+    yes = json.dumps({"decision": "allow", "reason": "kind"})
+    reviewer = Agent(ScriptedLLM([("finish", {"decision": "allow", "reason": "whole"})]))
+    log = tmp_path / "log"
+    agent = Agent(
+        ScriptedLLM(["done"]),
+        hooks=[
+            Hook(prompt="Be kind.", on="message", llm=ScriptedLLM([yes], "judge")),
+            Hook(agent=reviewer, on="stop"),
+            Hook(command=["sh", "-c", f"cat > {log}"], on="stop", format="claude-code"),
+        ],
+    )
+    with (
+        LocalServer(allow_hook_commands=True) as server,
+        RemoteWorkspace(server.url, server.key) as space,
+        RemoteConversation(agent, space) as conversation,
+    ):
+        conversation.send_message("go")
+        state = conversation.run()
+    assert state.status is ConversationStatus.FINISHED
+    noted = [
+        event.text
+        for event in state.events
+        if isinstance(event, ev.NoteRecorded) and event.about.startswith("hook:")
+    ]
+    assert noted == ["allowed: kind", "allowed: whole"]
+    assert json.loads(log.read_text())["hook_event_name"] == "Stop"
+    with (
+        LocalServer() as server,
+        RemoteWorkspace(server.url, server.key) as space,
+        pytest.raises(ConfigurationError, match="allow-hook-commands"),
+    ):
+        RemoteConversation(agent, space).send_message("go")

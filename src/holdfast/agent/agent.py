@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from holdfast import events as ev
 from holdfast.agent import planning as plans
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from holdfast.tools.hooks import Hook
     from holdfast.tools.skills import Skills
     from holdfast.tools.skills_files import Skill
+
+
+AgentEntry: TypeAlias = "Agent | SubAgent | str | Path | tuple[Agent | SubAgent | str | Path, str]"
+"""An agent that another one can reach: as such or as a file, and perhaps its description."""
 
 
 class HasEvents(Protocol):
@@ -170,11 +174,15 @@ class Agent:
     delegates: Delegates | None
     """Agents by name that receive work through the tools `delegate`, `delegate_poll`,
     `delegate_collect`, `delegate_cancel` and `send_to`. Each is an `Agent`, a `SubAgent`, or the
-    path of a sub-agent file (`agent.agents_files`)."""
+    path of a sub-agent file (`agent.agents_files`), or a tuple of one of these and a
+    description."""
     handoffs: AgentDirectory | None
     """Agents by name that can take over the conversation through the tool `handoff`, in the same
     forms. None as a value is the agent that the conversation knows by that name; `main` is the
     first agent."""
+    description: str
+    """The purpose of this agent, for the models of agents that delegate or hand over to it. The
+    default is the first line of its prompt."""
     provenance: Provenance
     """Records that `load_agent` and `replace` keep."""
 
@@ -209,8 +217,8 @@ class Agent:
         confirm: Confirm = "never",
         output_limit: int = 50_000,
         condenser: Any = None,
-        delegates: Mapping[str, Agent | SubAgent | str | Path] | Delegates | None = None,
-        handoffs: Mapping[str, Agent | SubAgent | str | Path | None] | None = None,
+        delegates: Mapping[str, AgentEntry] | Delegates | None = None,
+        handoffs: Mapping[str, AgentEntry | None] | None = None,
         security: SecurityAnalyzer | None = None,
         planning: Planning = None,
         output_type: Any = None,
@@ -225,6 +233,7 @@ class Agent:
         models: Mapping[str, Model] | ModelChoice | None = None,
         title: Titler | None = None,
         plugins: Iterable[Plugin | str | os.PathLike[str]] = (),
+        description: str = "",
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         if plugins:
@@ -309,7 +318,7 @@ class Agent:
                 "tools": manager,
                 "confirm": "never" if guard is None else guard,
                 "delegates": team,
-                "handoffs": None if successors is None else successors.given,
+                "handoffs": None if successors is None else successors.entries,
                 # those of an agent with another model of its own are made anew
                 "models": None if choice is None else choice.given,
             },
@@ -577,6 +586,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda one: not isinstance(one, str) and all(isinstance(item, str) for item in one),
         "a list of str",
     ),
+    "description": (lambda one: isinstance(one, str), "a text"),
     "limits": (lambda one: isinstance(one, Limits), "Limits(...)"),
     "parallel_calls": (lambda one: is_whole(one, 1), "a whole number from 1"),
     "output_limit": (lambda one: is_whole(one, 1000), "a number of characters from 1,000"),

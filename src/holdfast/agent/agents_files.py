@@ -20,7 +20,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from holdfast.agent.limits import Limits
 from holdfast.content import Data
@@ -36,11 +36,9 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 """The folders of a repository that hold sub-agents, in the order in which they are read."""
 
-_KEYS = ("name", "description", "tools", "model", "limits", "delegates")
+_KEYS = ("name", "description", "tools", "model", "limits", "delegates", "isolation")
 _CLAUDE_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED_KEY = re.compile(
-    "color|permissionMode|skills|hooks|mcpServers|memory|background|effort|isolation"
-)
+_IGNORED_KEY = re.compile("color|permissionMode|skills|hooks|mcpServers|memory|background|effort")
 _LIMITS = ("steps", "tokens", "cost", "seconds")
 # The last three are aliases of Claude Code, not names of models.
 _INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku")
@@ -75,6 +73,8 @@ class SubAgent(Data, frozen=True):
         model: A model that the owner's API key can use; "" for the owner's model.
         limits: Limits of one run; None for the defaults.
         delegates: True if the agent may delegate to the owner's delegates.
+        isolation: The folder in which it works: a git worktree or a copy of its own; None for what
+            its owner decides.
         path: The path of the file; "" for none.
     """
 
@@ -87,6 +87,7 @@ class SubAgent(Data, frozen=True):
     limits: Limits | None = None
     delegates: bool = False
     path: str = ""
+    isolation: Literal["worktree", "copy"] | None = None
 
 
 def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
@@ -158,6 +159,9 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
         raise place.at("delegates").error(
             "it takes true or false: whether this agent may delegate too."
         )
+    isolation = _text(head, "isolation", place)
+    if isolation not in ("", "worktree", "copy"):
+        raise place.at("isolation").error(f"it takes worktree or copy, not {isolation!r}.")
     return SubAgent(
         name,
         _text(head, "description", place),
@@ -168,6 +172,7 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
         _limits(head, place),
         delegates,
         str(path),
+        cast("Any", isolation or None),
     )
 
 

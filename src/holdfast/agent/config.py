@@ -32,7 +32,7 @@ from holdfast.agent.config_parts import (
     AgentLoader,
     Confirmation,
 )
-from holdfast.agent.delegation import Delegates
+from holdfast.agent.delegation import ISOLATIONS, Delegates
 from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import Output
@@ -339,13 +339,26 @@ def _make_others(data: dict[str, Any], place: SourceLocation, loader: Any) -> di
 
 def _others(or_none: bool = False) -> Made:
     shape = MapOf(OtherAgent(or_none), "a mapping of names to agents")
-    return Made(shape, _make_others, lambda one, at, dumper: shape.dump(one.given, at, dumper))
+
+    def dump(directory: Any, where: str, dumper: Dumper) -> dict[str, Any]:
+        found = shape.dump(directory.given, where, dumper)
+        for name, text in directory.descriptions.items():
+            found[name]["description"] = dumper.text(where, text)
+        return found
+
+    return Made(shape, _make_others, dump)
 
 
 # --- the agent ---
 
 
-_BOUNDS = {"max_depth": COUNT, "max_running": COUNT, "max_messages": COUNT, "detached": FLAG}
+_BOUNDS = {
+    "max_depth": COUNT,
+    "max_running": COUNT,
+    "max_messages": COUNT,
+    "detached": FLAG,
+    "isolation": Choice(ISOLATIONS),
+}
 _BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()}
 _DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
@@ -414,6 +427,7 @@ _KEYS = {
     ),
     "delegates": Key(_others(), "Agents that it may delegate to."),
     "delegation": Key(_DELEGATION, "Bounds of delegation."),
+    "description": Key(TEXT, "Its purpose, for agents that delegate or hand over to it."),
     "handoffs": Key(_others(True), "Agents that can take over; null: one of the conversation's."),
     "models": Key(
         Made(
@@ -499,6 +513,7 @@ def _values_of(agent: Any) -> dict[str, Any]:
     notes = [prompt.without_heading(text) for text in texts["microagents"]]
     special: dict[str, Any] = {
         "$schema": None,
+        "description": agent.description or None,
         "system_prompt": "".join(texts["system_prompt"]),
         "system_prompt_extensions": texts["system_prompt_extensions"] or None,
         "microagents": notes or None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.content import ToolResult
@@ -24,6 +25,10 @@ the call.
 CHILDREN = "holdfast/children"
 """The key of a list of such data, for results about several children."""
 
+Isolation = Literal["worktree", "copy"]
+ISOLATIONS: tuple[Isolation, ...] = ("worktree", "copy")
+"""The kinds of folders of its own that a child can have."""
+
 LONGEST_WAIT = 3600.0  # the maximum of delegate_collect's timeout
 
 
@@ -39,6 +44,9 @@ class Delegates(AgentDirectory):
         detached: True lets background children go on when their parent is closed.
         send_to: Ids of conversations outside the tree that `send_to` may address.
         max_messages: Messages that a conversation may send to others until the user speaks again.
+        isolation: The folder in which children work: "worktree" is a git worktree, "copy" a copy
+            of the folder, each for one child; None is the folder of their parent. A sub-agent's own
+            setting goes before.
     """
 
     def __init__(
@@ -50,8 +58,12 @@ class Delegates(AgentDirectory):
         detached: bool = False,
         send_to: Sequence[str] = (),
         max_messages: int = 50,
+        isolation: Isolation | None = None,
     ) -> None:
         super().__init__("delegates", agents)
+        if isolation not in (None, *ISOLATIONS):
+            raise wrong("Delegates: isolation", '"worktree", "copy" or None', isolation)
+        self.isolation: Isolation | None = isolation
         self.max_depth = max_depth
         self.max_running = max_running
         self.max_messages = max_messages
@@ -67,15 +79,27 @@ class Delegates(AgentDirectory):
     def for_other_owner(self) -> Delegates:
         """Return a copy with the same agents and bounds, for another owner."""
         found = copy(self)
-        AgentDirectory.__init__(found, self.argument, self.given)
+        AgentDirectory.__init__(found, self.argument, self.entries)
         return found
+
+    def isolation_of(self, name: str) -> Isolation | None:
+        """Return the kind of folder in which a child of that agent works."""
+        one = self.given.get(name)
+        own = one.isolation if isinstance(one, SubAgent) else None
+        return own or self.isolation
 
 
 class ChildManager(Protocol):
     """The keeper of one conversation's children; the delegation tools call its methods."""
 
     def give(
-        self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
+        self,
+        context: ToolContext,
+        delegates: Delegates,
+        agent: str,
+        task: str,
+        background: bool,
+        resume: str,
     ) -> ToolResult: ...
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult: ...
     def collect(
@@ -86,6 +110,9 @@ class ChildManager(Protocol):
     ) -> ToolResult: ...
     def tell(
         self, context: ToolContext, delegates: Delegates, conversation: str, text: str
+    ) -> ToolResult: ...
+    def settle(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str], applies: bool
     ) -> ToolResult: ...
 
 
@@ -101,11 +128,11 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     """Return the delegation tools for these agents."""
 
     def delegate(
-        context: ToolContext, agent: str, task: str, background: bool = False
+        context: ToolContext, agent: str, task: str, background: bool = False, resume: str = ""
     ) -> ToolResult:
         if not task.strip():
             raise ToolError("task is empty; describe the work.", "validation")
-        return _children_of(context).give(context, delegates, agent, task, background)
+        return _children_of(context).give(context, delegates, agent, task, background, resume)
 
     def delegate_poll(context: ToolContext, ids: Sequence[str] = ()) -> ToolResult:
         return _children_of(context).poll(delegates, ids)
@@ -123,9 +150,16 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             raise ToolError("text is empty; write the message.", "validation")
         return _children_of(context).tell(context, delegates, conversation, text)
 
+    def delegate_apply(context: ToolContext, ids: list[str]) -> ToolResult:
+        return _children_of(context).settle(context, delegates, ids, True)
+
+    def delegate_drop(context: ToolContext, ids: list[str]) -> ToolResult:
+        return _children_of(context).settle(context, delegates, ids, False)
+
     # All calls may be repeated: a child's id is derived from the call, so a repeated call finds the
     # existing child.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
+    writes = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
     ids = parameter("array", "Ids of conversations; none for all.", items={"type": "string"})
     some = {**ids, "description": "Ids of conversations.", "minItems": 1}
     longest: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_WAIT, "default": 600}
@@ -140,11 +174,31 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             about,
             callback,
             parameters(required, **properties),
-            annotations=LOCAL_READ if callback is delegate_poll else again,
+            annotations=(
+                LOCAL_READ
+                if callback is delegate_poll
+                else writes
+                if callback in (delegate_apply, delegate_drop)
+                else again
+            ),
             category="delegation",
             parallel=callback is delegate,
         )
 
+    settling = (
+        tool(
+            delegate_apply,
+            "Take the changes that agents made in folders of their own over into your folder.",
+            ("ids",),
+            ids=some,
+        ),
+        tool(
+            delegate_drop,
+            "Throw away the changes that agents made in folders of their own, with these folders.",
+            ("ids",),
+            ids=some,
+        ),
+    )
     return (
         tool(
             delegate,
@@ -152,11 +206,17 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             " its answer. It knows nothing of this conversation: say all that it needs. Several"
             " calls in one answer are worked on at the same time. With background, go on"
             " meanwhile: its answer is sent to you as a"
-            f" message.\n\nAgents:\n{delegates.listing()}",
+            " message. An answer ends with the id of the agent's conversation; with resume it goes"
+            f" on there, and knows what it did.\n\nAgents:\n{delegates.listing()}",
             ("agent", "task"),
             agent=parameter("string", "The agent that does the work.", enum=list(delegates)),
             task=parameter("string", "The work, and what the answer must contain."),
             background=parameter("boolean", "Do not wait for the answer.", default=False),
+            resume=parameter(
+                "string",
+                "The id of the conversation to go on with; empty for a new one.",
+                default="",
+            ),
         ),
         tool(
             delegate_poll,
@@ -186,4 +246,5 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             ),
             text={"type": "string"},
         ),
+        *(settling if any(delegates.isolation_of(name) for name in delegates) else ()),
     )

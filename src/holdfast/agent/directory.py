@@ -53,8 +53,8 @@ class AgentDirectory:
     file.
 
     Agents of sub-agent files are built on first use, with the tools and model of the `owner`.
-    None as a value stands for an agent that the conversation already knows by that name.
-    Thread-safe.
+    None as a value stands for an agent that the conversation already knows by that name. A tuple
+    of an agent and a text describes it in other words than its own. Thread-safe.
     """
 
     def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
@@ -62,6 +62,8 @@ class AgentDirectory:
             raise wrong(f"Agent: {argument}", "a mapping of names to agents", given)
         self.argument = argument
         self.given: dict[str, Agent | SubAgent | None] = {}
+        self.descriptions: dict[str, str] = {}
+        """The descriptions of agents that were given with one."""
         self.owner: Agent | None = None
         """The agent whose tools and model the sub-agents of files use."""
         self._built: dict[str, Agent] = {}
@@ -72,15 +74,24 @@ class AgentDirectory:
                     f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _,"
                     " at most 64."
                 )
-            self.given[name] = _checked_entry(
-                f"{argument}[{name!r}]", one, argument == "handoffs", name in known
-            )
+            where = f"{argument}[{name!r}]"
+            if isinstance(one, tuple):
+                one, self.descriptions[name] = _described(where, cast("tuple[Any, ...]", one))
+            self.given[name] = _checked_entry(where, one, argument == "handoffs", name in known)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.given)
 
     def __bool__(self) -> bool:
         return bool(self.given)
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The mapping that makes an equal directory."""
+        texts = self.descriptions
+        return {
+            name: (one, texts[name]) if name in texts else one for name, one in self.given.items()
+        }
 
     def agent(self, name: str) -> Agent | None:
         """Return the agent with that name; None if the name is unknown or the conversation has to
@@ -116,12 +127,20 @@ class AgentDirectory:
             if one is None:
                 line = "the first agent of the conversation" if name == "main" else ""
             else:
-                text = str(getattr(one, "description", "") or getattr(one, "system_prompt", ""))
+                text = self.descriptions.get(name) or one.description
+                text = text or str(getattr(one, "system_prompt", ""))
                 line = next((line.strip() for line in text.splitlines() if line.strip()), "")
             if len(line) > _MAX_DESCRIPTION_CHARS:
                 line = line[: _MAX_DESCRIPTION_CHARS - 1] + "…"
             lines.append(f"- {name}: {line}" if line else f"- {name}")
         return "\n".join(lines)
+
+
+def _described(where: str, given: tuple[Any, ...]) -> tuple[Any, str]:
+    """Return an agent and its description."""
+    if len(given) != 2 or not isinstance(given[1], str) or given[0] is None:
+        raise wrong(f"Agent: {where}", "an agent, or a tuple of an agent and a description", given)
+    return given[0], given[1]
 
 
 def _checked_entry(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
@@ -170,6 +189,7 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
         handoffs=None,
         planning=None,
         output_type=None,
+        description=sub.description,
     )
 
 

@@ -32,6 +32,7 @@ from holdfast.conversation.delegation_state import (
     last_word,
     sends,
 )
+from holdfast.conversation.isolation import ChildFolders, folder_of
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
 from holdfast.conversation.status import ConversationStatus
@@ -40,10 +41,12 @@ from holdfast.errors import (
     ConversationNotFound,
     HoldfastError,
     LeaseHeld,
+    RuntimeFault,
     StoreError,
     ToolError,
 )
 from holdfast.object_struct import ObjectStruct
+from holdfast.runtime.local import LocalRuntime
 from holdfast.store import Summary
 from holdfast.store.namespaces import namespace_of
 
@@ -59,6 +62,20 @@ _MAX_ANCESTORS = 1000  # depth of ancestors; a deeper chain can only be a cycle
 _CLOSE_SECONDS = 10.0  # seconds that a message waits for a closing child
 _INBOX_SECONDS = 1.0  # seconds that another owner gets to take a message out of its inbox
 _PAGE_EVENTS = 200  # events of another conversation per read
+
+
+class ChildWork(msgspec.Struct, frozen=True):
+    """The work of one call of `delegate`: the agent with its name, and the task.
+
+    `resume` is the id of the child that goes on, "" for a new one. `runtime` is that of a child
+    with a folder of its own.
+    """
+
+    name: str
+    agent: Agent
+    task: str
+    resume: str
+    runtime: LocalRuntime | None
 
 
 class Delegation(ObjectStruct):
@@ -86,6 +103,9 @@ class Delegation(ObjectStruct):
     _metas: dict[str, dict[str, Any]] = {}
     # outcomes of children that others own, each with its last event
     _outcome_cache: dict[str, tuple[int, ChildOutcome]] = {}
+    # children to which a call of this process gives further work
+    _resuming: set[str] = set()
+    _folders: ChildFolders | None = None  # made with the first child that has a folder of its own
     _depth: int | None = None
     _attached: list[Delegates] = []
 
@@ -96,18 +116,29 @@ class Delegation(ObjectStruct):
     # --- the tools ---
 
     def give(
-        self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
+        self,
+        context: ToolContext,
+        delegates: Delegates,
+        agent: str,
+        task: str,
+        background: bool,
+        resume: str,
     ) -> ToolResult:
         """Run the tool `delegate`."""
-        made = delegates.agent(agent)
-        if made is None:
+        if agent not in delegates.given:
             raise _refused(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.")
         self._check_depth(delegates)
         try:
-            with self._held_place(delegates, context.attempt <= 1) as place:
+            with (
+                self._held_child(resume, agent, context.attempt <= 1),
+                self._held_place(delegates, context.attempt <= 1) as place,
+            ):
+                id = resume or f"{self.id}.{context.call_id}"
+                made, runtime = self._agent_at(delegates, agent, id)
+                work = ChildWork(agent, made, task, resume, runtime)
                 if not background:
-                    return self._remember_meta(context, self._run_child(context, made, agent, task))
-                child = self._start_child(context, made, task, delegates.detached)
+                    return self._remember_meta(context, self._run_child(context, work))
+                child = self._start_child(context, work, delegates.detached)
                 self._record_child(child.id, DelegatedChild(agent, True, 0, delegates.detached))
                 found = ChildOutcome.of(child, agent)
                 self._watch(child, agent, place)
@@ -125,6 +156,84 @@ class Delegation(ObjectStruct):
         status = found.status.value
         meta = {CHILD: {"id": child.id, "agent": agent, "status": status, "background": True}}
         return self._remember_meta(context, _answer(text, meta))
+
+    @contextmanager
+    def _held_child(self, id: str, agent: str, bounded: bool) -> Generator[None]:
+        """Hold a child that is to go on, for the `with` block. Raises `ToolError` if there is no
+        such child, or if it works; a repeated call (not `bounded`) may find it at work."""
+        if not id:
+            yield
+            return
+        known = self._children().get(id)
+        if known is None:
+            raise _refused(f"You gave no work to a conversation {id!r}. {self._known_text()}")
+        if known.agent != agent:
+            raise _refused(
+                f"The conversation {id!r} is of the agent {known.agent!r}.", "validation"
+            )
+        with self._lock:
+            if id in self._resuming or (bounded and id in self._background):
+                raise _refused(
+                    f"{agent} still works in {id}. send_to reaches it, delegate_collect waits for"
+                    " it.",
+                    "rate_limit",
+                )
+            self._resuming.add(id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._resuming.discard(id)
+
+    def _known_text(self, others: Sequence[str] = ()) -> str:
+        """Return the sentence that names the children, and the `others` of the same tenant."""
+        known = [f"{id} ({one.agent})" for id, one in self._children().items()]
+        above = ["parent"] if others and self._journal.spawned_by else []
+        tenant = namespace_of(self.id)
+        mine = [id for id in others if id != "parent" and namespace_of(id) == tenant]
+        return f"There are: {', '.join([*above, *known, *mine]) or 'none'}."
+
+    def _agent_at(
+        self, delegates: Delegates, name: str, id: str
+    ) -> tuple[Agent, LocalRuntime | None]:
+        """Return the agent of a child, and its runtime if it has a folder of its own. Raises
+        `ToolError`."""
+        agent = delegates.agent(name)
+        assert agent is not None
+        kind = delegates.isolation_of(name)
+        if kind is None:
+            return agent, None
+        with self._lock:
+            folders = self._folders = self._folders or ChildFolders(self._context.runtime)
+        return folders.open(agent, id, kind)
+
+    def settle(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str], applies: bool
+    ) -> ToolResult:
+        """Run the tools `delegate_apply` and `delegate_drop`."""
+        lines: list[str] = []
+        paths: list[str] = []
+        failed = False
+        for id in self._selected(ids):
+            child = self._open(id)
+            if self._is_watched(id) or (child is not None and child.status is not _S.CLOSED):
+                raise _refused(f"{id} still works. Collect or cancel it first.", "rate_limit")
+            agent = delegates.agent(self._children()[id].agent)
+            try:
+                folder = None if agent is None else folder_of(agent, self._context.runtime, id)
+                if folder is None:
+                    lines.append(f"{id}: no changes wait.")
+                elif applies:
+                    changed = folder.apply()
+                    paths += changed
+                    lines.append(f"{id}: its changes are in your folder: {', '.join(changed)}.")
+                else:
+                    folder.drop()
+                    lines.append(f"{id}: its changes and its folder are gone.")
+            except RuntimeFault as error:
+                failed = True
+                lines.append(f"{id}: {error} Its folder is still there.")
+        return _answer("\n".join(lines), {"paths": paths} if paths else None, failed)
 
     def _remember_meta(self, context: ToolContext, result: ToolResult) -> ToolResult:
         """Return the result, and remember its meta in case hooks change it."""
@@ -214,9 +323,9 @@ class Delegation(ObjectStruct):
         over = [one for one in found if one.status in ENDED]
         for one in over:
             self._mark_known(one.id, one.seq)
-        texts = [one.report for one in over]
+        texts = [f"{self._report(one)}\n{one.address}" for one in over]
         if len(found) > 1:
-            texts = [f"{one.agent} ({one.id}):\n{one.report}" for one in over]
+            texts = [f"{one.agent} ({one.id}):\n{self._report(one)}" for one in over]
         late = [one for one in found if one not in over]
         texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in late]
         failed = any(one.status is not _S.FINISHED for one in found)
@@ -251,7 +360,7 @@ class Delegation(ObjectStruct):
                 found = self._outcome(id)
                 self._mark_known(id, found.seq)
                 done = f"{found.agent} ({id}) was done already."
-                lines.append(done if found.status in ENDED else found.report)
+                lines.append(done if found.status in ENDED else self._report(found))
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
         return self._remember_meta(context, _answer("\n".join(lines), meta))
 
@@ -286,10 +395,13 @@ class Delegation(ObjectStruct):
         mine = namespace_of(conversation) == namespace_of(self.id)  # no message crosses tenants
         allowed = conversation in delegates.send_to
         if not mine or not (allowed or self._root(conversation) == self._root(self.id)):
-            raise _refused(f"This conversation may send to no conversation {conversation!r}.")
+            raise _refused(
+                f"This conversation may send to no conversation {conversation!r}."
+                f" {self._known_text(('parent', *delegates.send_to))}"
+            )
         given = self._children().get(conversation)
         if given is not None:
-            self._agent_of(delegates, conversation)
+            self._check_agent(delegates, conversation)
         self._check_messages(delegates)
         works = self._open(conversation) is not None or self._is_watched(conversation)
         begins = given is not None and not works
@@ -301,7 +413,10 @@ class Delegation(ObjectStruct):
             try:
                 journal.store.post(conversation, command, key)
             except ConversationNotFound:
-                raise _refused(f"There is no conversation {conversation!r}.") from None
+                raise _refused(
+                    f"There is no conversation {conversation!r}."
+                    f" {self._known_text(('parent', *delegates.send_to))}"
+                ) from None
             with self._lock:
                 if self._sent_times is not None:
                     self._sent_times.append(journal.clock())
@@ -380,19 +495,24 @@ class Delegation(ObjectStruct):
 
     # --- children ---
 
-    def _start_child(
-        self, context: ToolContext, agent: Agent, task: str, detached: bool
-    ) -> Conversation:
-        child = cast("Conversation", context.spawn(agent, detached=detached))
-        if not child.hosting.journal.fold.message_seq:
-            child.send_message(task, sender=self.id)
-        elif child.status is _S.PAUSED:
+    def _start_child(self, context: ToolContext, work: ChildWork, detached: bool) -> Conversation:
+        spawned = context.spawn(
+            work.agent, id=work.resume or None, detached=detached, runtime=work.runtime
+        )
+        child = cast("Conversation", spawned)
+        if work.resume:
+            command = Send((TextContent(work.task),), sender=self.id)
+            child.hosting.execute_posted(command, f"{context.idempotency_key}>{work.resume}")
+        elif not child.hosting.journal.fold.message_seq:
+            child.send_message(work.task, sender=self.id)
+        if child.status is _S.PAUSED:
             child.resume()
         child.start_thread()
         return child
 
-    def _run_child(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
-        child = self._start_child(context, agent, task, False)
+    def _run_child(self, context: ToolContext, work: ChildWork) -> ToolResult:
+        name = work.name
+        child = self._start_child(context, work, False)
         self._record_child(child.id, DelegatedChild(name, False))
         shown = ""
         try:
@@ -413,18 +533,32 @@ class Delegation(ObjectStruct):
                 found = ChildOutcome.of(child, name)
         finally:
             child.close()
+            self._close_folder(child.id)
         if self._context.closing and found.status not in ENDED:
             return _continues_later(name)
+        self._mark_known(child.id, found.seq)
         meta = {CHILD: found.meta()}
         if child.failure is not None and found.status not in ENDED:
             problem = f"{name} stopped because its work could not be stored: {child.failure}"
             return ToolResult.failure(problem, meta=meta)
         if context.cancelled and found.status not in ENDED:
-            return ToolResult.failure(found.report, "cancelled", meta=meta)
+            text = f"{self._report(found)}\n{found.address}"
+            return ToolResult.failure(text, "cancelled", meta=meta)
         done = found.status is _S.FINISHED
         output = found.state.output if done else None
-        content = (TextContent(found.report),)
+        content = (TextContent(self._report(found)), TextContent(found.address))
         return ToolResult(content, output if isinstance(output, dict) else None, meta, not done)
+
+    def _report(self, found: ChildOutcome) -> str:
+        """Return a child's result, with its changes if it has a folder of its own."""
+        if self._folders is None or found.status not in (*ENDED, _S.PAUSED):
+            return found.report
+        return f"{found.report}{self._folders.report(found.id)}"
+
+    def _close_folder(self, id: str) -> None:
+        """End what a closed child left running in its own folder."""
+        if self._folders is not None:
+            self._folders.close(id)
 
     @contextmanager
     def _held_place(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
@@ -514,6 +648,7 @@ class Delegation(ObjectStruct):
         except (ConversationClosed, StoreError) as error:
             self._journal.log(f"the outcome of its child {child.id} could not be posted: {error}")
         finally:
+            self._close_folder(child.id)
             self._unwatch(child.id)
         # A sender posts first and then checks for a watcher. Here the watch ends first and the
         # inbox is checked then. One of the two sees the message.
@@ -556,7 +691,7 @@ class Delegation(ObjectStruct):
         what = "is done" if found.status is _S.FINISHED else "did not finish"
         text = (
             f"[{found.agent}, to which you gave a task in the conversation {found.id},"
-            f" {what}.]\n\n{found.report}"
+            f" {what}.]\n\n{self._report(found)}"
         )
         key = f"{found.id}@{found.seq}"
         self._deliver(Send((TextContent(text),), key, found.id), key)
@@ -655,23 +790,22 @@ class Delegation(ObjectStruct):
 
     # --- after a crash ---
 
-    def _agent_of(self, delegates: Delegates, id: str) -> Agent:
-        """Return the agent of a child. Raises `ToolError` if it no longer exists."""
+    def _check_agent(self, delegates: Delegates, id: str) -> None:
+        """Raise `ToolError` if the agent of a child no longer exists."""
         given = self._children()[id]
-        made = delegates.agent(given.agent) if given.agent in delegates.given else None
-        if made is None:
+        if given.agent not in delegates.given:
             raise _refused(
                 f"The agent {given.agent!r} of the conversation {id!r} no longer exists."
             )
-        return made
 
     def _reopen(
         self, context: ToolContext, delegates: Delegates, id: str, place: object = None
     ) -> None:
         """Let a child of an earlier call continue. Raises `LeaseHeld`."""
         given = self._children()[id]
-        agent = self._agent_of(delegates, id)
-        spawned = context.spawn(agent, id=id, detached=delegates.detached)
+        self._check_agent(delegates, id)
+        agent, runtime = self._agent_at(delegates, given.agent, id)
+        spawned = context.spawn(agent, id=id, detached=delegates.detached, runtime=runtime)
         child = cast("Conversation", spawned)
         try:
             child.hosting.drain_inbox()
@@ -702,9 +836,10 @@ class Delegation(ObjectStruct):
         with journal.changed:
             calls = [item.effective for item in journal.fold.open.values()]
             awaited = [ids_of(one.arguments) for one in calls if one.name == "delegate_collect"]
+            resumed = [one.arguments.get("resume") for one in calls if one.name == "delegate"]
         for id, given in list(self._children().items()):
             mine = given.background and given.agent in delegates.given
-            if id not in listed or not mine or self._is_watched(id):
+            if id not in listed or not mine or id in resumed or self._is_watched(id):
                 continue
             status = listed[id].status
             if status in ENDED and not self._has_mail(id):

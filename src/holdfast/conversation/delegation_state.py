@@ -56,10 +56,13 @@ def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Delegat
             case ev.ToolCallFinished():
                 id, meta = f"{parent}.{event.call_id}", event.result.meta
                 for child in _entries([meta.get(CHILD)]):
+                    one = str(child.get("id", ""))
                     # otherwise it belongs to the conversation that this one was forked from
-                    if child.get("id") == id:
+                    if one == id or one in found:
                         background = child.get("background") is True
-                        found[id] = DelegatedChild(str(child.get("agent", "")), background)
+                        known = found[one].known if one in found else 0
+                        known = known if background else max(known, _number(child.get("seq")))
+                        found[one] = DelegatedChild(str(child.get("agent", "")), background, known)
                 for one in _entries(meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:
                         found[one["id"]].known = _number(one.get("seq"))
@@ -146,6 +149,11 @@ class ChildOutcome(msgspec.Struct, frozen=True):
             "outputTokens": self.state.usage.output_tokens,
             "seq": self.seq,
         }
+
+    @property
+    def address(self) -> str:
+        """The line that tells the model which conversation can be resumed."""
+        return f"[{self.agent}: conversation {self.id}]"
 
     @property
     def _steps(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.command_host import PlainHost
@@ -68,3 +69,14 @@ class LocalRuntime(FolderRuntime):
             )
 
         super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+        self._settings: dict[str, Any] = {
+            "allow_outside": allow_outside,
+            "shell": shell,
+            "output_limit": output_limit,
+            "command_timeout": command_timeout,
+        }
+        self._variables = dict(env or {})
+
+    def at(self, workdir: str | os.PathLike[str], env: Mapping[str, str]) -> LocalRuntime:
+        """Return a runtime with the same settings in another folder, and more variables."""
+        return LocalRuntime(workdir, env={**self._variables, **env}, **self._settings)

@@ -15,7 +15,7 @@ import stat
 import struct
 import subprocess
 import zlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +45,7 @@ _GIT_SECONDS = 60.0  # for one command of git
 _LINK, _FILE, _PROGRAM = "120000", "100644", "100755"
 _PACKED_FROM = 200  # changed files, from which on a snapshot is one pack
 _BLOB = 3  # the type of a blob in a pack
+_PATHS_PER_DIFF = 200
 _TRIM_EVERY = 50  # snapshots: the size on disk is measured once in a while alone
 
 
@@ -143,7 +144,7 @@ class Snapshots:
             raise RuntimeFault(
                 f"{self._workdir} has more than {self._max_files:,} files that git does not ignore."
             )
-        opened = _open_files()
+        opened = open_files()
         packs = len(changed) > _PACKED_FROM
         pack = _Pack(self._repository / "objects" / "pack") if packs else None
         write = self._write if pack is None else pack.add
@@ -255,6 +256,27 @@ class Snapshots:
             found[os.fsdecode(path)] = _state(old_mode, old_blob), _state(new_mode, new_blob)
         return found
 
+    def patch(self, old: Snapshot, new: Snapshot, paths: Sequence[str], prefix: str = "") -> str:
+        """Return the unified diff of these text files, with paths relative to `prefix`."""
+        found = b""
+        relative = [f"--relative={prefix}/"] if prefix else []
+        for start in range(0, len(paths), _PATHS_PER_DIFF):
+            found += self._run(
+                "--literal-pathspecs",
+                "diff-tree",
+                "-r",
+                "-p",
+                "-a",
+                "--no-renames",
+                "--no-color",
+                *relative,
+                old.tree,
+                new.tree,
+                "--",
+                *paths[start : start + _PATHS_PER_DIFF],
+            )
+        return found.decode(errors="surrogateescape")
+
     def files(self, snapshot: Snapshot) -> dict[str, FileState]:
         """Return the files of a snapshot."""
         found: dict[str, FileState] = {}
@@ -282,10 +304,10 @@ class Snapshots:
             removed: Empty folders to make.
             empty: Folders that were empty, which are not removed.
         """
-        opened = _open_files()
+        opened = open_files()
         failed = [path for path in files if self._size_of_open(path, opened) is not None]
         files = {path: state for path, state in files.items() if path not in failed}
-        contents = self._blobs([state.blob for state in files.values() if state.blob])
+        contents = self.contents([state.blob for state in files.values() if state.blob])
         deleted = [path for path, state in files.items() if not state.mode]
         parents = {os.path.dirname(path) for path in deleted} | set(made)
         for path in deleted:
@@ -430,7 +452,8 @@ class Snapshots:
         except FileNotFoundError:  # in the pack of the first snapshot
             return self._run("cat-file", "blob", blob)
 
-    def _blobs(self, blobs: Iterable[str]) -> dict[str, bytes]:
+    def contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        """Return the contents of blobs; one that was dropped is missing."""
         found: dict[str, bytes] = {}
         for blob in set(blobs):
             with suppress(OSError):
@@ -500,7 +523,7 @@ class _Pack:
         return path
 
 
-def _open_files() -> frozenset[tuple[int, int]]:
+def open_files() -> frozenset[tuple[int, int]]:
     """Return device and inode of the files that this process has open, such as a store.
 
     They are neither read nor replaced. Closing a file here would end the locks that SQLite has on

@@ -49,6 +49,8 @@ class LocalServer:
         sandbox: True runs the commands of each conversation in a sandbox of its own. Agents of
             clients then start no programs as MCP servers.
         network: Patterns of the hosts that commands in a sandbox can reach; none: no network.
+        allow_hook_commands: True runs the commands of the hooks of clients' agents, in the sandbox
+            if there is one.
 
     Raises `ConfigurationError` (a `ValueError`) if `folder` does not exist or fastapi is not
     installed, `SandboxUnavailable` if no sandbox can be made, `StoreError` if another server uses
@@ -67,6 +69,7 @@ class LocalServer:
         webhook_allow: Sequence[str] = (),
         sandbox: bool = False,
         network: Sequence[str] = (),
+        allow_hook_commands: bool = False,
     ) -> None:
         if network and not sandbox:
             raise ConfigurationError("LocalServer: network is for the sandbox; add sandbox=True.")
@@ -81,6 +84,7 @@ class LocalServer:
         self.url = ""
         self.key = ""
         self._folder = folder
+        self._hook_commands = allow_hook_commands
         self._allowed = tuple(allow_tools)
         self._variables = dict(variables or {})
         self._max_running = max_running
@@ -119,7 +123,11 @@ class LocalServer:
             host = Host(
                 store,
                 records,
-                policy=Policy(self._allowed, programs=not self._runtimes.sandboxed),
+                policy=Policy(
+                    self._allowed,
+                    programs=not self._runtimes.sandboxed,
+                    hook_commands=self._hook_commands,
+                ),
                 root=root,
                 runtimes=self._runtimes,
                 variables=self._variables,

@@ -1,0 +1,114 @@
+"""Children that work in a folder of their own: their runtimes, and the report of their changes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.conversation.children import runtime_of
+from holdfast.errors import RuntimeFault, ToolError
+from holdfast.object_struct import ObjectStruct
+from holdfast.runtime.local import LocalRuntime
+from holdfast.runtime.own_folder import OwnFolder
+from holdfast.tools import ToolManager
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+    from holdfast.agent.delegation import Isolation
+
+_MAX_SHOWN_CHARS = 20_000  # of a patch in a result; the whole is in a file
+
+
+def folder_of(agent: Agent, runtime: object, id: str) -> OwnFolder | None:
+    """Return the folder of a child in the runtime of its agent, or of its parent; None if it has
+    none. Raises `ToolError`."""
+    found = OwnFolder(_local(agent, runtime), id)
+    return found if found.exists else None
+
+
+class ChildFolders(ObjectStruct):
+    """The folders of one conversation's children, and the runtimes that are open in them.
+    Thread-safe."""
+
+    _runtime: object | None  # of the parent
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _folders: dict[str, OwnFolder] = {}
+    _open: dict[str, tuple[Agent, LocalRuntime]] = {}
+
+    def open(self, agent: Agent, id: str, kind: Isolation) -> tuple[Agent, LocalRuntime]:
+        """Return the agent with the tools of the child's own folder, and their runtime. The folder
+        is made unless it exists. Raises `ToolError`."""
+        with self._lock:
+            if id in self._open:
+                return self._open[id]
+            origin = _local(agent, self._runtime)
+            folder = self._folders[id] = OwnFolder(origin, id)
+            try:
+                folder.make(kind)
+                runtime = origin.at(folder.workdir, folder.variables)
+            except RuntimeFault as error:
+                raise ToolError(str(error), "validation", retryable=False) from error
+            self._open[id] = made = _moved(agent, origin, runtime), runtime
+            return made
+
+    def close(self, id: str) -> None:
+        """Close the runtime of a child that was closed, and remove a folder without changes."""
+        with self._lock:
+            found = self._open.pop(id, None)
+        if found is not None:
+            found[1].close()
+            self.report(id)
+
+    def report(self, id: str) -> str:
+        """Return the text about a child's changes, "" if there are none. A folder without changes
+        is removed."""
+        with self._lock:
+            folder = self._folders.get(id)
+        if folder is None or not folder.exists:
+            return ""
+        try:
+            changes = folder.changes()
+        except RuntimeFault as error:
+            return f"\n\nIts changes cannot be read: {error}"
+        if not changes.files:
+            with self._lock:
+                at_work = id in self._open
+            if not at_work:
+                folder.drop()
+            return ""
+        shown = changes.patch
+        if len(shown) > _MAX_SHOWN_CHARS:
+            shown = f"{shown[:_MAX_SHOWN_CHARS]}\n... The whole patch is in {folder.patch_file}.\n"
+        notes = "".join(f"{line}\n" for line in changes.notes)
+        return (
+            f"\n\nIt worked in a folder of its own. Its changes of {len(changes.files)} files are"
+            f" not in yours: delegate_apply takes them over, delegate_drop throws them away.\n"
+            f"{notes}{shown}"
+        ).rstrip("\n")
+
+
+def _local(agent: Agent, runtime: object | None) -> LocalRuntime:
+    """Return the runtime whose folder a child gets a version of. Raises `ToolError`."""
+    found = runtime_of(agent) or runtime
+    if isinstance(found, LocalRuntime):
+        return found
+    has = "there is no runtime" if found is None else f"this one is a {type(found).__name__}"
+    raise ToolError(
+        f"A folder of its own (isolation) needs a LocalRuntime, and {has}: git and the copy would"
+        " work outside of a sandbox. Give that agent a runtime of its own instead.",
+        "validation",
+        retryable=False,
+    )
+
+
+def _moved(agent: Agent, origin: LocalRuntime, runtime: LocalRuntime) -> Agent:
+    """Return the agent with its tools of one runtime replaced by those of another."""
+    there = {tool.name: tool for tool in runtime.all_tools}
+    tools = [
+        there.get(tool.name, tool) if tool.runtime is origin else tool for tool in agent.own_tools()
+    ]
+    rules = agent.tools.rules
+    manager = ToolManager(tools, hooks=rules.hooks, concurrency=rules.concurrency or None)
+    return agent.replace(tools=manager)
