@@ -316,6 +316,7 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     unpriced: int = 0
     timers: tuple[TimerMark, ...] = ()
     waiting: int = 0
+    asides: tuple[str, ...] = ()
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -452,6 +453,43 @@ class TimerCancelled(Event, frozen=True, tag="timerCancelled"):
     reason: str = ""
 
 
+class AsideAsked(Event, frozen=True, tag="asideAsked"):
+    """A question aside: the model is asked about the conversation, and neither the question nor the
+    answer becomes a part of it.
+
+    The request is the view of the events up to `based_on`, under the `AgentConfigured` event
+    `head`. `reserved_tokens` and `reserved_cost` (US dollars) are the most that it may take from
+    the budgets of the tree, 0 without a budget. An `AsideAnswered` with the same `aside` follows.
+    """
+
+    aside: str
+    question: str
+    head: int
+    based_on: int
+    reserved_tokens: int = 0
+    reserved_cost: float = 0.0
+
+
+class AsideAnswered(Event, frozen=True, tag="asideAnswered"):
+    """The outcome of the question aside `aside`: the `text` of the answer, or the class name of an
+    `error` and its message in `failed`.
+
+    `usage` and `cost` (US dollars, None if not known) are those of its calls of `model`, `duration`
+    is in seconds. `ignored` are the names of tools that the model called instead of answering;
+    no such call is run.
+    """
+
+    aside: str
+    text: str = ""
+    error: str = ""
+    failed: str = ""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
+    duration: float = 0.0
+    ignored: tuple[str, ...] = ()
+
+
 class UnknownEvent(Event, frozen=True, tag="unknown"):
     """An event of a type that this version does not know, kept unchanged."""
 
@@ -495,6 +533,8 @@ _Known = (
     | TimerSet
     | TimerFired
     | TimerCancelled
+    | AsideAsked
+    | AsideAnswered
     | DamagedEvent
 )
 AnyEvent = _Known | UnknownEvent
@@ -514,12 +554,12 @@ _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__ar
 _ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 """The version of the journal that this Holdfast drives. A new event type, or a new meaning of one,
 raises it and is entered in `_SINCE`."""
 
 # The version that a conversation with such an event needs, by event type; version 1 for the others.
-_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2})
+_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2, AsideAsked: 3})
 
 
 def needed_version(events: Sequence[AnyEvent]) -> int:

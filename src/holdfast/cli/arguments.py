@@ -279,13 +279,13 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _ON_SERVER_INSTEAD: Options = {"--server URL": "an agent server, instead of FILE", **SERVER_KEY}
-_TOLD = "send approve reject answer decline pause resume interrupt condense"
+_TOLD = "send approve reject answer decline pause resume interrupt condense ask"
 _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
 Talk with an agent, one line per message. While the agent works, a line that
 you type reaches it after its current step. Ctrl-D ends the chat.
-Commands: /help /attach /detach /pause /resume /condense /status /exit
+Commands: /help /attach /detach /pause /resume /ask /condense /status /exit
 
 If standard input is not a terminal, each line is a message. It is answered
 before the next one is read, and the exit code tells how the last one ended."""
@@ -412,6 +412,8 @@ carries it out at once and continues the conversation by itself.
   interrupt                       pause at once and cancel the running calls
   condense [TEXT]                 shorten the model's view; TEXT says what its
                                   summary must keep
+  ask QUESTION                    ask the model aside, and print its answer; it
+                                  does not see this again
 
 CALL and QUESTION may be left out if only one is waiting. An approval applies
 to the arguments that the call has in the store now.

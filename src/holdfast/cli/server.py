@@ -259,6 +259,9 @@ class ServerConversations:
 
     # --- commands ---
 
+    def refusal(self, id: str, key: str) -> None:
+        """Return None: a server raises the error of a refused command at once."""
+
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
         """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
@@ -322,6 +325,8 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "answer", {"questionId": question_id, "values": values, "reason": reason}
         case cmd.Condense(instructions):
             return "condense", {"instructions": instructions}
+        case cmd.Ask(question, aside):
+            return "ask", {"question": question, "aside": aside}
         case cmd.Schedule() | cmd.CancelTimer():
             path = "timers" if isinstance(command, cmd.Schedule) else "timers/cancel"
             body = cast("dict[str, Any]", msgspec.to_builtins(command))

@@ -397,6 +397,19 @@ class TimerFacts(Reducer, frozen=True):
         return cls(found, checkpoint.waiting) if found or checkpoint.waiting else cls()
 
 
+class AsideFacts(Reducer, frozen=True):
+    """The ids of the questions aside that have no outcome yet."""
+
+    events = (ev.AsideAsked, ev.AsideAnswered)
+    stored = {"pending": "asides"}
+    pending: tuple[str, ...] = ()
+
+    def feed(self, event: Any, fold: Fold) -> AsideFacts:
+        if type(event) is ev.AsideAsked:
+            return AsideFacts((*self.pending, event.aside))
+        return AsideFacts(tuple([id for id in self.pending if id != event.aside]))
+
+
 class PictureFacts(Reducer, frozen=True):
     """`any` is True if a message or result read so far contains a picture, for which a model's
     sight matters."""

@@ -130,6 +130,7 @@ class Fold(ObjectStruct):
     own_messages: facts.OwnMessages = facts.OwnMessages()
     pictures: facts.PictureFacts = facts.PictureFacts()
     timers: facts.TimerFacts = facts.TimerFacts()
+    asides: facts.AsideFacts = facts.AsideFacts()
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""
@@ -180,6 +181,8 @@ class Fold(ObjectStruct):
             case ev.NoteRecorded():
                 if event.model:
                     self._count_usage(event.usage, event.cost)
+            case ev.AsideAnswered():
+                self._count_usage(event.usage, event.cost)
             case ev.DecisionMade():
                 self._count_usage(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:

@@ -117,6 +117,17 @@ RUNS = (
         bodies.CondenseRequest,
         {"instructions": "Keep the ticket numbers."},
     ),
+    CommandRoute(
+        "ask",
+        cmd.Ask,
+        "ask_conversation",
+        "Ask the model a question aside",
+        """Like `Conversation.ask`. An `asideAnswered` event with the same `aside` reports the
+        outcome.""",
+        bodies.AskRequest,
+        {"question": "What are you doing?", "aside": "a1"},
+        largest=None,
+    ),
 )
 TIMERS = (
     CommandRoute(
