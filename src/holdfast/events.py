@@ -317,6 +317,8 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     timers: tuple[TimerMark, ...] = ()
     waiting: int = 0
     asides: tuple[str, ...] = ()
+    goal_seq: int = 0
+    goal_rounds: int = 0
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

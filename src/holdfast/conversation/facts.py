@@ -42,6 +42,9 @@ MAX_BLANK_ANSWERS = 3
 # one waits until the request has grown by the trigger divided by this.
 REGROWTH_DIVISOR = 10
 
+GOAL = "goal"
+"""The `about` of verdicts on an agent's goal, and of messages about them."""
+
 ReadEvent = Callable[[int], ev.AnyEvent]
 
 
@@ -251,6 +254,30 @@ class HookCounts(Reducer, frozen=True):
             denials = stops = 0
         same = denials == self.denials and stops == self.stops
         return self if same else HookCounts(denials, stops)
+
+
+class GoalFacts(Reducer, frozen=True):
+    """The seq of the last verdict on the agent's goal, 0 for none, and the number of times that the
+    model was told what is missing, since the run's begin or the last message."""
+
+    events = (ev.NoteRecorded, ev.MessageAdded, ev.StatusChanged)
+    stored = {"seq": "goal_seq", "rounds": "goal_rounds"}
+    seq: int = 0
+    rounds: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> GoalFacts:
+        if type(event) is ev.NoteRecorded:
+            return GoalFacts(event.seq, self.rounds) if event.about == GOAL else self
+        rounds = self.rounds
+        if type(event) is ev.MessageAdded:
+            rounds = rounds + 1 if event.about == GOAL else rounds if _is_own(event) else 0
+        elif event.status in AT_REST:
+            rounds = 0
+        return self if rounds == self.rounds else GoalFacts(self.seq, rounds)
+
+
+def _is_own(message: ev.MessageAdded) -> bool:
+    return message.sender == "holdfast"
 
 
 class BlankAnswers(Reducer, frozen=True):

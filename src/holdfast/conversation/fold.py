@@ -131,6 +131,7 @@ class Fold(ObjectStruct):
     pictures: facts.PictureFacts = facts.PictureFacts()
     timers: facts.TimerFacts = facts.TimerFacts()
     asides: facts.AsideFacts = facts.AsideFacts()
+    goal: facts.GoalFacts = facts.GoalFacts()
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -23,6 +26,7 @@ from holdfast.agent.hooks import (
     addition,
     answer_told,
     changed_answer,
+    stopping_told,
     told_since,
 )
 from holdfast.commands import Send
@@ -30,15 +34,25 @@ from holdfast.content import Content, ToolResult, blocks
 from holdfast.conversation.budget import fair
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
+from holdfast.conversation.objections import StopObjection
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    GoalMissed,
+    HoldfastError,
+    HookDenied,
+)
 from holdfast.llm.completion import Completion
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed
 from holdfast.tools.hooks import HOOK, BoundHook
 
-MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
+
+MAX_DENIALS = 3  # denials in a row of an answer
 DENIED = "denied"  # the stop reason of a denied answer
 MIN_END_SECONDS = 0.1  # seconds that end hooks have at least
 
@@ -80,14 +94,6 @@ class HookedMessage(msgspec.Struct, frozen=True):
         return sent
 
 
-class StopObjection(msgspec.Struct, frozen=True):
-    """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
-
-    hook: str
-    reason: str
-    error: HookDenied | None = None
-
-
 class ModelAnswer(msgspec.Struct, frozen=True):
     """An answer of the model before it is journaled.
 
@@ -120,6 +126,7 @@ class HookPoints(ObjectStruct):
     its caller must not hold the journal's lock."""
 
     _context: RunContext
+    _family: Hosting  # weak
     _closed: Cancellation | None = None  # cancels waits that do not belong to the run
     _started: bool = False
     # the last context handed out; reused while its cancellation is the same
@@ -127,13 +134,18 @@ class HookPoints(ObjectStruct):
     _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
-        self, bound: BoundHook, cancelled: Cancellation, subject: msgspec.Struct, failure: str
+        self,
+        bound: BoundHook,
+        cancelled: Cancellation,
+        subject: msgspec.Struct,
+        failure: str,
+        describe: Callable[[Any], dict[str, Any]] = asdict,
     ) -> HookAnswer:
         """Return the answer of a hook that can change nothing. Raises `HookDenied`."""
         hooked = self._context.agent.hooked
         assert hooked is not None
         context = self._context_of(cancelled)
-        return hooked.ask(bound, context, asdict, lambda _: False, subject, failure)
+        return hooked.ask(bound, context, describe, lambda _: False, subject, failure)
 
     def _context_of(self, cancelled: Cancellation) -> ToolContext:
         found, context, llm = self._tool_context, self._context, self._context.llm()
@@ -366,20 +378,32 @@ class HookPoints(ObjectStruct):
 
     def objection(self) -> StopObjection | None:
         """Return the reason why the run may not finish; None if it may."""
-        hooked, journal = self._context.agent.hooked, self._context.journal
-        if hooked is None or not hooked.stop:
+        context, journal = self._context, self._context.journal
+        goal, hooked = context.agent.goal, context.agent.hooked
+        hooks = () if hooked is None else hooked.stop
+        if not hooks and goal is None:
             return None
         with journal.changed:
-            token, last = self._context.token, journal.fold.assistant
-            subject = Stopping("" if last is None else last.text, journal.fold.hooks.stops)
-        for bound in hooked.stop:
+            token, last = context.token, journal.fold.assistant
+            read = partial(journal.events_until, journal.fold.last_seq)
+            text = "" if last is None else last.text
+            subject = Stopping(text, journal.fold.hooks.stops, read)
+        for bound in hooks:
             try:
-                said = self._ask(bound, token, subject, "The run is not finished")
+                said = self._ask(bound, token, subject, "The run is not finished", stopping_told)
             except HookDenied as error:
                 return StopObjection(bound.name, "", error)
             if said.deny is not None:
                 return StopObjection(bound.name, said.deny)
-        return None
+        if goal is None:
+            return None
+        from holdfast.conversation.goals import goal_objection  # few agents have a goal
+
+        tools = copy(self._context_of(token))
+        # the judged answer's, so that a judge's child is found again after a crash
+        tools.call_id = f"{0 if last is None else last.seq}.goal"
+        tools.spawns = self._family.children
+        return goal_objection(context, goal, subject, tools)
 
     def journal_objection(self, objection: StopObjection) -> bool:
         """Journal an objection, within a transaction; return True if the run goes on."""
@@ -387,24 +411,28 @@ class HookPoints(ObjectStruct):
         if self._context.closing:
             return True  # asked again when the conversation is opened
         if objection.error is not None:
-            journal_denial(journal, objection.error)
+            if isinstance(objection.error, HookDenied):
+                journal_denial(journal, objection.error)
             self._context.write_error(objection.error)
             return True
         times = journal.fold.hooks.stops
-        if times >= MAX_DENIALS:
+        if not objection.about and times >= self._context.agent.stop_denials:
             text = f"denied the end of the run {times + 1} times in a row and was overruled"
             HookNote(objection.hook, text, {"reason": objection.reason}).write(journal)
             return False
-        journal.tell_model(objection.reason or GO_ON, f"hook:{objection.hook}@stop")
+        about = objection.about or f"hook:{objection.hook}@stop"
+        journal.tell_model(objection.reason or GO_ON, about)
         return True
 
     @property
     def end_is_open(self) -> bool:
         """True if hooks must still be asked about the end of the run."""
-        fold, hooked = self._context.journal.fold, self._context.agent.hooked
+        fold, agent = self._context.journal.fold, self._context.agent
         if fold.error is not None and fold.error.error == HookDenied.__name__:
             return fold.error.details.get("on") == "stop"
-        stops = hooked is not None and bool(hooked.stop)
+        if fold.error is not None and fold.error.error == GoalMissed.__name__:
+            return agent.goal is not None
+        stops = agent.goal is not None or (agent.hooked is not None and bool(agent.hooked.stop))
         return stops and fold.status == "paused" and fold.run.steps > 0
 
     # --- a condensation ---

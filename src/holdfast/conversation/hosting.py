@@ -134,7 +134,7 @@ class Hosting:
         if options.on_delta is not None:
             self.deltas.listen(guarded(options.on_delta))
         view = RequestView(journal)
-        self._hooks = HookPoints(context)
+        self._hooks = HookPoints(context, family)
         on_progress = options.on_progress
         self._calls = Calls(
             context,

@@ -17,6 +17,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
+    GoalMissed,
     HookDenied,
     LimitExceeded,
     LLMError,
@@ -141,6 +142,7 @@ _DETAILS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
     (LimitExceeded, ("type", "value", "limit", "source")),
     (HookDenied, ("hook", "on", "failed")),
     (OutputInvalid, ("problem", "rounds")),
+    (GoalMissed, ("missing", "rounds")),
 )
 
 
