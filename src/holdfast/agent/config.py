@@ -483,6 +483,7 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "hooks": agent.hooks or None,
         "delegation": delegates,
         "output_type": None if output is None else output.form,
+        "stop_denials": None if agent.stop_denials == 3 else agent.stop_denials,
         "output_rounds": None if output is None else agent.output_rounds,
     }
     names = {name: key.attribute or name for name, key in KEYS.keys.items()}

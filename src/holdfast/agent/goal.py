@@ -26,7 +26,6 @@ from holdfast.tools.results import clean
 
 PROMPT = "The goal of your work: {goal}\nWhen you stop, it is judged whether the goal is reached."
 TOLD = "The goal is not reached yet: {missing}"
-NOT_SAID = "the judge did not say what is missing."
 _OUTPUT_CHARACTERS = 4000  # of a failed command's output, its end
 _LOG_CHARACTERS = 60_000  # of the events that a model is shown, the latest
 _PART_CHARACTERS = 2000  # of one message, call or result among them
@@ -259,6 +258,14 @@ class Goal(msgspec.Struct, frozen=True):
         """The lines of the system prompt."""
         return PROMPT.format(goal=self.text)
 
+    def told(self, missing: str) -> str:
+        """Return the message to the model that the goal is not reached."""
+        return TOLD.format(missing=missing)
+
+    def review(self, text: str, rounds: int, events: Callable[[], Any]) -> GoalReview:
+        """Return the work that the judge judges; see `GoalReview`."""
+        return GoalReview(self.text, text, rounds, events)
+
     def verdict(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
         """Ask the judge. Raises what it raises, and `ToolError` for an answer of another form."""
         said = self.judge(review, context)
@@ -273,7 +280,7 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class _Finding(msgspec.Struct):
-    """What a judging model answers."""
+    """An answer of a judging model."""
 
     done: bool
     missing: str = ""

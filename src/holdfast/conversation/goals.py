@@ -6,10 +6,9 @@ or a pause the last verdict counts as long as nothing was said since; the judge 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
-from holdfast.agent.goal import NOT_SAID, TOLD, Goal, GoalReview, GoalVerdict
 from holdfast.agent.hooks import Stopping
 from holdfast.content import Usage
 from holdfast.conversation.budget import fair
@@ -20,6 +19,11 @@ from holdfast.errors import GoalMissed, HookDenied
 from holdfast.tools import ToolContext
 from holdfast.tools.results import clean
 
+if TYPE_CHECKING:
+    from holdfast.agent.goal import Goal, GoalVerdict
+
+NOT_SAID = "the judge did not say what is missing."
+
 
 def goal_objection(
     context: RunContext, goal: Goal, stopping: Stopping, tools: ToolContext
@@ -28,27 +32,30 @@ def goal_objection(
     code, so the caller must not hold the lock."""
     journal = context.journal
     with journal.changed:
-        verdict = _last_verdict(context)
+        known = _last_verdict(context)
         rounds = journal.fold.goal.rounds
-    if verdict is None:
-        review = GoalReview(goal.text, stopping.text, rounds, lambda: stopping.events)
+    if known is None:
+        review = goal.review(stopping.text, rounds, lambda: stopping.events)
         try:
             verdict = goal.verdict(review, tools)
         except (Exception, SystemExit) as error:  # a judge may raise anything
-            kind = "" if isinstance(error, HookDenied) else f"{type(error).__name__}: "
-            text = clean(f"The run is not finished: its goal was not judged: {kind}{error}")
+            kind = type(error).__name__
+            text = clean(f"The run is not finished: its goal was not judged: {kind}: {error}")
             return StopObjection(GOAL, "", HookDenied(text, GOAL, "stop", True))
         _write(context, verdict, rounds)
-    if verdict.done:
+        known = verdict.done, verdict.missing
+    done, missing = known
+    if done:
         return None
-    missing = verdict.missing.strip() or NOT_SAID
+    missing = missing.strip() or NOT_SAID
     if rounds < goal.rounds:
-        return StopObjection(GOAL, TOLD.format(missing=missing), None, GOAL)
+        return StopObjection(GOAL, goal.told(missing), None, GOAL)
     return StopObjection(GOAL, "", GoalMissed(missing, rounds)) if goal.required else None
 
 
-def _last_verdict(context: RunContext) -> GoalVerdict | None:
-    """Return the journaled verdict on the last answer; None if there is none. Needs the lock."""
+def _last_verdict(context: RunContext) -> tuple[bool, str] | None:
+    """Return the journaled verdict on the last answer: True if the goal is reached, and what is
+    missing; None without a verdict. Needs the lock."""
     fold = context.journal.fold
     seq, last = fold.goal.seq, fold.assistant
     if not seq or seq < fold.message_seq or (last is not None and seq < last.seq):
@@ -56,8 +63,7 @@ def _last_verdict(context: RunContext) -> GoalVerdict | None:
     note = context.journal.after(seq - 1)[0]
     if not isinstance(note, ev.NoteRecorded):  # damaged by now
         return None
-    done, missing = note.details.get("done") is True, str(note.details.get("missing", ""))
-    return GoalVerdict(done, missing)
+    return note.details.get("done") is True, str(note.details.get("missing", ""))
 
 
 def _write(context: RunContext, verdict: GoalVerdict, rounds: int) -> None:
@@ -67,7 +73,7 @@ def _write(context: RunContext, verdict: GoalVerdict, rounds: int) -> None:
     if verdict.score is not None:
         details["score"] = verdict.score
     missing = verdict.missing.strip().partition("\n")[0] or NOT_SAID
-    score = "" if verdict.score is None else f" (score {verdict.score:g})"
+    score = "" if verdict.score is None else f" (score {verdict.score:.2f})"
     text = ("reached" if verdict.done else f"not reached: {missing}") + score
     usage, cost = fair(verdict.usage, verdict.cost)
     used = bool(verdict.model or cost) or usage != Usage()

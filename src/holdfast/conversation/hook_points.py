@@ -32,6 +32,7 @@ from holdfast.agent.hooks import (
 from holdfast.commands import Send
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.conversation.budget import fair
+from holdfast.conversation.goals import goal_objection
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
 from holdfast.conversation.objections import StopObjection
@@ -397,8 +398,6 @@ class HookPoints(ObjectStruct):
                 return StopObjection(bound.name, said.deny)
         if goal is None:
             return None
-        from holdfast.conversation.goals import goal_objection  # few agents have a goal
-
         tools = copy(self._context_of(token))
         # the judged answer's, so that a judge's child is found again after a crash
         tools.call_id = f"{0 if last is None else last.seq}.goal"
