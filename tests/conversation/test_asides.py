@@ -228,7 +228,7 @@ class Waiting(ScriptedLLM):
 
     def completion(self, *given: Any, cancelled: Any = None, **more: Any) -> Completion:
         if self.waits:
-            cancelled.wait(30)
+            assert cancelled.wait(30)
             raise Cancelled("cancelled")
         return super().completion(*given, cancelled=cancelled, **more)
 

@@ -28,7 +28,6 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import ModelSpending
 from holdfast.conversation.loop import Loop
-from holdfast.conversation.model_call import masked
 from holdfast.conversation.run_context import RunContext
 from holdfast.errors import (
     BadResponse,
@@ -206,8 +205,6 @@ class Asides(ObjectStruct):
     ) -> Completion:
         journal, agent = self._context.journal, question.agent
         complete = partial(agent.step, transcript, question.head, cancelled=token)
-        if journal.secrets is not None:
-            complete = partial(masked, journal.secrets, complete)
         spending = journal.spending
         if spending is None or not spending.counts_amounts:
             return complete()

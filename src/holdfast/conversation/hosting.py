@@ -526,8 +526,6 @@ class Hosting:
         """Begin nothing further, here and in its children. `close` follows."""
         self.context.stop()
         self._hooks.cancel_messages()
-        if self._asides is not None:
-            self._asides.cancel()
 
     def _finish(self, deadline: float) -> None:
         context, loop = self.context, self._loop

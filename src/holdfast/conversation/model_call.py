@@ -269,7 +269,7 @@ class ModelCall(ObjectStruct):
             cancelled=request.token,
         )
         if journal.secrets is not None:
-            complete = partial(masked, journal.secrets, complete)
+            complete = partial(_masked, journal.secrets, complete)
         if journal.observed is not None:
             complete = partial(journal.observed.asked, request.head, complete)
         if journal.spending is not None and request.reservation is not None:
@@ -366,7 +366,7 @@ class ModelCall(ObjectStruct):
             self._calls.run(allowed, {call.id for call in started}, token)
 
 
-def masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:
+def _masked(secrets: Secrets, complete: Callable[[], Completion]) -> Completion:
     """Return the answer, or raise its error, with the conversation's secrets masked."""
     try:
         return secrets.mask_value(complete())
