@@ -123,6 +123,20 @@ def test_the_rounds_count_from_the_last_message_of_the_user() -> None:
         assert conversation.run().status is S.FINISHED
 
 
+def test_a_message_in_the_run_begins_the_rounds_anew() -> None:
+    def judge(review: GoalReview, context: ToolContext) -> str | None:
+        if review.text == "2":
+            conversation.send_message("and this")
+        return None if review.text == "4" else "more"
+
+    agent = Agent(ScriptedLLM(["1", "2", "3", "4"]), goal=Goal(GOAL, judge, rounds=1))
+    with Conversation(agent) as conversation:
+        conversation.send_message("go")
+        assert conversation.run().answer == "4"
+        rounds = [note.details["round"] for note in verdicts(conversation.get_history())]
+        assert rounds == [1, 2, 1, 2]
+
+
 def test_a_critic_scores_answers_and_asks_for_another_try() -> None:
     scores = iter([0.3, 0.9])
     goal = Goal("a good answer", lambda review, context: next(scores), at_least=0.8)
@@ -180,7 +194,7 @@ def test_a_judge_that_fails_is_asked_again_by_resume() -> None:
 
 def test_the_exit_code_of_a_command_judges(tmp_path: Path) -> None:
     runtime = LocalRuntime(tmp_path)
-    judge = CommandJudge("echo two failed >&2; test -f ok")
+    judge = CommandJudge("sleep 60 >/dev/null & echo two failed >&2; test -f ok")
 
     def mend() -> str:
         """Mends."""

@@ -58,7 +58,7 @@ def _last_verdict(context: RunContext) -> tuple[bool, str] | None:
     missing; None without a verdict. Needs the lock."""
     fold = context.journal.fold
     seq, last = fold.goal.seq, fold.assistant
-    if not seq or seq < fold.message_seq or (last is not None and seq < last.seq):
+    if not seq or (last is not None and seq < last.seq):
         return None
     note = context.journal.after(seq - 1)[0]
     if not isinstance(note, ev.NoteRecorded):  # damaged by now
