@@ -532,5 +532,5 @@ def test_a_question_aside_that_nobody_answers_ends_in_time(tmp_path: Path) -> No
         assert (ended.returncode, "not done within" in ended.stderr) == (1, True)
         with Conversation(Agent(ScriptedLLM(["late"])), store, id="one") as conversation:
             conversation.hosting.open()
-            found = until(lambda: [e for e in store.read("one") if e.type == "asideAnswered"])
+            found = until(lambda: [e for e in store.read("one") if isinstance(e, ev.AsideAnswered)])
             assert [event.text for event in found] == ["late"]
