@@ -33,6 +33,8 @@ KNOWN: list[Any] = [
     ev.NoteRecorded,
     ev.TimerSet,
     ev.TimerFired,
+    ev.AsideAsked,
+    ev.AsideAnswered,
     ev.TimerCancelled,
     ev.ConversationLabelled,
 ]
@@ -60,7 +62,7 @@ def test_the_stored_journal_has_one_of_every_event() -> None:
 
 def test_the_stored_journal_means_what_it_meant() -> None:
     journal = [ev.decode(line) for line in V1]
-    assert [event.seq for event in journal] == list(range(1, 20))
+    assert [event.seq for event in journal] == list(range(1, 22))
     agent, message, _, answer = journal[:4]
     assert isinstance(agent, ev.AgentConfigured)
     assert isinstance(message, ev.MessageAdded)
@@ -98,6 +100,8 @@ TAGS: dict[Any, str] = {
     ev.NoteRecorded: "note",
     ev.TimerSet: "timerSet",
     ev.TimerFired: "timerFired",
+    ev.AsideAsked: "asideAsked",
+    ev.AsideAnswered: "asideAnswered",
     ev.TimerCancelled: "timerCancelled",
     ev.ConversationLabelled: "label",
 }
@@ -114,6 +118,8 @@ def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
         "result": ToolResult(),
         "hidden": (),
         "decision": "allow",
+        "head": 1,
+        "based_on": 1,
     }
     event = kind(
         **{name: value for name, value in needed.items() if name in kind.__struct_fields__}
@@ -127,11 +133,12 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
     assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
         "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
         "condensation", "status", "error", "note", "timerSet", "timerFired",
-        "timerCancelled", "label", "unknown", "damaged",
+        "timerCancelled", "label", "asideAsked", "asideAnswered", "unknown", "damaged",
     }  # fmt: skip
     assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
         "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",
-        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer", "label",
+        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer",
+        "label", "ask",
     }  # fmt: skip
 
 

@@ -167,6 +167,7 @@ LATE_IMPORTS = {
     ("agent.prompt", "agent.skills"),
     ("agent.serial_form", "agent.config"),
     ("conversation.condensations", "agent.condensers.condenser_input"),
+    ("conversation.hosting", "conversation.asides"),
     ("conversation.hosting", "conversation.delegation"),
     ("conversation.interface", "conversation.replay"),
     ("conversation.journal", "runtime.processes"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.agent import Agent, Limits, StuckDetector
     from holdfast.agent.condensers import LLMCondenser, ToolOutputCondenser
+    from holdfast.agent.goal import Goal
     from holdfast.agent.load import load_agent
     from holdfast.content import (
         FileContent,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 # The names of each room.
 _ROOMS = {
     "agent": ("Agent", "Limits", "StuckDetector"),
+    "agent.goal": ("Goal",),
     "agent.condensers": ("LLMCondenser", "ToolOutputCondenser"),
     "agent.load": ("load_agent",),
     "content": ("FileContent", "ImageContent", "Message", "TextContent", "ToolCall", "ToolResult"),
@@ -87,6 +89,7 @@ __all__ = [
     "ConversationStatus",
     "FallbackLLM",
     "FileContent",
+    "Goal",
     "Hook",
     "ImageContent",
     "LLMCondenser",

@@ -153,6 +153,21 @@ class Condense(_Command, frozen=True, tag="condense"):
     instructions: str = ""
 
 
+class Ask(_Command, frozen=True, tag="ask"):
+    """A question aside, as with `Conversation.ask`.
+
+    `aside` is its id, by which the asker recognizes the `AsideAnswered` event; a new one if
+    empty.
+    """
+
+    question: str
+    aside: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.question.strip():
+            raise ConfigurationError("Ask takes a question; it was given an empty text.")
+
+
 class Schedule(_Command, frozen=True, tag="schedule"):
     """A timer that sends a message `at` a time, `every` so many seconds, or by a `cron`
     expression, as with `Conversation.schedule`.
@@ -247,6 +262,7 @@ Command = (
     | Resume
     | Interrupt
     | Condense
+    | Ask
     | Schedule
     | CancelTimer
     | RingTimer

@@ -17,6 +17,7 @@ HoldfastError
 │   ├── ConversationBusy (RuntimeError)      another thread drives it, or it would wait on itself
 │   ├── RunFailed (RuntimeError)             a run that did not finish: status, error
 │   ├── OutputInvalid (ValueError)           problem, rounds
+│   ├── GoalMissed (RuntimeError)            missing, rounds
 │   └── LimitExceeded (RuntimeError)         type, value, limit, source
 ├── StoreError (OSError)
 │   ├── ConversationNotFound (NotFound)
@@ -171,6 +172,19 @@ class RunFailed(ConversationError, RuntimeError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.status, self.error)
+
+
+class GoalMissed(ConversationError, RuntimeError):
+    """A run did not reach its agent's goal. `missing` says what is missing; the model was told so
+    `rounds` times."""
+
+    def __init__(self, missing: str, rounds: int = 0) -> None:
+        super().__init__(f"The goal was not reached after {rounds} rounds: {missing.rstrip('.')}.")
+        self.missing = missing
+        self.rounds = rounds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.missing, self.rounds)
 
 
 class OutputInvalid(ConversationError, ValueError):

@@ -318,6 +318,9 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     waiting: int = 0
     tags: tuple[str, ...] = ()
     named: bool = False
+    asides: tuple[str, ...] = ()
+    goal_seq: int = 0
+    goal_rounds: int = 0
 
 
 class Compaction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -466,6 +469,43 @@ class ConversationLabelled(Event, frozen=True, tag="label"):
     by: str = ""
 
 
+class AsideAsked(Event, frozen=True, tag="asideAsked"):
+    """A question aside: the model is asked about the conversation, and neither the question nor the
+    answer becomes a part of it.
+
+    The request is the view of the events up to `based_on`, under the `AgentConfigured` event
+    `head`. `reserved_tokens` and `reserved_cost` (US dollars) are the most that it may take from
+    the budgets of the tree, 0 without a budget. An `AsideAnswered` with the same `aside` follows.
+    """
+
+    aside: str
+    question: str
+    head: int
+    based_on: int
+    reserved_tokens: int = 0
+    reserved_cost: float = 0.0
+
+
+class AsideAnswered(Event, frozen=True, tag="asideAnswered"):
+    """The outcome of the question aside `aside`: the `text` of the answer, or the class name of an
+    `error` and its message in `failed`.
+
+    `usage` and `cost` (US dollars, None if not known) are those of its calls of `model`, `duration`
+    is in seconds. `ignored` are the names of tools that the model called instead of answering;
+    no such call is run.
+    """
+
+    aside: str
+    text: str = ""
+    error: str = ""
+    failed: str = ""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
+    duration: float = 0.0
+    ignored: tuple[str, ...] = ()
+
+
 class UnknownEvent(Event, frozen=True, tag="unknown"):
     """An event of a type that this version does not know, kept unchanged."""
 
@@ -510,6 +550,8 @@ _Known = (
     | TimerFired
     | TimerCancelled
     | ConversationLabelled
+    | AsideAsked
+    | AsideAnswered
     | DamagedEvent
 )
 AnyEvent = _Known | UnknownEvent
@@ -534,7 +576,9 @@ JOURNAL_VERSION = 3
 raises it and is entered in `_SINCE`."""
 
 # The version that a conversation with such an event needs, by event type; version 1 for the others.
-_SINCE: Mapping[type[Event], int] = MappingProxyType({TimerSet: 2, ConversationLabelled: 3})
+_SINCE: Mapping[type[Event], int] = MappingProxyType(
+    {TimerSet: 2, ConversationLabelled: 3, AsideAsked: 3}
+)
 
 
 def needed_version(events: Sequence[AnyEvent]) -> int:

@@ -695,12 +695,14 @@ def test_each_piped_line_is_a_message_and_the_last_ones_end_is_the_exit_code(
 def test_a_chat_goes_on_with_another_model_and_names_it_in_the_command_that_continues(
     tmp_path: Path,
 ) -> None:
-    lines = "first\n/model openai/bigger\nsecond\n/model\n"
-    with ModelServer([text("One."), text("Two.")]) as server:
+    lines = "first\n/ask What?\n/model openai/bigger\nsecond\n/model\n"
+    with ModelServer([text("One."), text("Aside."), text("Two.")]) as server:
         store = ("--store", str(tmp_path / "s.db"))
         ended = holdfast("chat", *options(server, tmp_path), *store, stdin=lines)
         assert ended.returncode == 0, ended.stderr
-        assert [request.json["model"] for request in server.requests] == ["m", "openai/bigger"]
+        models = [request.json["model"] for request in server.requests]
+        assert models == ["m", "m", "openai/bigger"]
+    assert "(aside) Aside." in ended.stdout
     assert "model openai/bigger" in ended.stderr
     assert "--model openai/bigger" in ended.stderr  # in the command that continues
 

@@ -500,3 +500,37 @@ def test_a_message_that_is_masked_changed_or_refused_is_recognised(
     assert ended.returncode == code
     assert re.search(shown, ended.stdout + ended.stderr)
     assert "stays posted" not in ended.stderr
+
+
+def test_a_question_aside_is_answered_by_the_process_that_drives(tmp_path: Path) -> None:
+    agent = Agent(ScriptedLLM(["hello", "I said hello."]))
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store, id="one") as conversation,
+    ):
+        conversation.send_message("hi")
+        early = tell(tmp_path, "ask", "Well?")
+        conversation.run()
+        ended = tell(tmp_path, "ask", "What did", "you do?")
+        failed = tell(tmp_path, "ask", "And?")
+        shown = told("show", str(tmp_path / "s.db"), "one")
+    assert (early.returncode, "not asked anything yet" in early.stderr) == (1, True)
+    assert (ended.returncode, ended.stdout) == (0, "posted: ask\nI said hello.\n")
+    assert (failed.returncode, "LLMError" in failed.stderr) == (1, True)
+    assert tell(tmp_path, "ask", " ").returncode == 2
+    assert "(aside: What did you do?)" in shown.stdout
+    assert "(aside) I said hello." in shown.stdout
+
+
+def test_a_question_aside_that_nobody_answers_ends_in_time(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "s.db") as store:
+        agent = Agent(ScriptedLLM(["hello"]))
+        with Conversation(agent, store, id="one") as conversation:
+            conversation.send_message("hi")
+            conversation.run()
+        ended = tell(tmp_path, "ask", "Well?", "--wait", "0.1")
+        assert (ended.returncode, "not done within" in ended.stderr) == (1, True)
+        with Conversation(Agent(ScriptedLLM(["late"])), store, id="one") as conversation:
+            conversation.hosting.open()
+            found = until(lambda: [e for e in store.read("one") if isinstance(e, ev.AsideAnswered)])
+            assert [event.text for event in found] == ["late"]

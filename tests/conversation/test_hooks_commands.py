@@ -118,6 +118,12 @@ def test_a_command_is_told_what_it_is_about_at_every_place(tmp_path: Path) -> No
     assert before["call"]["arguments"] == {"a": 1, "b": 2}
     assert after["result"]["content"] == [{"type": "text", "text": "3"}]
     assert again["news"][0]["type"] == "assistant"
+    events = stop.pop("events")
+    assert [event["type"] for event in events][-3:] == [
+        "toolCallStarted",
+        "toolResult",
+        "assistant",
+    ]
     assert stop == {
         "on": "stop",
         "when": "before",

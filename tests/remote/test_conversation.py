@@ -37,6 +37,7 @@ from holdfast.errors import (
     ConversationClosed,
     ConversationNotFound,
     HoldfastError,
+    LLMError,
     NotFound,
     NotPending,
     PathRefused,
@@ -699,3 +700,40 @@ def test_an_agent_that_the_server_refuses_changes_nothing(space: RemoteWorkspace
             conversation.use(Agent(ScriptedLLM(["two"]), space.tools))
         conversation.send_message("go")
         assert conversation.run().answer == "one"
+
+
+def test_a_question_aside_goes_to_the_server_and_its_outcome_comes_back(
+    space: RemoteWorkspace,
+) -> None:
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        entered.set()
+        assert goes_on.wait(30)
+        return "done here"
+
+    llm = ScriptedLLM([("work", {}), "I work.", "done", "I worked."])
+    with RemoteConversation(Agent(llm, [Tool("work", "Work.", work)]), space) as conversation:
+        with pytest.raises(Conflict, match="not asked anything yet"):
+            conversation.ask("Well?")
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert entered.wait(30)
+        answer = conversation.ask("What are you doing?", timeout=30)
+        assert answer.text == "I work."
+        goes_on.set()
+        conversation.wait(30)
+        assert conversation.state.answer == "done"
+        assert conversation.ask("And before?", timeout=30).text == "I worked."
+        kinds = [event.type for event in conversation.get_history()]
+        assert (kinds.count("asideAsked"), kinds.count("asideAnswered")) == (2, 2)
+        assert conversation.replay().same
+
+
+def test_an_error_of_a_question_aside_is_raised_at_the_client(space: RemoteWorkspace) -> None:
+    with RemoteConversation(Agent(ScriptedLLM(["hello"])), space) as conversation:
+        conversation.send_message("hi")
+        conversation.run()
+        with pytest.raises(LLMError, match="script"):
+            conversation.ask("Well?", timeout=30)
+        assert conversation.state.status is ConversationStatus.FINISHED

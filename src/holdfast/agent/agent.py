@@ -51,6 +51,7 @@ from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
     import holdfast
+    from holdfast.agent.goal import Goal
     from holdfast.agent.instructions import Instructions
     from holdfast.agent.plugins import Plugin
     from holdfast.runtime.microagents import Microagent
@@ -155,6 +156,12 @@ class Agent:
     """A `SecurityAnalyzer` that assesses the risk of each call for the policies; each decision
     records the risk in the journal. None: a policy that needs one gets
     `holdfast.agent.security.standard()`."""
+    goal: Goal | None
+    """The goal of a run. When the agent stops, a judge says whether it is reached; if not, the
+    agent is told what is missing and goes on (`agent.goal.Goal`, `docs/how-to/goals.md`)."""
+    stop_denials: int
+    """The number of times in a row that hooks on `stop` may deny the end of a run; then it ends
+    anyway."""
     hooks: tuple[Hook, ...]
     """Called around calls, model calls, messages, ends of runs and condensations, and when a
     conversation begins and ends (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`)."""
@@ -234,6 +241,8 @@ class Agent:
         title: Titler | None = None,
         plugins: Iterable[Plugin | str | os.PathLike[str]] = (),
         description: str = "",
+        goal: Goal | None = None,
+        stop_denials: int = 3,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         if plugins:
@@ -254,6 +263,8 @@ class Agent:
             extensions = prompt.with_lines(system_prompt, extensions, lines)
         if output is not None:
             extensions = prompt.with_lines(system_prompt, extensions, FINISH_PROMPT)
+        if goal is not None:
+            extensions = prompt.with_lines(system_prompt, extensions, goal.prompt)
         known = prompt.knowledge(system_prompt, extensions, microagents, skills, instructions)
         team = None
         if delegates:
@@ -592,6 +603,11 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "output_limit": (lambda one: is_whole(one, 1000), "a number of characters from 1,000"),
     "planning": (lambda one: one in (None, "tool", "first"), '"tool", "first" or None'),
     "output_rounds": (lambda one: is_whole(one, 1), "a whole number from 1"),
+    "goal": (
+        lambda one: one is None or callable(getattr(one, "verdict", None)),
+        "Goal(...) or None",
+    ),
+    "stop_denials": (lambda one: is_whole(one, 1), "a whole number from 1"),
     "stuck": (lambda one: isinstance(one, StuckDetector | None), "StuckDetector(...) or None"),
     "tree_limits": (lambda one: isinstance(one, Limits | None), "Limits(...) or None"),
 }

@@ -21,6 +21,7 @@ from holdfast.agent.config_parts import (
     CONDENSER,
     COUNT,
     FLAG,
+    GOAL,
     MODELS,
     MODELS_BY_NAME,
     NAMES,
@@ -421,6 +422,8 @@ _KEYS = {
     "output_type": Key(_OUTPUT, "The result: a type, a JSON Schema, or {file: path} of one."),
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
     "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
+    "goal": Key(GOAL, "The goal of a run, and who judges whether it is reached."),
+    "stop_denials": Key(COUNT, "Times in a row that hooks on stop may deny the end of a run."),
     "hooks": Key(
         ListOf(struct(_HOOK, Hook), "a list of hooks"),
         "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
@@ -524,6 +527,7 @@ def _values_of(agent: Any) -> dict[str, Any]:
         "hooks": agent.hooks or None,
         "delegation": delegates,
         "output_type": None if output is None else output.form,
+        "stop_denials": None if agent.stop_denials == 3 else agent.stop_denials,
         "output_rounds": None if output is None else agent.output_rounds,
     }
     names = {name: key.attribute or name for name, key in KEYS.keys.items()}

@@ -15,6 +15,7 @@ from holdfast.agent import security
 from holdfast.agent.condensers import SHIPPED as CONDENSER_CLASSES
 from holdfast.agent.condensers import Pipeline
 from holdfast.agent.confirmation import AboveRisk, ByTool, Strictest
+from holdfast.agent.goal import JUDGES, AllJudges, Goal
 from holdfast.content import ToolCall
 from holdfast.llm import LLM, FallbackLLM, LiteLLM, RouterLLM, ScriptedLLM
 from holdfast.tools import config as tool_config
@@ -41,7 +42,7 @@ from holdfast.tools.config.shapes import (
     shown,
     struct,
 )
-from holdfast.tools.config.structs import keys_of
+from holdfast.tools.config.structs import keys_of, section_of
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
 from holdfast.tools.skills_files import with_home
 
@@ -469,6 +470,9 @@ ANALYZER = Shipped(
     security.Highest,
     "analyzers",
 )
+JUDGE = Shipped("judge", JUDGES, _kinds(JUDGES), AllJudges, "judges")
+_GOAL_KEYS = {"judge": Key(JUDGE, "rubric, command, a list of these, or one that code makes.")}
+GOAL = struct(section_of(Goal, "goal", "the goal of a run", _GOAL_KEYS), Goal)
 _VERDICTS = ("allow", "ask", "deny")
 
 

@@ -38,6 +38,18 @@ class Stopping(msgspec.Struct, frozen=True):
 
     text: str
     denied: int = 0
+    _events: Callable[[], Sequence[ev.AnyEvent]] = tuple
+
+    @property
+    def events(self) -> Sequence[ev.AnyEvent]:
+        """All events of the conversation so far, in order."""
+        return self._events()
+
+
+def stopping_told(stopping: Stopping) -> dict[str, Any]:
+    """Return a `Stopping` in the form that a hook command receives."""
+    events = [msgspec.Raw(ev.encode(event)) for event in stopping.events]
+    return {"text": stopping.text, "denied": stopping.denied, "events": events}
 
 
 class Condensing(msgspec.Struct, frozen=True):

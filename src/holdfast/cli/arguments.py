@@ -281,13 +281,13 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _ON_SERVER_INSTEAD: Options = {"--server URL": "an agent server, instead of FILE", **SERVER_KEY}
-_TOLD = "send approve reject answer decline pause resume interrupt condense rename tag untag"
+_TOLD = "send approve reject answer decline pause resume interrupt condense rename tag untag ask"
 _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
 Talk with an agent, one line per message. While the agent works, a line that
 you type reaches it after its current step. Ctrl-D ends the chat.
-Commands: /help /attach /detach /pause /resume /condense /status /exit
+Commands: /help /attach /detach /pause /resume /ask /condense /status /exit
 
 If standard input is not a terminal, each line is a message. It is answered
 before the next one is read, and the exit code tells how the last one ended."""
@@ -420,6 +420,8 @@ carries it out at once and continues the conversation by itself.
   rename TITLE                    set the conversation's title
   tag TAG ...                     add tags, by which `holdfast list` finds it
   untag TAG ...                   remove tags
+  ask QUESTION                    ask the model aside, and print its answer; it
+                                  does not see this again
 
 CALL and QUESTION may be left out if only one is waiting. An approval applies
 to the arguments that the call has in the store now.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -32,6 +33,7 @@ current step.
                     may follow each other; without FILE, list them
   /detach           attach nothing after all
   /model [NAME]     continue with another model from the next step on; without NAME, show it
+  /ask QUESTION     ask the model aside, also while it works; it does not see this again
   /undo             take back your last message, and put back the files that calls changed since
   /condense [TEXT]  shorten the model's view; TEXT says what its summary must keep
   /status           show the state of the conversation
@@ -191,6 +193,8 @@ class _Talk:
                 return True
             case "/model":
                 self._use_model(word.partition(" ")[2].strip())
+            case "/ask":
+                self._ask(word.partition(" ")[2].strip())
             case "/undo":
                 self._undo()
             case "/attach":
@@ -206,7 +210,9 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                known = "/help /attach /detach /pause /resume /model /undo /condense /status /exit"
+                known = (
+                    "/help /attach /detach /pause /resume /model /ask /undo /condense /status /exit"
+                )
                 text = f"Unknown command {unknown}. The commands are {known}."
                 session.console.notice(text, "error")
         return False
@@ -217,6 +223,27 @@ class _Talk:
         if self._session.conversation.status is WAITING:
             text = "Sent as a message. It approves nothing: the call still waits."
             self._session.console.notice(text, "dim")
+
+    def _ask(self, question: str) -> None:
+        """Ask the model aside. While it works the answer is shown when it comes; at rest this waits
+        for it."""
+        session, conversation = self._session, self._session.conversation
+
+        def ask() -> None:
+            try:
+                conversation.ask(question)  # the display shows its outcome
+            except (Conflict, ConfigurationError) as error:
+                session.console.notice(str(error), "error")
+            except HoldfastError:
+                pass  # it is the outcome that the display shows
+
+        thread = threading.Thread(target=ask, name="holdfast-chat-ask", daemon=True)
+        thread.start()
+        if conversation.status is not ConversationStatus.RUNNING:
+            while thread.is_alive() and not session.signals.pending:
+                thread.join(0.05)
+            session.signals.take_interrupt()
+            session.dialog.catch_up()
 
     def _undo(self) -> None:
         """Go on from before the last message of the user, with the files of that time."""

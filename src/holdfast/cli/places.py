@@ -38,6 +38,7 @@ class StoredConversations:
         self.read = self.store.read
         self.follow = self.store.follow
         self.post = self.store.post
+        self.refusal = self.store.refusal
         self.close = self.store.close
 
     def list(

@@ -188,7 +188,12 @@ def last(events: Sequence[ev.AnyEvent], kind: type[E]) -> E | None:
 
 # The events that record the usage of a model.
 _Priced = (
-    ev.AssistantReplied | ev.HistoryCondensed | ev.DecisionMade | ev.MessageAdded | ev.NoteRecorded
+    ev.AssistantReplied
+    | ev.HistoryCondensed
+    | ev.DecisionMade
+    | ev.MessageAdded
+    | ev.NoteRecorded
+    | ev.AsideAnswered
 )
 
 
@@ -265,6 +270,13 @@ class Renderer:
             case ev.TimerCancelled():
                 reason = f": {event.reason}" if event.reason else ""
                 yield self._cut("dim", f"(timer {event.timer} was cancelled{reason})")
+            case ev.AsideAsked():
+                yield self._cut("dim", f"(aside: {event.question})")
+            case ev.AsideAnswered(error=""):
+                yield GAP
+                yield from styled("plain", f"(aside) {safe(event.text)}".strip())
+            case ev.AsideAnswered():
+                yield self._cut("error", f"(aside: {event.error}: {event.failed})")
             case ev.DamagedEvent():
                 yield self._cut("error", f"(event {event.seq} is damaged: {event.reason})")
             case ev.UnknownEvent():

@@ -262,6 +262,9 @@ class ServerConversations:
 
     # --- commands ---
 
+    def refusal(self, id: str, key: str) -> None:
+        """Return None: a server raises the error of a refused command at once."""
+
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
         """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
@@ -325,6 +328,8 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "answer", {"questionId": question_id, "values": values, "reason": reason}
         case cmd.Condense(instructions):
             return "condense", {"instructions": instructions}
+        case cmd.Ask(question, aside):
+            return "ask", {"question": question, "aside": aside}
         case cmd.Schedule() | cmd.CancelTimer() | cmd.Label():
             paths = {cmd.Schedule: "timers", cmd.CancelTimer: "timers/cancel", cmd.Label: "labels"}
             path = paths[type(command)]

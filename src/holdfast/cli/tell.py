@@ -21,7 +21,7 @@ from holdfast.cli.files import read_standard_input
 from holdfast.cli.places import Place, open_place, place_words
 from holdfast.cli.render import as_json, last, read_arguments
 from holdfast.cli.signals import Signals
-from holdfast.cli.text import one_line, plain_line, status_text
+from holdfast.cli.text import one_line, plain_line, safe, status_text, styled
 from holdfast.content import blocks
 from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.conversation.state import AT_REST, PendingConfirmation
@@ -33,6 +33,7 @@ from holdfast.tools.schema import from_json_schema
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.2  # between two checks for signals
+ASK_SECONDS = 600.0  # that `tell ask` waits for the answer without --wait
 _CALL = re.compile(r"\d+\.\d+")  # a call's id
 _QUESTION = re.compile(r"\d+\.\d+\?\d+")  # a question's id
 
@@ -55,6 +56,8 @@ def _check(options: Namespace) -> None:
     given = f"not {' '.join(words)!r}"
     if what == "send" and not words:
         raise UsageError("tell send takes the text, or - to read it from standard input")
+    if what == "ask" and not "".join(words).strip():
+        raise UsageError("tell ask takes the question")
     if what == "approve" and len(words) > 1:
         raise UsageError(f"tell approve takes one call, {given}")
     if what == "answer" and len(words) > 2:
@@ -81,14 +84,16 @@ class _Tell(NamedTuple):
         """Post the command, and wait for its effect with `--wait`. Raises `UsageError`."""
         options, console, id = self.options, self.console, self.state.id
         command = self._command()
-        posted = self.place.post(id, command, options.key)
+        # a question's id is its key, by which its refusal is found
+        key = command.aside if isinstance(command, cmd.Ask) else options.key
+        posted = self.place.post(id, command, key)
         told = f"posted: {_description(command)}"
         if not posted:
             told = f"dropped: another command was posted under the key {options.key!r} before"
         console.line(one_line(told))
-        if options.what not in ("pause", "interrupt", "rename", "tag", "untag"):
+        if options.what not in ("pause", "interrupt", "rename", "tag", "untag", "ask"):
             self._go_on()
-        if options.wait is None:
+        if options.wait is None and not isinstance(command, cmd.Ask):
             return Exit.FINISHED
         if _idle(command, self.state.status):
             status = status_text(self.state.status)
@@ -141,6 +146,11 @@ class _Tell(NamedTuple):
                 if len(words) > 1:
                     raise UsageError(f"{words[0]!r} is not a question's id, which looks like 4.0?1")
                 return cmd.Answer(question.id, _values(words[0] if words else "{}", question))
+            case "ask":
+                # asked again under its key, it is the same question
+                key = None if options.key is None else f"{self.state.id}\n{options.key}"
+                aside = os.urandom(8).hex() if key is None else sha256(key.encode()).hexdigest()
+                return cmd.Ask(clean(" ".join(words)), aside[:16])
             case "pause":
                 return cmd.Pause()
             case "resume":
@@ -199,12 +209,15 @@ class _Tell(NamedTuple):
 
     def _wait(self, command: cmd.Command, seq: int) -> Exit:
         """Wait until the events after `seq` show that the command was carried out."""
-        seconds: float = self.options.wait
+        wait: float | None = self.options.wait
+        seconds = ASK_SECONDS if wait is None else wait
         deadline = time.monotonic() + seconds
         while True:
             rest = min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))
             for event in self.place.follow(self.state.id, seq, rest):
                 seq = event.seq
+                if isinstance(event, ev.AsideAnswered) and _shows(event, command):
+                    return self._answered(event)
                 if _shows(event, command):
                     self.console.line(f"done: event {seq}")
                     return Exit.FINISHED
@@ -213,6 +226,11 @@ class _Tell(NamedTuple):
                     return Exit.FAILED
                 if self.signals.pending:
                     break
+            if isinstance(command, cmd.Ask):
+                refused = self.place.refusal(self.state.id, command.aside)
+                if refused is not None:
+                    self.console.error(f"not asked: {one_line(refused.message)}")
+                    return Exit.FAILED
             if self.signals.ending is not None:
                 return self.signals.ending
             if self.signals.take_interrupt():
@@ -224,6 +242,14 @@ class _Tell(NamedTuple):
             " conversation, or the next one that opens it, carries it out."
         )
         return Exit.FAILED
+
+    def _answered(self, event: ev.AsideAnswered) -> Exit:
+        """Print the outcome of a question aside."""
+        if event.error:
+            self.console.error(one_line(f"{event.error}: {event.failed}"))
+            return Exit.FAILED
+        self.console.show([*styled("plain", safe(event.text).strip("\n"))])
+        return Exit.FINISHED
 
 
 def _values(text: str, question: ev.Question) -> dict[str, Any]:
@@ -283,8 +309,10 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
         case cmd.Label(title, add, remove), ev.ConversationLabelled():
             labels = [event.title, [*event.add], [*event.remove]]
             return _alike(labels, [title, [*add], [*remove]])
-        case cmd.Resume(), ev.StatusChanged():
-            return event.status != ConversationStatus.PAUSED
+        case cmd.Ask(_, aside), ev.AsideAnswered():
+            return event.aside == aside
+        case cmd.Resume(), ev.StatusChanged(status=status):
+            return status != ConversationStatus.PAUSED
         case _:
             return False
 

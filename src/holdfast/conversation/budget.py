@@ -404,6 +404,11 @@ class Spending(ObjectStruct):
         """Count a condensation's model calls anew: one that left nothing out wrote no event."""
         self._settled_ahead = Amount()
 
+    def beside(self, read: int, llm: Model) -> Amount:
+        """Return the most that a model call beside the steps takes, with a request of `read`
+        tokens. Raises `ConfigurationError` if that is unknown."""
+        return self._amount(0, read, llm)
+
     def ask_beside(
         self,
         read: int,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -15,6 +15,7 @@ from holdfast.agent.output import made
 from holdfast.agent.titles import Titler, check_titler
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import copies
+from holdfast.conversation.aside_answers import AsideAnswer, ask_owner, wait_for_answer
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import ConversationOrigin, runtime_of
 from holdfast.conversation.hosting import Hosting, HostingOptions
@@ -32,6 +33,8 @@ from holdfast.errors import (
     Conflict,
     ConversationBusy,
     ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
     StoreError,
 )
 from holdfast.llm.completion import Delta
@@ -458,6 +461,32 @@ class Conversation(ConversationInterface):
                 hosting.execute(fields["command"])
             case _:
                 hosting.execute(cmd.Pause() if name == "pause" else cmd.Resume())
+
+    def _ask(self, command: cmd.Ask, timeout: float | None) -> AsideAnswer:
+        hosting = self._hosting
+        journal, context = hosting.journal, hosting.context
+
+        def ended() -> HoldfastError | None:
+            if context.failure is not None:
+                return cast("HoldfastError", context.failure.with_traceback(None))
+            return journal.closed_error() if journal.closed else None
+
+        def take_over() -> None:
+            with suppress(LeaseHeld):  # its owner is alive
+                hosting.open()
+
+        try:
+            hosting.open()
+        except LeaseHeld:
+            return ask_owner(self.store, self.id, command, timeout, take_over)
+        with journal.changed:
+            seq = journal.fold.last_seq
+        hosting.execute(command)
+        try:
+            return wait_for_answer(journal, command.aside, seq, ended, timeout)
+        except (ConversationBusy, KeyboardInterrupt):
+            hosting.asides().cancel(command.aside)
+            raise
 
     def _now(self) -> datetime:
         return self._hosting.journal.clock()

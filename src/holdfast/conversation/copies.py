@@ -11,6 +11,7 @@ from holdfast.content import ToolResult
 from holdfast.conversation.fold import Fold, OpenCall
 from holdfast.conversation.journal import Clock
 from holdfast.conversation.status import ConversationStatus
+from holdfast.errors import ConversationClosed
 from holdfast.labels import check_title, fork_title
 
 CONTINUED = (
@@ -33,6 +34,7 @@ FORKED_RUNNING = (
 )
 
 NOT_COPIED = "a fork or a copy has no timers of its own until it sets some"
+NOT_ANSWERED_HERE = "It was asked in the conversation that this one was continued from."
 
 
 def fork_events(
@@ -74,9 +76,13 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
 
 
 def _cancelled(state: Fold, add: Callable[..., None]) -> None:
-    """Cancel the timers that the shared events have set: each belongs to one conversation."""
+    """Cancel the timers that the shared events have set, and settle the questions aside without an
+    answer: each belongs to one conversation."""
     for timer in state.timers.by_id:
         add(ev.TimerCancelled, timer=timer, by="holdfast", reason=NOT_COPIED)
+    for aside in state.asides.pending:
+        error = ConversationClosed.__name__
+        add(ev.AsideAnswered, aside=aside, error=error, failed=NOT_ANSWERED_HERE)
 
 
 def _settled(
@@ -85,8 +91,8 @@ def _settled(
     new_id: Callable[[], str],
     settle: Callable[[OpenCall], dict[str, Any]],
 ) -> list[ev.AnyEvent]:
-    """Return an event for each open call whose fields `settle` returns: a result or a decision; and
-    the cancellation of each timer.
+    """Return an event for each open call whose fields `settle` returns: a result or a decision; the
+    cancellation of each timer; and the outcome of each question aside.
 
     If no call is left open, no call waits any more.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -32,6 +32,9 @@ from holdfast.labels import MAX_TAGS, with_tags
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools.question_forms import complete_answer
 from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.hosting import Hosting
 
 RUNNING = ConversationStatus.RUNNING
 PAUSED = ConversationStatus.PAUSED
@@ -64,6 +67,7 @@ class CommandExecutor(ObjectStruct):
     _loop: Loop
     _calls: Calls
     _hooks: HookPoints
+    _family: Hosting  # weak
 
     def execute(self, command: cmd.Command) -> ev.MessageAdded | None:
         """Carry out a command; return the event of a message.
@@ -113,6 +117,8 @@ class CommandExecutor(ObjectStruct):
                 # what hooks add to a message, they add at its own time
                 passed = self._hooks.check_message(cmd.Send(content, sender=command.sender))
                 return replace(command, content=passed.content)
+            case cmd.Ask():
+                self._family.asides().prepare()
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
@@ -188,6 +194,8 @@ class CommandExecutor(ObjectStruct):
                         " Agent(condenser=LLMCondenser())."
                     )
                 journal.add(ev.HistoryCondensed, hidden=(), request=clean(instructions))
+            case cmd.Ask():
+                return self._family.asides().begin(command)
             case cmd.Schedule():
                 timer = timers.set_timer(journal, timers.with_id(command.rule, journal.new_id()))
                 if timer.due <= timer.timestamp:  # it was posted, and carried out late

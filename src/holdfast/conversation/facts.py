@@ -46,6 +46,9 @@ REGROWTH_DIVISOR = 10
 # The `NoteRecorded.about` of a title that could not be written.
 TITLE = "title"
 
+GOAL = "goal"
+"""The `about` of verdicts on an agent's goal, and of messages about them."""
+
 ReadEvent = Callable[[int], ev.AnyEvent]
 
 
@@ -257,6 +260,30 @@ class HookCounts(Reducer, frozen=True):
         return self if same else HookCounts(denials, stops)
 
 
+class GoalFacts(Reducer, frozen=True):
+    """The seq of the last verdict on the agent's goal, 0 for none, and the number of times that the
+    model was told what is missing, since the run's begin or the last message."""
+
+    events = (ev.NoteRecorded, ev.MessageAdded, ev.StatusChanged)
+    stored = {"seq": "goal_seq", "rounds": "goal_rounds"}
+    seq: int = 0
+    rounds: int = 0
+
+    def feed(self, event: Any, fold: Fold) -> GoalFacts:
+        if type(event) is ev.NoteRecorded:
+            return GoalFacts(event.seq, self.rounds) if event.about == GOAL else self
+        rounds = self.rounds
+        if type(event) is ev.MessageAdded:
+            rounds = rounds + 1 if event.about == GOAL else rounds if _is_own(event) else 0
+        elif event.status in AT_REST:
+            rounds = 0
+        return self if rounds == self.rounds else GoalFacts(self.seq, rounds)
+
+
+def _is_own(message: ev.MessageAdded) -> bool:
+    return message.sender == "holdfast"
+
+
 class BlankAnswers(Reducer, frozen=True):
     """The number of empty or cut-off answers without a call in a row."""
 
@@ -424,6 +451,19 @@ class LabelFacts(Reducer, frozen=True):
     def restore(cls, checkpoint: ev.Checkpoint, read: ReadEvent) -> LabelFacts:
         named = checkpoint.named
         return cls(Labels(checkpoint.title, checkpoint.tags, named), named)
+
+
+class AsideFacts(Reducer, frozen=True):
+    """The ids of the questions aside that have no outcome yet."""
+
+    events = (ev.AsideAsked, ev.AsideAnswered)
+    stored = {"pending": "asides"}
+    pending: tuple[str, ...] = ()
+
+    def feed(self, event: Any, fold: Fold) -> AsideFacts:
+        if type(event) is ev.AsideAsked:
+            return AsideFacts((*self.pending, event.aside))
+        return AsideFacts(tuple([id for id in self.pending if id != event.aside]))
 
 
 class PictureFacts(Reducer, frozen=True):

@@ -130,6 +130,8 @@ class Fold(ObjectStruct):
     pictures: facts.PictureFacts = facts.PictureFacts()
     timers: facts.TimerFacts = facts.TimerFacts()
     labelled: facts.LabelFacts = facts.LabelFacts()
+    asides: facts.AsideFacts = facts.AsideFacts()
+    goal: facts.GoalFacts = facts.GoalFacts()
 
     def copy(self) -> Fold:
         """Return a copy that later events do not change; without the sizes."""
@@ -179,6 +181,8 @@ class Fold(ObjectStruct):
             case ev.NoteRecorded():
                 if event.model:
                     self._count_usage(event.usage, event.cost)
+            case ev.AsideAnswered():
+                self._count_usage(event.usage, event.cost)
             case ev.DecisionMade():
                 self._count_usage(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:

@@ -28,15 +28,24 @@ from holdfast.agent.hooks import (
     answer_told,
     changed_answer,
     model_told,
+    stopping_told,
     told_since,
 )
 from holdfast.commands import Send
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.conversation.budget import fair
+from holdfast.conversation.goals import goal_objection
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.message_content import checked_content
+from holdfast.conversation.objections import StopObjection
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ConfigurationError, ConversationClosed, HoldfastError, HookDenied
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    GoalMissed,
+    HoldfastError,
+    HookDenied,
+)
 from holdfast.llm.completion import Completion
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
@@ -48,7 +57,7 @@ if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.hosting import Hosting
 
-MAX_DENIALS = 3  # denials in a row of an answer, or of the end of a run
+MAX_DENIALS = 3  # denials in a row of an answer
 DENIED = "denied"  # the stop reason of a denied answer
 MIN_END_SECONDS = 0.1  # seconds that end hooks have at least
 
@@ -88,14 +97,6 @@ class HookedMessage(msgspec.Struct, frozen=True):
         for note in self.notes:
             note.write(journal)
         return sent
-
-
-class StopObjection(msgspec.Struct, frozen=True):
-    """The reason why a run may not finish: a hook's objection, or the error of a failed hook."""
-
-    hook: str
-    reason: str
-    error: HookDenied | None = None
 
 
 class ModelAnswer(msgspec.Struct, frozen=True):
@@ -179,12 +180,13 @@ class HookPoints(ObjectStruct):
         subject: msgspec.Struct,
         failure: str,
         children: Callable[[], Children] | None = None,
+        describe: Callable[[Any], dict[str, Any]] = asdict,
     ) -> HookAnswer:
         """Return the answer of a hook that can change nothing. Raises `HookDenied`."""
         hooked = self._context.agent.hooked
         assert hooked is not None
-        context = self._context_of(cancelled, bound.on, asdict, subject, children)
-        return hooked.ask(bound, context, asdict, lambda _: False, subject, failure)
+        context = self._context_of(cancelled, bound.on, describe, subject, children)
+        return hooked.ask(bound, context, describe, lambda _: False, subject, failure)
 
     def _context_of(
         self,
@@ -430,20 +432,32 @@ class HookPoints(ObjectStruct):
 
     def objection(self) -> StopObjection | None:
         """Return the reason why the run may not finish; None if it may."""
-        hooked, journal = self._context.agent.hooked, self._context.journal
-        if hooked is None or not hooked.stop:
+        context, journal = self._context, self._context.journal
+        goal, hooked = context.agent.goal, context.agent.hooked
+        hooks = () if hooked is None else hooked.stop
+        if not hooks and goal is None:
             return None
         with journal.changed:
-            token, last = self._context.token, journal.fold.assistant
-            subject = Stopping("" if last is None else last.text, journal.fold.hooks.stops)
-        for bound in hooked.stop:
+            token, last = context.token, journal.fold.assistant
+            read = partial(journal.events_until, journal.fold.last_seq)
+            text = "" if last is None else last.text
+            subject = Stopping(text, journal.fold.hooks.stops, read)
+        for bound in hooks:
             try:
-                said = self._ask(bound, token, subject, "The run is not finished")
+                said = self._ask(
+                    bound, token, subject, "The run is not finished", describe=stopping_told
+                )
             except HookDenied as error:
                 return StopObjection(bound.name, "", error)
             if said.deny is not None:
                 return StopObjection(bound.name, said.deny)
-        return None
+        if goal is None:
+            return None
+        tools = copy(self._context_of(token, "stop", stopping_told, subject))
+        # the judged answer's, so that a judge's child is found again after a crash
+        tools.call_id = f"{0 if last is None else last.seq}.goal"
+        tools.spawns = self._family.children
+        return goal_objection(context, goal, subject, tools)
 
     def journal_objection(self, objection: StopObjection) -> bool:
         """Journal an objection, within a transaction; return True if the run goes on."""
@@ -451,24 +465,28 @@ class HookPoints(ObjectStruct):
         if self._context.closing:
             return True  # asked again when the conversation is opened
         if objection.error is not None:
-            journal_denial(journal, objection.error)
+            if isinstance(objection.error, HookDenied):
+                journal_denial(journal, objection.error)
             self._context.write_error(objection.error)
             return True
         times = journal.fold.hooks.stops
-        if times >= MAX_DENIALS:
+        if not objection.about and times >= self._context.agent.stop_denials:
             text = f"denied the end of the run {times + 1} times in a row and was overruled"
             HookNote(objection.hook, text, {"reason": objection.reason}).write(journal)
             return False
-        journal.tell_model(objection.reason or GO_ON, f"hook:{objection.hook}@stop")
+        about = objection.about or f"hook:{objection.hook}@stop"
+        journal.tell_model(objection.reason or GO_ON, about)
         return True
 
     @property
     def end_is_open(self) -> bool:
         """True if hooks must still be asked about the end of the run."""
-        fold, hooked = self._context.journal.fold, self._context.agent.hooked
+        fold, agent = self._context.journal.fold, self._context.agent
         if fold.error is not None and fold.error.error == HookDenied.__name__:
             return fold.error.details.get("on") == "stop"
-        stops = hooked is not None and bool(hooked.stop)
+        if fold.error is not None and fold.error.error == GoalMissed.__name__:
+            return agent.goal is not None
+        stops = agent.goal is not None or (agent.hooked is not None and bool(agent.hooked.stop))
         return stops and fold.status == "paused" and fold.run.steps > 0
 
     # --- a condensation ---

@@ -47,6 +47,7 @@ from holdfast.store import Store
 from holdfast.tools.secrets import Secrets
 
 if TYPE_CHECKING:
+    from holdfast.conversation.asides import Asides
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegation import Delegation
     from holdfast.conversation.undo import FileUndo
@@ -79,6 +80,7 @@ class Hosting:
 
     __slots__ = (
         "__weakref__",
+        "_asides",
         "_calls",
         "_close_from_within",
         "_hooks",
@@ -152,7 +154,7 @@ class Hosting:
             family,
             parent,
         )
-        self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks)
+        self.executor = CommandExecutor(context, self._loop, self._calls, self._hooks, family)
         self.inbox = CommandInbox(context, self.executor, self._hooks, family)
         self._parent_children = origin.family
         self._new_conversation = new_conversation
@@ -162,6 +164,16 @@ class Hosting:
         self.has_lease = False
         self._own_thread: threading.Thread | None = None  # made by start_thread
         self._close_from_within = False
+        self._asides: Asides | None = None  # made with the first question aside
+
+    def asides(self) -> Asides:
+        """Return the questions aside, made at the first use."""
+        from holdfast.conversation.asides import Asides  # few programs ask aside
+
+        with self.journal.changed:
+            if self._asides is None:
+                self._asides = Asides(self.context, self._loop)
+            return self._asides
 
     def children(self) -> Children:
         """Return the children that are open here, made at the first use."""
@@ -228,8 +240,11 @@ class Hosting:
 
     @property
     def children_busy(self) -> bool:
-        """True if a child that is open here, or one of its descendants, is driven now."""
-        return self.context.children is not None and self.context.children.busy
+        """True if a child that is open here, or one of its descendants, is driven now, or if a
+        question aside is being answered."""
+        children = self.context.children
+        asking = self._asides is not None and self._asides.busy
+        return asking or (children is not None and children.busy)
 
     @property
     def delegates_busy(self) -> bool:
@@ -281,6 +296,8 @@ class Hosting:
             self.journal.acquire()
             self.has_lease = True
             context.own_agent.connections.opened(context.runtime)
+        if self.journal.fold.asides.pending:
+            self.asides().settle_lost()
         self.inbox.drain()  # commands posted while nobody held the lease
         self.fire_due_timers()
 
@@ -541,6 +558,8 @@ class Hosting:
             subscriptions, self._subscriptions = self._subscriptions, ()
             opened, self.has_lease = self.has_lease, False
         left = self._calls.left_running(deadline) + self.inbox.join(deadline)
+        if self._asides is not None:
+            left += self._asides.close(deadline)
         self._hooks.end(deadline)
         self._calls.clean_up()
         thread = loop.thread

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.commands import CancelTimer, Label, Schedule
+from holdfast.commands import Ask, CancelTimer, Label, Schedule
 from holdfast.content import ContentLike, Message
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.message_content import checked_content, content_of, json_arguments
@@ -20,6 +20,7 @@ from holdfast.tools.callables import refuse_async
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
+    from holdfast.conversation.aside_answers import AsideAnswer
     from holdfast.conversation.replay import Replay
 
 
@@ -79,6 +80,10 @@ class ConversationInterface(FixedAttributes):
         raise NotImplementedError
 
     def _subscribe(self, callback: Callback, after_seq: int | None) -> Subscription:
+        raise NotImplementedError
+
+    def _ask(self, command: Ask, timeout: float | None) -> AsideAnswer:
+        """Carry out a question aside, and return its answer."""
         raise NotImplementedError
 
     def _only_question(self) -> str:
@@ -205,6 +210,34 @@ class ConversationInterface(FixedAttributes):
             reason=_text("reject", "reason", reason),
             by=_text("reject", "by", by),
         )
+
+    def ask(self, question: str, *, timeout: float | None = None) -> AsideAnswer:
+        """Ask the model about the conversation as it stands, and return its answer. The
+        conversation goes on as if nothing had been asked.
+
+        The request is the conversation's next one, with the question at its end: the provider's
+        cached beginning is used. While calls of the last answer run, that answer is left out and
+        its calls are named in the question. Works at rest and during a run, also of a conversation
+        that another process drives. The question and the outcome are journaled (`AsideAsked`,
+        `AsideAnswered`); the cost counts like that of a step. The model's calls of tools are not
+        run.
+
+        Args:
+            question: The question.
+            timeout: Seconds to wait for the answer; None waits until there is an outcome.
+
+        Raises the model's error; `Conflict` if the model was never asked anything or eight
+        questions are being answered; `LimitExceeded`; `ConversationBusy` after `timeout`;
+        `ConversationClosed` if the conversation is closed before the answer comes, or the process
+        that asks the model ends; `StoreError`.
+
+        Example:
+            print(conversation.ask("What are you doing?").text)
+        """
+        question = _text("ask", "question", question)
+        if not question.strip():
+            raise ConfigurationError("ask: question takes a text; it is empty.")
+        return self._ask(Ask(question, os.urandom(8).hex()), timeout)
 
     def answer(
         self,

@@ -79,7 +79,7 @@ class Loop(ObjectStruct):
             name, agent = agent_in_force(context.own_agent, journal.fold)
             if agent is not context.agent:  # another process handed over meanwhile
                 self._take_over(agent, name)
-            self._bound()
+            self.bind_budgets()
             self._serve()
             self._hooks.start()
             while (action := self._next(until_rest)) is not None:
@@ -250,7 +250,7 @@ class Loop(ObjectStruct):
         before.connections.closed(context.runtime)
         if journal.spending is not None:
             journal.spending.give_back()
-        self._bound()
+        self.bind_budgets()
         self._serve()
         changed = self._model_call.head()
         with journal:
@@ -259,11 +259,12 @@ class Loop(ObjectStruct):
             if fields is not None and not context.closing:
                 journal.add(ev.AgentConfigured, **fields)
 
-    def _bound(self) -> None:
+    def bind_budgets(self) -> None:
         """Apply the tree limits of the conversation's own agent."""
         journal = self.context.journal
         above = None if self._parent is None else self._parent.spending
-        journal.spending = spending_of(journal, self.context.own_agent.tree_limits, above)
+        with journal.changed:
+            journal.spending = spending_of(journal, self.context.own_agent.tree_limits, above)
 
     def _hands_over(self) -> bool:
         """Return True if a handoff is still to be carried out. Holds the journal's lock."""

@@ -19,6 +19,7 @@ from holdfast.conversation.lent_model import LentModel
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import (
     ConversationClosed,
+    GoalMissed,
     HookDenied,
     LimitExceeded,
     LLMError,
@@ -150,6 +151,7 @@ _DETAILS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
     (LimitExceeded, ("type", "value", "limit", "source")),
     (HookDenied, ("hook", "on", "failed")),
     (OutputInvalid, ("problem", "rounds")),
+    (GoalMissed, ("missing", "rounds")),
 )
 
 

@@ -232,6 +232,9 @@ class Spans(Generic[S]):
                 if self._elsewhere and event.request is None:
                     hidden = {names.HIDDEN: len(event.hidden)}
                     self._note(names.CONDENSE, {**hidden, names.REQUEST_MODEL: event.model})
+            case ev.AsideAnswered():
+                self._add_usage(event.usage, event.cost)
+                self._note(names.NOTE, {names.ABOUT: "aside"})
             case ev.ErrorRecorded():
                 self._error = (event.error, event.message)
             case ev.NoteRecorded():

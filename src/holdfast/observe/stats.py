@@ -21,7 +21,12 @@ _LONGEST_CALLS = 10
 
 # The events that record a model call's tokens and cost.
 _ModelEvent = (
-    ev.AssistantReplied | ev.HistoryCondensed | ev.MessageAdded | ev.DecisionMade | ev.NoteRecorded
+    ev.AssistantReplied
+    | ev.HistoryCondensed
+    | ev.MessageAdded
+    | ev.DecisionMade
+    | ev.NoteRecorded
+    | ev.AsideAnswered
 )
 
 
@@ -234,7 +239,13 @@ class _JournalCount:
                 self._status, self._interval_start = event.status, event.timestamp
             case ev.ErrorRecorded():
                 self._errors[event.error] += 1
-            case ev.HistoryCondensed() | ev.MessageAdded() | ev.DecisionMade() | ev.NoteRecorded():
+            case (
+                ev.HistoryCondensed()
+                | ev.MessageAdded()
+                | ev.DecisionMade()
+                | ev.NoteRecorded()
+                | ev.AsideAnswered()
+            ):
                 if isinstance(event, ev.HistoryCondensed) and event.request is None:
                     self._sums["condensations"] += 1
                 # Of a summary, a picture's description, a judge; some prices are per call.

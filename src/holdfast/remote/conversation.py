@@ -23,6 +23,7 @@ from holdfast.agent.output import made
 from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.content import ContentLike, Message, ToolResult
+from holdfast.conversation.aside_answers import AsideAnswer, wait_for_answer
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
@@ -64,6 +65,7 @@ _PATHS: dict[type, str] = {
     cmd.Schedule: "/timers",
     cmd.CancelTimer: "/timers/cancel",
     cmd.Label: "/labels",
+    cmd.Ask: "/ask",
 }
 _CAMEL = {"call_id": "callId", "question_id": "questionId", "arguments_hash": "argumentsHash"}
 _STATUS_POLL_SECONDS = 15.0  # seconds of silence after which the server is asked for its status
@@ -722,6 +724,20 @@ class RemoteConversation(ConversationInterface):
             raise ConfigurationError(f"{name}: values must be valid JSON: {error}.") from error
         self._copy.request("POST", f"/{name}", body, once=once)
         self._catch_up()
+
+    def _ask(self, command: cmd.Ask, timeout: float | None) -> AsideAnswer:
+        def ended() -> HoldfastError | None:
+            if self._follower.lost is not None:
+                return self._follower.lost.with_traceback(None)
+            if self._closing:
+                return ConversationClosed(f"{self._title} is closed. Open it again with {_HOW}.")
+            return None
+
+        self._check_open()
+        self._follow()
+        seq = self._copy.fold.last_seq
+        self._command("ask", command=command)
+        return wait_for_answer(self._copy, command.aside, seq, ended, timeout)
 
     def _now(self) -> datetime:
         return datetime.now(UTC)

@@ -197,9 +197,12 @@ class OwnFolder:
                 found = os.lstat(path)
                 if stat.S_ISLNK(found.st_mode):
                     os.symlink(os.readlink(path), target / name)
-                elif stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in opened:
-                    if name != ".git":  # that of a worktree leads to the parent's own index
-                        shutil.copy2(path, target / name)
+                elif (
+                    stat.S_ISREG(found.st_mode)
+                    and (found.st_dev, found.st_ino) not in opened
+                    and name != ".git"  # that of a worktree leads to the parent's own index
+                ):
+                    shutil.copy2(path, target / name)
         return ""
 
     def _git(self, *arguments: str, folder: Path | None = None, index: Path | None = None) -> str:

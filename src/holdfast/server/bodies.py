@@ -64,6 +64,14 @@ class CondenseRequest(
     instructions: str = ""
 
 
+class AskRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A question aside. `aside` is its id, by which its outcome is recognized; without one the
+    server generates it."""
+
+    question: Annotated[str, msgspec.Meta(min_length=1)]
+    aside: Name = ""
+
+
 class ScheduleRequest(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 ):

@@ -126,6 +126,17 @@ RUNS = (
         bodies.LabelRequest,
         {"title": "Dates that fail", "add": ["bug", "customer=acme"]},
     ),
+    CommandRoute(
+        "ask",
+        cmd.Ask,
+        "ask_conversation",
+        "Ask the model a question aside",
+        """Like `Conversation.ask`. An `asideAnswered` event with the same `aside` reports the
+        outcome.""",
+        bodies.AskRequest,
+        {"question": "What are you doing?", "aside": "a1"},
+        largest=None,
+    ),
 )
 TIMERS = (
     CommandRoute(

@@ -211,13 +211,15 @@ class _Check:
 
 
 class _Calls:
-    """The calls of a journal, and the starts and results that belong to none of them."""
+    """The calls and questions aside of a journal, and the starts, results and outcomes that belong
+    to none of them."""
 
     def __init__(self) -> None:
         # Seqs of events that are unreadable, or were written by a newer version.
         self.unknown: set[int] = set()
         self.problems: list[str] = []
         self._known: set[str] = set()
+        self._asides: set[str] = set()
 
     def take(self, event: ev.AnyEvent) -> None:
         """Process the next event."""
@@ -225,6 +227,13 @@ class _Calls:
             self._known.update(call.id for call in event.calls)
         elif isinstance(event, ev.UnknownEvent | ev.DamagedEvent):
             self.unknown.add(event.seq)
+        elif isinstance(event, ev.AsideAsked):
+            self._asides.add(event.aside)
+        elif isinstance(event, ev.AsideAnswered):
+            if event.aside not in self._asides and not self.unknown:
+                self.problems.append(
+                    f"event {event.seq} answers an unknown question aside {event.aside!r}"
+                )
         elif (
             isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)
             and event.call_id not in self._known

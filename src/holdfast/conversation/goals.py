@@ -1,0 +1,89 @@
+"""The goal of an agent at the end of a run: its judge is asked, and the verdict is journaled.
+
+A verdict is a `NoteRecorded` about "goal", written before anything follows from it. After a crash
+or a pause the last verdict counts as long as nothing was said since; the judge is not asked again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast import events as ev
+from holdfast.agent.hooks import Stopping
+from holdfast.content import Usage
+from holdfast.conversation.budget import fair
+from holdfast.conversation.facts import GOAL
+from holdfast.conversation.objections import StopObjection
+from holdfast.conversation.run_context import RunContext
+from holdfast.errors import GoalMissed, HookDenied
+from holdfast.tools import ToolContext
+from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.agent.goal import Goal, GoalVerdict
+
+NOT_SAID = "the judge did not say what is missing."
+
+
+def goal_objection(
+    context: RunContext, goal: Goal, stopping: Stopping, tools: ToolContext
+) -> StopObjection | None:
+    """Return the reason why the run may not finish by the agent's goal; None if it may. Runs user
+    code, so the caller must not hold the lock."""
+    journal = context.journal
+    with journal.changed:
+        known = _last_verdict(context)
+        rounds = journal.fold.goal.rounds
+    if known is None:
+        review = goal.review(stopping.text, rounds, lambda: stopping.events)
+        try:
+            verdict = goal.verdict(review, tools)
+        except (Exception, SystemExit) as error:  # a judge may raise anything
+            kind = type(error).__name__
+            text = clean(f"The run is not finished: its goal was not judged: {kind}: {error}")
+            return StopObjection(GOAL, "", HookDenied(text, GOAL, "stop", True))
+        _write(context, verdict, rounds)
+        known = verdict.done, verdict.missing
+    done, missing = known
+    if done:
+        return None
+    missing = missing.strip() or NOT_SAID
+    if rounds < goal.rounds:
+        return StopObjection(GOAL, goal.told(missing), None, GOAL)
+    return StopObjection(GOAL, "", GoalMissed(missing, rounds)) if goal.required else None
+
+
+def _last_verdict(context: RunContext) -> tuple[bool, str] | None:
+    """Return the journaled verdict on the last answer: True if the goal is reached, and what is
+    missing; None without a verdict. Needs the lock."""
+    fold = context.journal.fold
+    seq, last = fold.goal.seq, fold.assistant
+    if not seq or (last is not None and seq < last.seq):
+        return None
+    note = context.journal.after(seq - 1)[0]
+    if not isinstance(note, ev.NoteRecorded):  # damaged by now
+        return None
+    return note.details.get("done") is True, str(note.details.get("missing", ""))
+
+
+def _write(context: RunContext, verdict: GoalVerdict, rounds: int) -> None:
+    details: dict[str, Any] = {"done": verdict.done, "round": rounds + 1}
+    if verdict.missing:
+        details["missing"] = verdict.missing
+    if verdict.score is not None:
+        details["score"] = verdict.score
+    missing = verdict.missing.strip().partition("\n")[0] or NOT_SAID
+    score = "" if verdict.score is None else f" (score {verdict.score:.2f})"
+    text = ("reached" if verdict.done else f"not reached: {missing}") + score
+    usage, cost = fair(verdict.usage, verdict.cost)
+    used = bool(verdict.model or cost) or usage != Usage()
+    with context.journal as journal:
+        journal.add(
+            ev.NoteRecorded,
+            about=GOAL,
+            text=clean(text),
+            details=details,
+            usage=usage,
+            cost=cost,
+            model=(verdict.model or "unknown") if used else "",
+        )
