@@ -500,3 +500,26 @@ def test_a_message_that_is_masked_changed_or_refused_is_recognised(
     assert ended.returncode == code
     assert re.search(shown, ended.stdout + ended.stderr)
     assert "stays posted" not in ended.stderr
+
+
+# --- another model ---
+
+
+def test_use_changes_the_model_and_an_unknown_name_is_refused_with_the_known_ones(
+    tmp_path: Path,
+) -> None:
+    agent = Agent(ScriptedLLM(["own"], "own"), models={"fast": ScriptedLLM(["fast"], "fast")})
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store, "one") as conversation,
+    ):
+        conversation.send_message("hi")
+        used = tell(tmp_path, "use", "#fast", "--wait", "30")
+        assert (used.returncode, used.stderr) == (0, "")
+        assert re.fullmatch(r"posted: use #fast\ndone: event \d+\n", used.stdout)
+        unknown = tell(tmp_path, "use", "slow", "--wait", "30")
+        assert unknown.returncode == 1
+        assert "no agent or model 'slow'. It has: main, #fast." in unknown.stderr
+        assert conversation.run().answer == "fast"
+    assert tell(tmp_path, "use").returncode == 2
+    assert tell(tmp_path, "use", "#fast", "#slow").returncode == 2

@@ -279,7 +279,7 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _ON_SERVER_INSTEAD: Options = {"--server URL": "an agent server, instead of FILE", **SERVER_KEY}
-_TOLD = "send approve reject answer decline pause resume interrupt condense"
+_TOLD = "send approve reject answer decline pause resume interrupt condense use"
 _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
@@ -412,6 +412,9 @@ carries it out at once and continues the conversation by itself.
   interrupt                       pause at once and cancel the running calls
   condense [TEXT]                 shorten the model's view; TEXT says what its
                                   summary must keep
+  use NAME                        let another model or agent that the conversation
+                                  knows answer from the next step on, such as
+                                  '#fast' of the agent's `models`
 
 CALL and QUESTION may be left out if only one is waiting. An approval applies
 to the arguments that the call has in the store now.
@@ -426,7 +429,7 @@ examples:
             **_PLACE,
             "id ID": _ID,
             "what WHAT": Option("see above", choices=_TOLD.split()),
-            "words [MORE ...]": "the text, the call or question, the values or the reason",
+            "words [MORE ...]": "the text, the call, question or name, the values, the reason",
             **_ON_SERVER_INSTEAD,
             "--arguments JSON": (
                 'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''

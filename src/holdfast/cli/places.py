@@ -48,6 +48,11 @@ class StoredConversations:
         """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
         return chosen(self.store.list(), id, self._file)
 
+    def refusal(self, id: str, key: str) -> str:
+        """Return the reason why the command that was posted under this key was refused, or ""."""
+        refused = self.store.refusal(id, key)
+        return "" if refused is None else refused.message
+
     def run(self, id: str) -> str:
         """Return "": a store drives no conversations."""
         return ""

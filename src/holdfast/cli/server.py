@@ -265,6 +265,10 @@ class ServerConversations:
         self._link.request("POST", f"{conversation_path(id)}/{what}", body, once=key)
         return True
 
+    def refusal(self, id: str, key: str) -> str:
+        """Return "": `post` raises the error of a refused command."""
+        return ""
+
     def start(self, id: str) -> None:
         """Make the server continue the conversation from now on, with or without clients."""
         self._link.request("POST", f"{conversation_path(id)}/start")
@@ -322,6 +326,8 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "answer", {"questionId": question_id, "values": values, "reason": reason}
         case cmd.Condense(instructions):
             return "condense", {"instructions": instructions}
+        case cmd.Use(agent, by):
+            return "use", {"agent": agent, "by": by}
         case cmd.Schedule() | cmd.CancelTimer():
             path = "timers" if isinstance(command, cmd.Schedule) else "timers/cancel"
             body = cast("dict[str, Any]", msgspec.to_builtins(command))

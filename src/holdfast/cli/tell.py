@@ -57,6 +57,8 @@ def _check(options: Namespace) -> None:
         raise UsageError("tell send takes the text, or - to read it from standard input")
     if what == "approve" and len(words) > 1:
         raise UsageError(f"tell approve takes one call, {given}")
+    if what == "use" and len(words) != 1:
+        raise UsageError(f"tell use takes the name of one agent or model, {given}")
     if what == "answer" and len(words) > 2:
         form = "one question and the values as one JSON object"
         raise UsageError(f"tell answer takes {form}, {given}")
@@ -81,7 +83,9 @@ class _Tell(NamedTuple):
         """Post the command, and wait for its effect with `--wait`. Raises `UsageError`."""
         options, console, id = self.options, self.console, self.state.id
         command = self._command()
-        posted = self.place.post(id, command, options.key)
+        # Under a key the store also keeps the reason of a refusal.
+        key = options.key or (os.urandom(16).hex() if isinstance(command, cmd.Use) else None)
+        posted = self.place.post(id, command, key)
         told = f"posted: {_description(command)}"
         if not posted:
             told = f"dropped: another command was posted under the key {options.key!r} before"
@@ -96,7 +100,7 @@ class _Tell(NamedTuple):
             return Exit.FINISHED
         # A command that was posted earlier may also have been carried out earlier.
         fresh = posted and (self.place.tells_duplicates or options.key is None)
-        return self._wait(command, self.state.last_seq if fresh else 0)
+        return self._wait(command, self.state.last_seq if fresh else 0, key)
 
     def _go_on(self) -> None:
         """Have a server continue after the command, which it carried out at once."""
@@ -147,6 +151,8 @@ class _Tell(NamedTuple):
                 return cmd.Resume()
             case "condense":
                 return cmd.Condense(clean(" ".join(words)))
+            case "use":
+                return cmd.Use(clean(words[0]))
             case _:
                 return cmd.Interrupt()
 
@@ -191,7 +197,7 @@ class _Tell(NamedTuple):
             raise UsageError(f"--arguments: {error}") from error
         return found
 
-    def _wait(self, command: cmd.Command, seq: int) -> Exit:
+    def _wait(self, command: cmd.Command, seq: int, key: str | None) -> Exit:
         """Wait until the events after `seq` show that the command was carried out."""
         seconds: float = self.options.wait
         deadline = time.monotonic() + seconds
@@ -207,6 +213,9 @@ class _Tell(NamedTuple):
                     return Exit.FAILED
                 if self.signals.pending:
                     break
+            if key is not None and (refused := self.place.refusal(self.state.id, key)):
+                self.console.error(f"not done: {refused}")
+                return Exit.FAILED
             if self.signals.ending is not None:
                 return self.signals.ending
             if self.signals.take_interrupt():
@@ -240,6 +249,8 @@ def _description(command: cmd.Command) -> str:
             return f"approve {call_id} with {as_json(arguments)}"
         case cmd.Reject(call_id, reason):
             return f"reject {call_id}" + (f": {reason}" if reason else "")
+        case cmd.Use(agent):
+            return f"use {agent}"
         case cmd.Answer(question_id, values):  # without the values, which may be secret
             return f"{'decline' if values is None else 'answer'} {question_id}"
         case _:
@@ -274,6 +285,10 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
             return event.status == ConversationStatus.PAUSED
         case cmd.Condense(instructions), ev.HistoryCondensed():
             return event.request == instructions
+        case cmd.Use(agent), ev.NoteRecorded(about=ev.AGENT_CHOICE):
+            return str(event.details.get("agent")).endswith(agent.rstrip("#"))
+        case cmd.Use(), ev.AgentConfigured():  # an agent that the server publishes
+            return True
         case cmd.Resume(), ev.StatusChanged():
             return event.status != ConversationStatus.PAUSED
         case _:

@@ -468,9 +468,11 @@ class Conversation(ConversationInterface):
         check_key(key)
         self._hosting.execute_posted(command, key)
 
-    def use(self, agent: Agent) -> None:
+    def use(self, agent: Agent | str) -> None:
         """Continue with another agent: another model, prompt, policy or toolset, from the next
-        step on.
+        step on. A str is the name of one that the conversation knows: `#fast` of
+        `Agent(models={"fast": ...})`, `#` for the agent's own model, an agent of `handoffs`, or
+        `main` for the one that the conversation was opened with.
 
         Equivalent to a handoff to that agent, also in the journal (`AgentConfigured`). The
         transcript, the runtime with its shells, the children and the run's counts are kept. Calls
@@ -478,13 +480,17 @@ class Conversation(ConversationInterface):
         has the agent that it is opened with.
 
         Raises `ConfigurationError` for a model without a known price in a conversation that was
-        spawned under a budget of cost, `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        spawned under a budget of cost, `NotFound` for an unknown name (it lists the known ones),
+        `ConversationClosed`, `LeaseHeld`, `StoreError`.
 
         Example:
             conversation.use(conversation.agent.replace(llm=stronger))
         """
+        if isinstance(agent, str):
+            self._hosting.execute(cmd.Use(agent))
+            return
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+            raise ConfigurationError(f"use: agent takes an Agent or a name, not {agent!r}.")
         self._hosting.use(agent)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:

@@ -15,6 +15,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation import timers
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.fold import OpenCall, turn
+from holdfast.conversation.handoff import chosen_agent
 from holdfast.conversation.hook_points import HookedMessage, HookPoints, journal_denial
 from holdfast.conversation.loop import Loop
 from holdfast.conversation.run_context import RunContext
@@ -112,6 +113,8 @@ class CommandExecutor(ObjectStruct):
                 # what hooks add to a message, they add at its own time
                 passed = self._hooks.check_message(cmd.Send(content, sender=command.sender))
                 return replace(command, content=passed.content)
+            case cmd.Use():
+                return replace(command, agent=chosen_agent(context, command.agent))
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
@@ -187,6 +190,9 @@ class CommandExecutor(ObjectStruct):
                         " Agent(condenser=LLMCondenser())."
                     )
                 journal.add(ev.HistoryCondensed, hidden=(), request=clean(instructions))
+            case cmd.Use(agent, by):
+                text, details = f"from the next step on: {agent}", {"agent": agent, "by": clean(by)}
+                journal.add(ev.NoteRecorded, about=ev.AGENT_CHOICE, text=text, details=details)
             case cmd.Schedule():
                 timer = timers.set_timer(journal, timers.with_id(command.rule, journal.new_id()))
                 if timer.due <= timer.timestamp:  # it was posted, and carried out late

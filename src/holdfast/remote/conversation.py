@@ -19,6 +19,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import find
 from holdfast.agent.output import made
 from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
@@ -192,15 +193,19 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             agent.connections.opened()
 
-    def use(self, agent: Agent) -> None:
-        """Continue with another agent from the next step on, like `Conversation.use`.
+    def use(self, agent: Agent | str) -> None:
+        """Continue with another agent from the next step on, like `Conversation.use`. A str may
+        also name an agent that the server publishes: its tools run there.
 
         The server keeps it: whoever opens the conversation later continues with this agent. Raises
         the server's `ConfigurationError`, also for tools that need a workspace if the conversation
         has none.
         """
+        if isinstance(agent, str):
+            self._use_by_name(cmd.Use(agent).agent)
+            return
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+            raise ConfigurationError(f"use: agent takes an Agent or a name, not {agent!r}.")
         with self._lock:
             self._catch_up()
             head, before = self._copy.fold.agent, self.agent
@@ -226,6 +231,16 @@ class RemoteConversation(ConversationInterface):
                 before.connections.closed()
         if self._has_client_tools:
             self._follow()
+
+    def _use_by_name(self, name: str) -> None:
+        self._check_open()
+        with self._lock:
+            found = self._copy.read(_chosen, "POST", "/use", {"agent": name})
+            if found.replaced and (before := self.agent) is not None:
+                object.__setattr__(self, "agent", None)  # no tool runs here any more
+                self._has_client_tools = False
+                before.connections.closed()
+        self._catch_up()
 
     def set_secrets(self, secrets: SecretsByName | Secrets) -> None:
         """Replace the conversation's secrets on the server, from its next call on; see the
@@ -785,6 +800,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
     """Raise `ConfigurationError` if the journal of an existing conversation shows another agent."""
     if head is None:
         return
+    agent = find(agent, head.name) or agent  # another of its models, or of its handoffs
     known = {tool.name: tool for tool in head.tools}
     other: list[str] = []
     if agent.system_prompt != without_secrets(head):
@@ -823,6 +839,14 @@ def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> No
             continue
         kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
         raise refuse(f"{name} takes {kinds} or None", value)
+
+
+class _Chosen(msgspec.Struct):
+    replaced: bool = False
+
+
+def _chosen(data: bytes) -> _Chosen:
+    return msgspec.json.decode(data, type=_Chosen)
 
 
 def created(data: bytes) -> CreateReply:
