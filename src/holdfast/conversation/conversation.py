@@ -40,7 +40,8 @@ from holdfast.tools.results import clean
 from holdfast.tools.secrets import Secrets, SecretsByName
 
 if TYPE_CHECKING:
-    from holdfast.conversation.undo import FileUndo, Rewound
+    from holdfast.conversation.rewound import Rewound
+    from holdfast.conversation.undo import FileUndo
 
 
 def random_id() -> str:
@@ -222,7 +223,7 @@ class Conversation(ConversationInterface):
                 raise
         return forked
 
-    def rewind(self, seq: int, **options: Any) -> Rewound:
+    def rewind(self, seq: int, **options: Any) -> Rewound[Conversation]:
         """Return a fork of this conversation at `seq`, after putting the files of the work folder
         back to their content of that time; `options` as for `fork`.
 

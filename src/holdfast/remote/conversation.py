@@ -27,6 +27,7 @@ from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
+from holdfast.conversation.rewound import PutBack, Rewound
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.conversation.stream import EventStream
@@ -118,6 +119,8 @@ class RemoteConversation(ConversationInterface):
         secrets: As in `Conversation`. They are sent to the server, which keeps them encrypted until
             the conversation is removed; functions are called when they are sent. Tools that run
             here ask for them here.
+        undo: True has the server keep snapshots of the workspace's files, for `rewind`. Settled
+            when the conversation is created.
     """
 
     fixed = {
@@ -143,6 +146,7 @@ class RemoteConversation(ConversationInterface):
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
         secrets: SecretsByName | Secrets | None = None,
+        undo: bool = False,
         _made: CreateReply | None = None,
     ) -> None:
         listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
@@ -150,6 +154,7 @@ class RemoteConversation(ConversationInterface):
             "client_tools": client_tools,
             "deltas": deltas,
             "secrets": Secrets.of(secrets),
+            "undo": undo,
             **listeners,
         }
         _check(agent, workspace, id, listeners)
@@ -272,6 +277,7 @@ class RemoteConversation(ConversationInterface):
         body = agent_request(agent) | tools
         body["questions"] = options["on_question"] is not None
         body["deltas"] = options["deltas"] or options["on_delta"] is not None
+        body |= {"undo": True} if options["undo"] else {}  # an older server refuses the field
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -357,6 +363,19 @@ class RemoteConversation(ConversationInterface):
         made = self._copy.read(created, "POST", "/fork", body)
         agent = agent or self.agent
         return RemoteConversation(agent, self.workspace, made.id, **options, _made=made)
+
+    def rewind(
+        self, seq: int, id: str | None = None, **options: Any
+    ) -> Rewound[RemoteConversation]:
+        """Return a fork of this conversation at `seq`, after the server has put the files of the
+        workspace back to their content of that time, like `Conversation.rewind`. The conversation
+        must have been created with `undo`; `options` as in the constructor."""
+        body = {"seq": seq} if id is None else {"seq": seq, "id": id}
+        found = self._copy.read(_rewound, "POST", "/rewind", body)
+        options = {**self._options, **options}
+        made = found.conversation
+        fork = RemoteConversation(self.agent, self.workspace, made.id, **options, _made=made)
+        return Rewound(fork, found.files)
 
     # --- state ---
 
@@ -839,6 +858,15 @@ def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> No
             continue
         kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
         raise refuse(f"{name} takes {kinds} or None", value)
+
+
+class _RewindReply(msgspec.Struct):
+    conversation: CreateReply
+    files: PutBack
+
+
+def _rewound(data: bytes) -> _RewindReply:
+    return msgspec.json.decode(data, type=_RewindReply)
 
 
 class _Chosen(msgspec.Struct):
