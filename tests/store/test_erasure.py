@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ MARK = "planted-7731"
 
 
 def files_with(folder: Path, mark: str = MARK) -> list[str]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return sorted(path.name for path in found if mark.encode() in path.read_bytes())
+    """By another process: reading a store's file here would end SQLite's locks on it."""
+    found = subprocess.run(
+        ["grep", "-rlaF", mark, str(folder)], capture_output=True, text=True, check=False
+    )
+    return sorted(Path(line).name for line in found.stdout.splitlines())
 
 
 def large() -> str:
@@ -84,6 +88,19 @@ def test_events_that_a_fork_shares_stay_until_the_fork_is_deleted(tmp_path: Path
         assert files_with(tmp_path) != []
         store.delete("b")
         assert files_with(tmp_path) == []
+
+
+def test_a_fork_before_a_message_outlives_it(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "s.db") as store:
+        with Conversation(Agent(ScriptedLLM(["hi", "hi"])), store, "a") as conversation:
+            conversation.send_message("kept")
+            until_here = conversation.run().last_seq
+            conversation.send_message(f"{MARK} regretted")
+            conversation.run()
+            conversation.fork(until_here, id="b").close()
+        store.delete("a")
+        assert files_with(tmp_path) == []
+        assert [event.seq for event in store.read("b")] == list(range(1, until_here + 1))
 
 
 @pytest.mark.slow
