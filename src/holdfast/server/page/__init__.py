@@ -41,8 +41,8 @@ class File(NamedTuple):
 
 
 def files() -> Mapping[str, File]:
-    """Return the page's files by their paths on the server. Scripts and styles are sent without their
-    comments and indentation, and their line numbers stay the same."""
+    """Return the page's files by their paths on the server. Scripts and styles are sent without
+    their comments and indentation, and their line numbers stay the same."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
