@@ -137,7 +137,7 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
     }  # fmt: skip
     assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
         "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",
-        "interrupt", "condense", "schedule", "cancelTimer", "ringTimer",
+        "interrupt", "condense", "use", "schedule", "cancelTimer", "ringTimer",
         "label", "ask",
     }  # fmt: skip
 

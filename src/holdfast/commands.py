@@ -168,6 +168,21 @@ class Ask(_Command, frozen=True, tag="ask"):
             raise ConfigurationError("Ask takes a question; it was given an empty text.")
 
 
+class Use(_Command, frozen=True, tag="use"):
+    """The name of the agent or model that answers from the next step on, as with
+    `Conversation.use`: an agent that the conversation's own agent can hand over to, `main` for that
+    one, or a name of `Agent(models=)` after `#`."""
+
+    agent: str
+    by: str = "user"
+
+    def __post_init__(self) -> None:
+        if not self.agent.strip():
+            raise ConfigurationError(
+                "Use: agent takes the name of an agent or a model; it is empty."
+            )
+
+
 class Schedule(_Command, frozen=True, tag="schedule"):
     """A timer that sends a message `at` a time, `every` so many seconds, or by a `cron`
     expression, as with `Conversation.schedule`.
@@ -263,6 +278,7 @@ Command = (
     | Interrupt
     | Condense
     | Ask
+    | Use
     | Schedule
     | CancelTimer
     | RingTimer

@@ -413,6 +413,9 @@ class NoteRecorded(Event, frozen=True, tag="note"):
     model: str = ""
 
 
+AGENT_CHOICE = "use"
+"""The `about` of a note after which the agent `details["agent"]` answers; see `commands.Use`."""
+
 NO_PERIOD = 0.0  # one object: msgspec leaves a default out by identity
 
 
@@ -573,17 +576,25 @@ _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every enco
 
 JOURNAL_VERSION = 3
 """The version of the journal that this Holdfast drives. A new event type, or a new meaning of one,
-raises it and is entered in `_SINCE`."""
+raises it and is entered in `_SINCE` or `_SINCE_NOTE`."""
 
 # The version that a conversation with such an event needs, by event type; version 1 for the others.
 _SINCE: Mapping[type[Event], int] = MappingProxyType(
     {TimerSet: 2, ConversationLabelled: 3, AsideAsked: 3}
 )
+# The same by the `about` of a note.
+_SINCE_NOTE: Mapping[str, int] = MappingProxyType({AGENT_CHOICE: 3})
 
 
 def needed_version(events: Sequence[AnyEvent]) -> int:
     """Return the version of the journal that a worker must know to go on after these events."""
-    return max((_SINCE.get(type(event), 1) for event in events), default=1)
+    return max(map(_needed, events), default=1)
+
+
+def _needed(event: AnyEvent) -> int:
+    if type(event) is NoteRecorded:
+        return _SINCE_NOTE.get(event.about, 1)
+    return _SINCE.get(type(event), 1)
 
 
 MAX_NESTING = 200

@@ -534,3 +534,26 @@ def test_a_question_aside_that_nobody_answers_ends_in_time(tmp_path: Path) -> No
             conversation.hosting.open()
             found = until(lambda: [e for e in store.read("one") if isinstance(e, ev.AsideAnswered)])
             assert [event.text for event in found] == ["late"]
+
+
+# --- another model ---
+
+
+def test_use_changes_the_model_and_an_unknown_name_is_refused_with_the_known_ones(
+    tmp_path: Path,
+) -> None:
+    agent = Agent(ScriptedLLM(["own"], "own"), models={"fast": ScriptedLLM(["fast"], "fast")})
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(agent, store, "one") as conversation,
+    ):
+        conversation.send_message("hi")
+        used = tell(tmp_path, "use", "#fast", "--wait", "30")
+        assert (used.returncode, used.stderr) == (0, "")
+        assert re.fullmatch(r"posted: use #fast\ndone: event \d+\n", used.stdout)
+        unknown = tell(tmp_path, "use", "slow", "--wait", "30")
+        assert unknown.returncode == 1
+        assert "no agent or model 'slow'. It has: main, #fast." in unknown.stderr
+        assert conversation.run().answer == "fast"
+    assert tell(tmp_path, "use").returncode == 2
+    assert tell(tmp_path, "use", "#fast", "#slow").returncode == 2

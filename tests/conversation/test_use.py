@@ -269,7 +269,7 @@ def test_a_spawned_conversation_keeps_to_models_with_prices_under_a_budget_of_co
 def test_what_is_no_agent_is_refused_and_a_closed_conversation_too() -> None:
     conversation = Conversation(small("one"))
     with pytest.raises(ConfigurationError, match="use: agent takes an Agent"):
-        conversation.use("large")  # pyright: ignore[reportArgumentType]
+        conversation.use(3)  # pyright: ignore[reportArgumentType]
     conversation.close()
     with pytest.raises(ConversationClosed):
         conversation.use(large())

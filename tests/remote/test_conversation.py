@@ -46,6 +46,7 @@ from holdfast.errors import (
     ToolValidationError,
 )
 from holdfast.llm.completion import Delta
+from holdfast.server.local import LocalServer
 from tests.model_server import ModelServer, Request, calls, sse, text
 from tests.remote_parts import KEY, AgentServerProcess, Proxy
 from tests.waiting import until
@@ -691,7 +692,7 @@ def test_another_agent_answers_from_the_next_step_on_and_its_tools_run_here(
         with RemoteConversation(two, space, conversation.id) as again:  # the server kept it
             assert again.get_history() == conversation.get_history()
         with pytest.raises(ConfigurationError, match="use: agent takes an Agent"):
-            conversation.use("two")  # pyright: ignore[reportArgumentType]
+            conversation.use(2)  # pyright: ignore[reportArgumentType]
 
 
 def test_an_agent_that_the_server_refuses_changes_nothing(space: RemoteWorkspace) -> None:
@@ -737,3 +738,44 @@ def test_an_error_of_a_question_aside_is_raised_at_the_client(space: RemoteWorks
         with pytest.raises(LLMError, match="script"):
             conversation.ask("Well?", timeout=30)
         assert conversation.state.status is ConversationStatus.FINISHED
+
+
+def test_a_name_is_that_of_a_model_of_the_agent_and_an_unknown_one_is_refused(
+    space: RemoteWorkspace,
+) -> None:
+    models = {"fast": ScriptedLLM(["fast"], "fast")}
+    agent = Agent(ScriptedLLM(["own", "own again"], "own"), models=models)
+    with RemoteConversation(agent, space) as conversation:
+        conversation.send_message("go")
+        assert conversation.run().answer == "own"
+        conversation.use("#fast")
+        with pytest.raises(NotFound, match=r"It has: main, #fast\. This server publishes: none"):
+            conversation.use("slow")
+        conversation.send_message("again")
+        assert conversation.run().answer == "fast"
+        assert conversation.agent is agent
+        with RemoteConversation(agent, space, conversation.id) as again:  # under the other model
+            again.use("#")
+            again.send_message("and again")
+            assert again.run().answer == "own again"
+
+
+def test_an_agent_that_the_server_publishes_takes_the_place_of_the_conversations_own() -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    helper = Agent(ScriptedLLM(["helped"], "helper"))
+    with (
+        LocalServer(agents={"helper": helper}) as server,
+        RemoteWorkspace(server.url, server.key) as workspace,
+        RemoteConversation(Agent(ScriptedLLM(["own"]), [look]), workspace) as conversation,
+    ):
+        conversation.send_message("go")
+        assert conversation.run().answer == "own"
+        conversation.use("helper")
+        assert conversation.agent is None
+        conversation.send_message("help")
+        assert conversation.run().answer == "helped"
+        with pytest.raises(NotFound, match=r"It has: main\. This server publishes: helper"):
+            conversation.use("#fast")

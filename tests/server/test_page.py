@@ -970,6 +970,26 @@ def test_a_question_is_answered_by_the_form_of_its_schema(
 
 @pytest.mark.slow
 @needs_chromium
+def test_another_model_or_agent_is_chosen_by_its_name(browser: Browser, server: Serving) -> None:
+    fast = ScriptedLLM(["fast"], "fast")
+    talk(server, "c", ["one"], message="first", models={"fast": fast})
+    page = shown(browser, server, "c")
+    page.wait(".answer", "one")
+    page.click("[role=tab]", "About")
+    page.run("window.prompt = () => '#slow'")
+    page.click("#panel button", "Model…")
+    page.wait("body", "It has: main, #fast. This server publishes: helper.")
+    page.run("window.prompt = () => '#fast'")
+    page.click("#panel button", "Model…")
+    until(lambda: "note" in [event["type"] for event in journal(server, "c")])
+    page.wait("#log", "from the next step on: main#fast")
+    server.ask("POST", "/api/conversations/c/messages", {"text": "second"})
+    page.wait("#log", "#fast: fast, 1 tools")
+    page.wait("body", "2 steps")
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_a_conversation_is_forked_from_an_event(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["one", "two"], message="first")
     page = shown(browser, server, "c")

@@ -53,11 +53,14 @@ def handed_to(result: ToolResult) -> str | None:
 
 def resolve(target: str, name: str) -> str:
     """Return the `events.AgentConfigured.name` of a target that the agent `name` gave. `#fast` is
-    its own variant with that model, `#` the agent without another model."""
-    if not target.startswith("#"):
-        return target
-    own = name.partition("#")[0]
-    return own if target == "#" else own + target
+    its own variant with that model, `#` the agent without another model, and `main` the first
+    agent."""
+    agent, mark, model = target.partition("#")
+    if mark and not agent:
+        agent = name.partition("#")[0]
+    elif agent == MAIN:
+        agent = ""
+    return f"{agent}#{model}" if model else agent
 
 
 class ModelChoice:

@@ -281,7 +281,9 @@ _STORE: Options = {"file FILE": "the SQLite file given as --store"}
 _ID = "the conversation's id, or its beginning"
 _ID_OR_ALL: Options = {"id [ID]": f"{_ID}; without it, all conversations"}
 _ON_SERVER_INSTEAD: Options = {"--server URL": "an agent server, instead of FILE", **SERVER_KEY}
-_TOLD = "send approve reject answer decline pause resume interrupt condense rename tag untag ask"
+_TOLD = (
+    "send approve reject answer decline pause resume interrupt condense rename tag untag ask use"
+)
 _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
@@ -422,6 +424,9 @@ carries it out at once and continues the conversation by itself.
   untag TAG ...                   remove tags
   ask QUESTION                    ask the model aside, and print its answer; it
                                   does not see this again
+  use NAME                        let another model or agent that the conversation
+                                  knows answer from the next step on, such as
+                                  '#fast' of the agent's `models`
 
 CALL and QUESTION may be left out if only one is waiting. An approval applies
 to the arguments that the call has in the store now.
@@ -436,7 +441,7 @@ examples:
             **_PLACE,
             "id ID": _ID,
             "what WHAT": Option("see above", choices=_TOLD.split()),
-            "words [MORE ...]": "the text, the call or question, the values, reason or tags",
+            "words [MORE ...]": "the text, the call, question or name, the values, reason or tags",
             **_ON_SERVER_INSTEAD,
             "--arguments JSON": (
                 'approve: run the call with these arguments instead, such as \'{"command": "ls"}\''

@@ -38,7 +38,6 @@ class StoredConversations:
         self.read = self.store.read
         self.follow = self.store.follow
         self.post = self.store.post
-        self.refusal = self.store.refusal
         self.close = self.store.close
 
     def list(
@@ -50,6 +49,11 @@ class StoredConversations:
     def find(self, id: str) -> Summary:
         """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
         return chosen(self.store.list(), id, self._file)
+
+    def refusal(self, id: str, key: str) -> str:
+        """Return the reason why the command that was posted under this key was refused, or ""."""
+        refused = self.store.refusal(id, key)
+        return "" if refused is None else refused.message
 
     def run(self, id: str) -> str:
         """Return "": a store drives no conversations."""

@@ -262,14 +262,15 @@ class ServerConversations:
 
     # --- commands ---
 
-    def refusal(self, id: str, key: str) -> None:
-        """Return None: a server raises the error of a refused command at once."""
-
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
         """Have the server carry out a command, unless it has seen the `key` before."""
         what, body = _order(command)
         self._link.request("POST", f"{conversation_path(id)}/{what}", body, once=key)
         return True
+
+    def refusal(self, id: str, key: str) -> str:
+        """Return "": `post` raises the error of a refused command."""
+        return ""
 
     def start(self, id: str) -> None:
         """Make the server continue the conversation from now on, with or without clients."""
@@ -330,6 +331,8 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
             return "condense", {"instructions": instructions}
         case cmd.Ask(question, aside):
             return "ask", {"question": question, "aside": aside}
+        case cmd.Use(agent, by):
+            return "use", {"agent": agent, "by": by}
         case cmd.Schedule() | cmd.CancelTimer() | cmd.Label():
             paths = {cmd.Schedule: "timers", cmd.CancelTimer: "timers/cancel", cmd.Label: "labels"}
             path = paths[type(command)]

@@ -60,6 +60,8 @@ def _check(options: Namespace) -> None:
         raise UsageError("tell ask takes the question")
     if what == "approve" and len(words) > 1:
         raise UsageError(f"tell approve takes one call, {given}")
+    if what == "use" and len(words) != 1:
+        raise UsageError(f"tell use takes the name of one agent or model, {given}")
     if what == "answer" and len(words) > 2:
         form = "one question and the values as one JSON object"
         raise UsageError(f"tell answer takes {form}, {given}")
@@ -84,8 +86,10 @@ class _Tell(NamedTuple):
         """Post the command, and wait for its effect with `--wait`. Raises `UsageError`."""
         options, console, id = self.options, self.console, self.state.id
         command = self._command()
-        # a question's id is its key, by which its refusal is found
-        key = command.aside if isinstance(command, cmd.Ask) else options.key
+        # Under a key the store also keeps the reason of a refusal.
+        key = options.key or (os.urandom(16).hex() if isinstance(command, cmd.Use) else None)
+        if isinstance(command, cmd.Ask):
+            key = command.aside
         posted = self.place.post(id, command, key)
         told = f"posted: {_description(command)}"
         if not posted:
@@ -101,7 +105,7 @@ class _Tell(NamedTuple):
             return Exit.FINISHED
         # A command that was posted earlier may also have been carried out earlier.
         fresh = posted and (self.place.tells_duplicates or options.key is None)
-        return self._wait(command, self.state.last_seq if fresh else 0)
+        return self._wait(command, self.state.last_seq if fresh else 0, key)
 
     def _go_on(self) -> None:
         """Have a server continue after the command, which it carried out at once."""
@@ -163,6 +167,8 @@ class _Tell(NamedTuple):
                 return cmd.Label(add=tuple(map(clean, words)))
             case "untag":
                 return cmd.Label(remove=tuple(map(clean, words)))
+            case "use":
+                return cmd.Use(clean(words[0]))
             case _:
                 return cmd.Interrupt()
 
@@ -207,7 +213,7 @@ class _Tell(NamedTuple):
             raise UsageError(f"--arguments: {error}") from error
         return found
 
-    def _wait(self, command: cmd.Command, seq: int) -> Exit:
+    def _wait(self, command: cmd.Command, seq: int, key: str | None) -> Exit:
         """Wait until the events after `seq` show that the command was carried out."""
         wait: float | None = self.options.wait
         seconds = ASK_SECONDS if wait is None else wait
@@ -226,11 +232,9 @@ class _Tell(NamedTuple):
                     return Exit.FAILED
                 if self.signals.pending:
                     break
-            if isinstance(command, cmd.Ask):
-                refused = self.place.refusal(self.state.id, command.aside)
-                if refused is not None:
-                    self.console.error(f"not asked: {one_line(refused.message)}")
-                    return Exit.FAILED
+            if key is not None and (refused := self.place.refusal(self.state.id, key)):
+                self.console.error(f"not done: {one_line(refused)}")
+                return Exit.FAILED
             if self.signals.ending is not None:
                 return self.signals.ending
             if self.signals.take_interrupt():
@@ -272,6 +276,8 @@ def _description(command: cmd.Command) -> str:
             return f"approve {call_id} with {as_json(arguments)}"
         case cmd.Reject(call_id, reason):
             return f"reject {call_id}" + (f": {reason}" if reason else "")
+        case cmd.Use(agent):
+            return f"use {agent}"
         case cmd.Answer(question_id, values):  # without the values, which may be secret
             return f"{'decline' if values is None else 'answer'} {question_id}"
         case _:
@@ -311,6 +317,10 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
             return _alike(labels, [title, [*add], [*remove]])
         case cmd.Ask(_, aside), ev.AsideAnswered():
             return event.aside == aside
+        case cmd.Use(agent), ev.NoteRecorded(about=ev.AGENT_CHOICE, details=details):
+            return str(details.get("agent")).endswith(agent.rstrip("#"))
+        case cmd.Use(), ev.AgentConfigured():  # an agent that the server publishes
+            return True
         case cmd.Resume(), ev.StatusChanged(status=status):
             return status != ConversationStatus.PAUSED
         case _:

@@ -45,7 +45,8 @@ from holdfast.tools.results import clean
 from holdfast.tools.secrets import Secrets, SecretsByName
 
 if TYPE_CHECKING:
-    from holdfast.conversation.undo import FileUndo, Rewound
+    from holdfast.conversation.rewound import Rewound
+    from holdfast.conversation.undo import FileUndo
 
 
 def random_id() -> str:
@@ -230,7 +231,7 @@ class Conversation(ConversationInterface):
                 raise
         return forked
 
-    def rewind(self, seq: int, **options: Any) -> Rewound:
+    def rewind(self, seq: int, **options: Any) -> Rewound[Conversation]:
         """Return a fork of this conversation at `seq`, after putting the files of the work folder
         back to their content of that time; `options` as for `fork`.
 
@@ -518,9 +519,11 @@ class Conversation(ConversationInterface):
         check_key(key)
         self._hosting.execute_posted(command, key)
 
-    def use(self, agent: Agent) -> None:
+    def use(self, agent: Agent | str) -> None:
         """Continue with another agent: another model, prompt, policy or toolset, from the next
-        step on.
+        step on. A str is the name of one that the conversation knows: `#fast` of
+        `Agent(models={"fast": ...})`, `#` for the agent's own model, an agent of `handoffs`, or
+        `main` for the one that the conversation was opened with.
 
         Equivalent to a handoff to that agent, also in the journal (`AgentConfigured`). The
         transcript, the runtime with its shells, the children and the run's counts are kept. Calls
@@ -528,13 +531,17 @@ class Conversation(ConversationInterface):
         has the agent that it is opened with.
 
         Raises `ConfigurationError` for a model without a known price in a conversation that was
-        spawned under a budget of cost, `ConversationClosed`, `LeaseHeld`, `StoreError`.
+        spawned under a budget of cost, `NotFound` for an unknown name (it lists the known ones),
+        `ConversationClosed`, `LeaseHeld`, `StoreError`.
 
         Example:
             conversation.use(conversation.agent.replace(llm=stronger))
         """
+        if isinstance(agent, str):
+            self._hosting.execute(cmd.Use(agent))
+            return
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+            raise ConfigurationError(f"use: agent takes an Agent or a name, not {agent!r}.")
         self._hosting.use(agent)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:

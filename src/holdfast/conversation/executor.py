@@ -15,6 +15,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation import timers
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.fold import OpenCall, turn
+from holdfast.conversation.handoff import chosen_agent
 from holdfast.conversation.hook_points import HookedMessage, HookPoints, journal_denial
 from holdfast.conversation.loop import Loop
 from holdfast.conversation.run_context import RunContext
@@ -119,6 +120,8 @@ class CommandExecutor(ObjectStruct):
                 return replace(command, content=passed.content)
             case cmd.Ask():
                 self._family.asides().prepare()
+            case cmd.Use():
+                return replace(command, agent=chosen_agent(context, command.agent))
             case cmd.Return(call_id, runner, result):
                 with context.journal.changed:
                     item = copy(self._claimed(call_id, runner))
@@ -196,6 +199,9 @@ class CommandExecutor(ObjectStruct):
                 journal.add(ev.HistoryCondensed, hidden=(), request=clean(instructions))
             case cmd.Ask():
                 return self._family.asides().begin(command)
+            case cmd.Use(agent, by):
+                text, details = f"from the next step on: {agent}", {"agent": agent, "by": clean(by)}
+                journal.add(ev.NoteRecorded, about=ev.AGENT_CHOICE, text=text, details=details)
             case cmd.Schedule():
                 timer = timers.set_timer(journal, timers.with_id(command.rule, journal.new_id()))
                 if timer.due <= timer.timestamp:  # it was posted, and carried out late

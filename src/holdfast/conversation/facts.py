@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast import timers
 from holdfast.agent import damage, planning
-from holdfast.agent.handoffs import SWITCH, TOOL, handed_to
+from holdfast.agent.handoffs import SWITCH, TOOL, handed_to, resolve
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
@@ -225,10 +225,10 @@ class PlanFacts(Reducer, frozen=True):
 
 
 class HandoffFacts(Reducer, frozen=True):
-    """The target of the last handoff or switch of model (`handoffs.resolve`): "" for the first
-    agent, None for nobody."""
+    """The target of the last handoff or switch of model (`handoffs.resolve`), by a call or by
+    `commands.Use`: "" for the first agent, None for nobody."""
 
-    events = (ev.AgentConfigured,)
+    events = (ev.AgentConfigured, ev.NoteRecorded)
     tools = (TOOL, SWITCH)
     stored = {"target": "handoff"}
     target: str | None = None
@@ -236,7 +236,16 @@ class HandoffFacts(Reducer, frozen=True):
     def feed(self, event: Any, fold: Fold) -> HandoffFacts:
         if type(event) is ev.AgentConfigured:
             return self if self.target is None else HandoffFacts()
+        if type(event) is ev.NoteRecorded:
+            return self._chosen(event, fold) if event.about == ev.AGENT_CHOICE else self
         return HandoffFacts(handed_to(event.result)) if self.target is None else self
+
+    def _chosen(self, event: ev.NoteRecorded, fold: Fold) -> HandoffFacts:
+        chosen = event.details.get("agent")
+        if not isinstance(chosen, str):  # a journal that was made elsewhere
+            return self
+        present = "" if fold.agent is None else fold.agent.name
+        return HandoffFacts(None if resolve(chosen, present) == present else chosen)
 
 
 class HookCounts(Reducer, frozen=True):

@@ -18,7 +18,7 @@ from holdfast.agent.handoffs import (
 )
 from holdfast.agent.limits import check_tree
 from holdfast.conversation.run_context import RunContext
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, NotFound
 
 UNKNOWN = "This conversation has no agent {name!r}, so nothing was handed over. Go on yourself."
 UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
@@ -47,6 +47,20 @@ def _already(context: RunContext, target: str) -> str:
     if not target.startswith("#") or context.agent.models is None:
         return ITSELF.format(name=target or MAIN)
     return SAME_MODEL.format(name=target[1:] or context.agent.models.own)
+
+
+def chosen_agent(context: RunContext, chosen: str) -> str:
+    """Return the target for an agent that `commands.Use` names, relative to no other agent. Raises
+    `NotFound` for an unknown one."""
+    present, pending = context.agent_name, context.journal.fold.handoff.target
+    if pending is not None:
+        present = resolve(pending, present)
+    name = resolve(chosen, present)
+    if find(context.own_agent, name) is None:
+        known = ", ".join([MAIN, *family(context.own_agent)])
+        text = f"This conversation has no agent or model {chosen!r}. It has: {known}."
+        raise NotFound(text, "agent", chosen)
+    return name if name.partition("#")[0] else MAIN + name
 
 
 def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:

@@ -219,10 +219,11 @@ class Loop(ObjectStruct):
         before = context.agent, context.agent_name
         agent, problem = handoff_problem(context, name)
         if agent is None or problem:
+            head = journal.fold.agent  # None if a command named the agent before the first step
+            fields = self._model_call.head() if head is None else _fields(head)
             with journal:
-                head = journal.fold.agent
-                if head is not None and self._hands_over():
-                    journal.add(ev.AgentConfigured, **_fields(head))
+                if fields is not None and self._hands_over():
+                    journal.add(ev.AgentConfigured, **fields)
                     journal.tell_model(problem, f"handoff:{name}")
             return
         self._take_over(agent, name)

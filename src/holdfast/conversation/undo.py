@@ -6,21 +6,23 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.content import ToolCall, ToolResult
+from holdfast.conversation.rewound import PutBack, Rewound
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import ConfigurationError, Conflict, RuntimeFault, ToolNotFound
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import with_home
-from holdfast.runtime.snapshots import FileState, Snapshot, Snapshots
+from holdfast.runtime.snapshots import FileState, Snapshot, Snapshots, repository_of
 from holdfast.tools import ToolManager
 
 if TYPE_CHECKING:
@@ -29,56 +31,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 MB = 1024 * 1024
-_MAX_SHOWN = 10  # names in a sentence
-
-
-class PutBack(msgspec.Struct, frozen=True):
-    """The outcome of putting files back. Paths are relative to the work folder."""
-
-    changed: tuple[str, ...] = ()
-    """Files that are as they were."""
-    kept: tuple[str, ...] = ()
-    """Files that somebody else has changed since the last call, which were left as they are."""
-    failed: tuple[str, ...] = ()
-    """Files that could not be written."""
-    left_out: tuple[str, ...] = ()
-    """Files that are too large for a snapshot, and nested repositories: not undone."""
-    without_snapshot: tuple[str, ...] = ()
-    """Ids of calls whose effects on files are not known, and not undone."""
-    outside: Mapping[str, int] = {}
-    """The calls that may have acted outside of the work folder, which is not undone: their number
-    by tool."""
-
-    def __str__(self) -> str:
-        """Return the outcome in sentences."""
-        parts = [f"{_names(self.changed)} put back." if self.changed else "No file was put back."]
-        for names, text in (
-            (self.kept, "changed by others since, and left as they are"),
-            (self.failed, "could not be written"),
-            (self.left_out, "not in the snapshots, and not undone (too large, or a repository)"),
-            (self.without_snapshot, "calls without a snapshot, which are not undone"),
-        ):
-            if names:
-                parts.append(f"{_names(names)}: {text}.")
-        if self.outside:
-            tools = ", ".join(f"{name} ({count})" for name, count in self.outside.items())
-            parts.append(
-                f"Not undone: what these calls did outside of the work folder, or to files that git"
-                f" ignores: {tools}."
-            )
-        return " ".join(parts)
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(names[:_MAX_SHOWN]) + more
-
-
-class Rewound(NamedTuple):
-    """The outcome of a rewind: the conversation that goes on, and what happened to the files."""
-
-    conversation: Conversation
-    files: PutBack
 
 
 class FileUndo:
@@ -121,9 +73,19 @@ class FileUndo:
         with self._lock:
             found = self._places.get(runtime.workdir)
             if found is None:
-                found = Snapshots(self._folder, runtime.workdir, *self._bounds)
-                self._places[runtime.workdir] = found
+                found = self._places[runtime.workdir] = self.snapshots(runtime.workdir)
             return found
+
+    def snapshots(self, workdir: Path) -> Snapshots:
+        """Return the snapshots of a work folder. Raises `ConfigurationError` without git."""
+        return Snapshots(self._folder, Path(os.path.realpath(workdir)), *self._bounds)
+
+    def forget(self, workdir: str | os.PathLike[str]) -> None:
+        """Delete all snapshots of a work folder, such as one that is deleted itself."""
+        folder = Path(os.path.realpath(with_home(workdir)))
+        with self._lock:
+            self._places.pop(folder, None)
+        shutil.rmtree(repository_of(self._folder, folder), ignore_errors=True)
 
     def watch(
         self,
@@ -159,26 +121,22 @@ class FileUndo:
 
     def rewind(
         self, conversation: Conversation, runtime: object, seq: int, options: Mapping[str, Any]
-    ) -> Rewound:
+    ) -> Rewound[Conversation]:
         """Fork a conversation and put its files back; see `Conversation.rewind`."""
-        if conversation.status is ConversationStatus.RUNNING or not conversation.hosting.resting:
-            raise Conflict(
-                f"rewind: conversation {conversation.id!r} is running, and its calls may change"
-                " files; interrupt it and wait first."
-            )
+        check_rests(conversation)
         fork = conversation.fork(seq, **options)
         try:
-            tools = conversation.agent.tools
-            return Rewound(fork, self.put_back(conversation.get_history(), seq, tools, runtime))
+            return Rewound(fork, self.put_back(conversation, runtime, seq))
         except BaseException:
             fork.close()
             raise
 
-    def put_back(
-        self, events: Sequence[ev.AnyEvent], seq: int, tools: ToolManager, runtime: object
-    ) -> PutBack:
-        """Give the files that calls after event `seq` have changed their content of that time."""
-        place = self.place(runtime)
+    def put_back(self, conversation: Conversation, runtime: object, seq: int) -> PutBack:
+        """Give the files that calls after event `seq` have changed their content of that time.
+        Raises `Conflict` while the conversation runs."""
+        check_rests(conversation)
+        place, tools = self.place(runtime), conversation.agent.tools
+        events = conversation.get_history()
         calls = {
             call.id: call
             for event in events
@@ -208,6 +166,15 @@ class FileUndo:
         found = _put_back(place, pairs, now)
         return msgspec.structs.replace(
             found, without_snapshot=tuple(unknown), outside=dict(outside), left_out=now.left_out
+        )
+
+
+def check_rests(conversation: Conversation) -> None:
+    """Raise `Conflict` while a conversation runs."""
+    if conversation.status is ConversationStatus.RUNNING or not conversation.hosting.resting:
+        raise Conflict(
+            f"rewind: conversation {conversation.id!r} is running, and its calls may change"
+            " files; interrupt it and wait first."
         )
 
 

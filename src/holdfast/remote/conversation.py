@@ -19,6 +19,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import find
 from holdfast.agent.output import made
 from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
@@ -27,6 +28,7 @@ from holdfast.conversation.aside_answers import AsideAnswer, wait_for_answer
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.interface import ConversationInterface
 from holdfast.conversation.message_content import checked_content, content_of
+from holdfast.conversation.rewound import PutBack, Rewound
 from holdfast.conversation.run_context import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.conversation.stream import EventStream
@@ -125,6 +127,8 @@ class RemoteConversation(ConversationInterface):
         secrets: As in `Conversation`. They are sent to the server, which keeps them encrypted until
             the conversation is removed; functions are called when they are sent. Tools that run
             here ask for them here.
+        undo: True has the server keep snapshots of the workspace's files, for `rewind`. Settled
+            when the conversation is created.
     """
 
     fixed = {
@@ -150,6 +154,7 @@ class RemoteConversation(ConversationInterface):
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
         secrets: SecretsByName | Secrets | None = None,
+        undo: bool = False,
         _made: CreateReply | None = None,
     ) -> None:
         listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
@@ -157,6 +162,7 @@ class RemoteConversation(ConversationInterface):
             "client_tools": client_tools,
             "deltas": deltas,
             "secrets": Secrets.of(secrets),
+            "undo": undo,
             **listeners,
         }
         _check(agent, workspace, id, listeners)
@@ -200,15 +206,19 @@ class RemoteConversation(ConversationInterface):
         if agent is not None:
             agent.connections.opened()
 
-    def use(self, agent: Agent) -> None:
-        """Continue with another agent from the next step on, like `Conversation.use`.
+    def use(self, agent: Agent | str) -> None:
+        """Continue with another agent from the next step on, like `Conversation.use`. A str may
+        also name an agent that the server publishes: its tools run there.
 
         The server keeps it: whoever opens the conversation later continues with this agent. Raises
         the server's `ConfigurationError`, also for tools that need a workspace if the conversation
         has none.
         """
+        if isinstance(agent, str):
+            self._use_by_name(cmd.Use(agent).agent)
+            return
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"use: agent takes an Agent, not {agent!r}.")
+            raise ConfigurationError(f"use: agent takes an Agent or a name, not {agent!r}.")
         with self._lock:
             self._catch_up()
             head, before = self._copy.fold.agent, self.agent
@@ -234,6 +244,16 @@ class RemoteConversation(ConversationInterface):
                 before.connections.closed()
         if self._has_client_tools:
             self._follow()
+
+    def _use_by_name(self, name: str) -> None:
+        self._check_open()
+        with self._lock:
+            found = self._copy.read(_chosen, "POST", "/use", {"agent": name})
+            if found.replaced and (before := self.agent) is not None:
+                object.__setattr__(self, "agent", None)  # no tool runs here any more
+                self._has_client_tools = False
+                before.connections.closed()
+        self._catch_up()
 
     def set_secrets(self, secrets: SecretsByName | Secrets) -> None:
         """Replace the conversation's secrets on the server, from its next call on; see the
@@ -265,6 +285,7 @@ class RemoteConversation(ConversationInterface):
         body = agent_request(agent) | tools
         body["questions"] = options["on_question"] is not None
         body["deltas"] = options["deltas"] or options["on_delta"] is not None
+        body |= {"undo": True} if options["undo"] else {}  # an older server refuses the field
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -354,6 +375,19 @@ class RemoteConversation(ConversationInterface):
         made = self._copy.read(created, "POST", "/fork", body)
         agent = agent or self.agent
         return RemoteConversation(agent, self.workspace, made.id, **options, _made=made)
+
+    def rewind(
+        self, seq: int, id: str | None = None, **options: Any
+    ) -> Rewound[RemoteConversation]:
+        """Return a fork of this conversation at `seq`, after the server has put the files of the
+        workspace back to their content of that time, like `Conversation.rewind`. The conversation
+        must have been created with `undo`; `options` as in the constructor."""
+        body = {"seq": seq} if id is None else {"seq": seq, "id": id}
+        found = self._copy.read(_rewound, "POST", "/rewind", body)
+        options = {**self._options, **options}
+        made = found.conversation
+        fork = RemoteConversation(self.agent, self.workspace, made.id, **options, _made=made)
+        return Rewound(fork, found.files)
 
     # --- state ---
 
@@ -811,6 +845,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
     """Raise `ConfigurationError` if the journal of an existing conversation shows another agent."""
     if head is None:
         return
+    agent = find(agent, head.name) or agent  # another of its models, or of its handoffs
     known = {tool.name: tool for tool in head.tools}
     other: list[str] = []
     if agent.system_prompt != without_secrets(head):
@@ -849,6 +884,23 @@ def _check(agent: Any, workspace: Any, id: Any, listeners: dict[str, Any]) -> No
             continue
         kinds = "a function of a Question, 'wait'" if name == "on_question" else "a function"
         raise refuse(f"{name} takes {kinds} or None", value)
+
+
+class _RewindReply(msgspec.Struct):
+    conversation: CreateReply
+    files: PutBack
+
+
+def _rewound(data: bytes) -> _RewindReply:
+    return msgspec.json.decode(data, type=_RewindReply)
+
+
+class _Chosen(msgspec.Struct):
+    replaced: bool = False
+
+
+def _chosen(data: bytes) -> _Chosen:
+    return msgspec.json.decode(data, type=_Chosen)
 
 
 def created(data: bytes) -> CreateReply:

@@ -68,6 +68,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Permissions other than 0644 and 0755, by path."""
 
 
+def repository_of(folder: Path, workdir: Path) -> Path:
+    """Return the folder in which the snapshots of a work folder are."""
+    return folder / f"{hashlib.sha256(os.fsencode(workdir)).hexdigest()[:24]}.git"
+
+
 class Snapshots:
     """Snapshots of one work folder. Thread-safe, and safe among processes.
 
@@ -101,8 +106,7 @@ class Snapshots:
                 f"Undo: the folder of snapshots, {str(folder)!r}, is within the work folder, whose"
                 " files they keep. Give one outside of it."
             )
-        name = hashlib.sha256(os.fsencode(workdir)).hexdigest()[:24]
-        self._repository = folder / f"{name}.git"
+        self._repository = repository_of(folder, workdir)
         self._workdir = workdir
         self._max_files = max_files
         self._max_file_bytes = max_file_bytes

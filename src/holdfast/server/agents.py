@@ -179,7 +179,14 @@ class Agents(ObjectStruct):
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
-                record, built, self.store, runtime, note, leave, self.observers
+                record,
+                built,
+                self.store,
+                runtime,
+                note,
+                leave,
+                self.observers,
+                self.workspaces.runtimes.undo if record.options.undo else None,
             )
         except BaseException:
             leave()

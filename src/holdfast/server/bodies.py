@@ -72,6 +72,14 @@ class AskRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     aside: Name = ""
 
 
+class UseRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Lets another agent answer from the next step on: a model of the conversation's agent, such
+    as `#fast`, an agent that it can hand over to, or one that the server publishes."""
+
+    agent: str
+    by: str = "user"
+
+
 class ScheduleRequest(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 ):
@@ -217,6 +225,14 @@ class Standing(msgspec.Struct, frozen=True):
     """A conversation's status after the request."""
 
     status: str
+
+
+class AgentChosen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A conversation's status after the request. `replaced` is true if a published agent has taken
+    the place of the conversation's own."""
+
+    status: str
+    replaced: bool = False
 
 
 class Sent(msgspec.Struct, frozen=True, rename="camel"):

@@ -133,6 +133,7 @@ class SQLiteDatabase:
                 # A conversation whose record is lost is lost to its client, even if its journal
                 # exists.
                 self._db.execute("PRAGMA synchronous = FULL")
+                self._db.execute("PRAGMA secure_delete = ON")  # as in a store
         except BaseException:
             self._db.close()
             raise

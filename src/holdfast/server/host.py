@@ -29,6 +29,13 @@ from holdfast.server.agents import Agents, BuiltAgent, encode
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
 from holdfast.server.database import SameFile
+from holdfast.server.decisions import (
+    about_call,
+    call_key,
+    concerned_calls,
+    decidable_calls,
+    decision_form,
+)
 from holdfast.server.deliveries import Sending
 from holdfast.server.descendants import Descendants, item_of
 from holdfast.server.feed import Feed, Feeds
@@ -165,6 +172,9 @@ class Host:
         if records.shared:
             idle = min(idle, _SHARED_IDLE_SECONDS)
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
+        if root is not None:  # "~" begins no tenant's name
+            undo_folder = os.path.join(os.path.realpath(root), "~undo")
+            runtimes = msgspec.structs.replace(runtimes, undo_folder=undo_folder)
         self.workspaces = Workspaces(root, bounds, idle, clock, folders or {}, runtimes)
         records.own()
         deaths = Deaths()
@@ -243,7 +253,11 @@ class Host:
             return known
         id = _id(request.id)
         options = records.ConversationOptions(
-            request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
+            request.tool_module_qualnames,
+            request.client_tools,
+            request.questions,
+            request.deltas,
+            request.undo,
         )
         wanted = self._agents.requested_parts(
             tenant, request.agent, request.secrets, request.tools, options
@@ -255,6 +269,8 @@ class Host:
             workspace, own = self.workspaces.create(tenant), True
         try:
             built = self._agents.build(wanted, workspace)  # reports an invalid agent now
+            if options.undo:
+                self.workspaces.check_undo(tenant, workspace)
             self._check_free(tenant, id)
             new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
@@ -329,6 +345,29 @@ class Host:
                 self._remove_half(tenant, new_id)
                 raise
         return created
+
+    def rewind(
+        self, tenant: str, id: str, request: shapes.RewindRequest, key: str = ""
+    ) -> shapes.RewoundConversation:
+        """Fork a conversation, and put the files of its workspace back to their content of that
+        time, like `Conversation.rewind`. A repeated request under the same `key` makes no second
+        fork."""
+        record = self._records.find(tenant, id)
+        if not record.options.undo:
+            raise errors.ConfigurationError(
+                "rewind: this conversation keeps no snapshots of files. Create it with undo, or use"
+                " fork, which leaves files alone."
+            )
+        self._scheduler.use(record, lambda live: live.check_rests())
+        forked = self.fork(tenant, id, shapes.ForkRequest(seq=request.seq, id=request.id), key)
+        try:
+            files = self._scheduler.use(record, lambda live: live.put_back(request.seq))
+        except BaseException:
+            if not key:  # else a repetition tries again
+                with suppress(errors.HoldfastError):
+                    self.delete(tenant, forked.id)
+            raise
+        return shapes.RewoundConversation(conversation=forked, files=files)
 
     def _remove_half(self, tenant: str, id: str) -> None:
         """Remove a fork that is not complete."""
@@ -577,13 +616,13 @@ class Host:
             else:
                 waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
             with refusing():
-                return _concerned(command, waiting) or [(command.call_id, "")]
+                return concerned_calls(command, waiting) or [(command.call_id, "")]
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._execute(record, _about(command, call, hash), _call_key(key, call))
+                self._execute(record, about_call(command, call, hash), call_key(key, call))
 
-        self._idempotent.once(record, key, _decision(command), decide, pending)
+        self._idempotent.once(record, key, decision_form(command), decide, pending)
 
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, once per `key`, for the process
@@ -605,13 +644,13 @@ class Host:
         def pending() -> _Calls:
             waiting = self._waiting(child)
             with refusing():
-                return _decidable(command, waiting)
+                return decidable_calls(command, waiting)
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._store.post(child, _about(command, call, hash), _call_key(key, call))
+                self._store.post(child, about_call(command, call, hash), call_key(key, call))
 
-        self._idempotent.once(owner, key, _decision(command), decide, pending, child)
+        self._idempotent.once(owner, key, decision_form(command), decide, pending, child)
 
     def _waiting(self, id: str) -> _Calls:
         """Return the calls that wait for a decision by the journal of a conversation that is not
@@ -870,60 +909,6 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-# --- decisions ---
-
-
-def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
-    """Return the waiting calls that a decision is about. Raises `NotPending` for a decision about
-    all calls if none waits."""
-    if command.call_id:
-        return [one for one in waiting if one[0] == command.call_id]
-    if isinstance(command, cmd.Approve) and (
-        command.arguments is not None or command.arguments_hash
-    ):
-        raise errors.ConfigurationError(
-            "approve takes arguments and arguments_hash only together with a call_id."
-        )
-    if not waiting:
-        raise errors.NotPending("No call waits for a decision.")
-    return list(waiting)
-
-
-def _decidable(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
-    """Return the waiting calls that a decision is about. Raises `NotPending` if there are none, or
-    if one has other arguments than those that are approved."""
-    calls = _concerned(command, waiting)
-    approved = command.arguments_hash if isinstance(command, cmd.Approve) else ""
-    if not calls or any(approved not in ("", hash) for _, hash in calls):
-        raise errors.NotPending(
-            f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments differ."
-        )
-    return calls
-
-
-def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
-    """Return the decision for one call with this hash."""
-    if isinstance(command, cmd.Reject):
-        return msgspec.structs.replace(command, call_id=call_id)
-    hash = command.arguments_hash or hash
-    return msgspec.structs.replace(command, call_id=call_id, arguments_hash=hash)
-
-
-def _call_key(key: str | None, call_id: str) -> str | None:
-    """Return the key of one call's decision. A client's key has no newline, so that it is the key
-    of no other request."""
-    return None if key is None else f"{key}\n{call_id}"
-
-
-def _decision(command: cmd.Approve | cmd.Reject) -> tuple[object, ...]:
-    """Return the form of a decision by which a repeated request is recognised."""
-    call_id = command.call_id or None
-    if isinstance(command, cmd.Reject):
-        return "reject", call_id, command.reason, command.by
-    hash = command.arguments_hash or None
-    return "approve", call_id, command.arguments, hash, command.by, command.reason
 
 
 # --- helpers ---

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.conversation.undo import check_rests
+from holdfast.errors import ConfigurationError
 from holdfast.server.claims import OfferedCall
 from holdfast.server.records import HOSTED, RUN
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
     from holdfast.conversation.observer import Observer
+    from holdfast.conversation.rewound import PutBack
+    from holdfast.conversation.undo import FileUndo
     from holdfast.llm.completion import Delta
     from holdfast.server.agents import BuiltAgent
     from holdfast.server.records import ConversationRecord
@@ -43,6 +47,7 @@ class LocalConversation:
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
         observers: Sequence[Observer] = (),
+        undo: FileUndo | None = None,
     ) -> None:
         self.record = record
         self.run_lock = threading.Lock()
@@ -70,6 +75,7 @@ class LocalConversation:
             on_question="wait" if options.questions else None,
             observer=observers,
             secrets=built.secrets,
+            undo=undo,
         )
 
     # --- requests ---
@@ -171,6 +177,23 @@ class LocalConversation:
         """Return the ids of calls that wait for a decision, and their arguments' hashes."""
         waiting = self._conversation.state.pending_confirmations
         return [(one.call.id, one.arguments_hash) for one in waiting]
+
+    # --- files ---
+
+    def put_back(self, seq: int) -> PutBack:
+        """Put the files back that calls after event `seq` have changed; see
+        `Conversation.rewind`. Raises `ConfigurationError` without snapshots."""
+        context = self._conversation.hosting.context
+        if context.undo is None:
+            raise ConfigurationError(
+                "rewind: this conversation keeps no snapshots of files. Create it with undo, or use"
+                " fork, which leaves files alone."
+            )
+        return context.undo.put_back(self._conversation, context.runtime, seq)
+
+    def check_rests(self) -> None:
+        """Raise `Conflict` while the conversation runs."""
+        check_rests(self._conversation)
 
     # --- tools ---
 

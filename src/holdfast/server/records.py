@@ -73,6 +73,7 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
     client_tools: bool = True
     questions: bool = False
     deltas: bool = False
+    undo: bool = False
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):

@@ -170,6 +170,10 @@ class Description:
             routes=app.routes,
         )
         _, schemas = msgspec.json.schema_components(self._types, ref_template=_REF)
+        text = msgspec.json.encode(schemas).decode()
+        for name, published in _PUBLISHED_NAMES.items():  # in structs that contain such a struct
+            text = text.replace(f'"{_REF.format(name=name)}"', f'"{_REF.format(name=published)}"')
+        schemas = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
         for name, schema in schemas.items():
             schema["title"] = _published(schema.get("title", name))
         components = found.setdefault("components", {})

@@ -1,5 +1,5 @@
-"""The agents that the server's operator publishes: routes to list them and to create
-conversations with them."""
+"""The agents that the server's operator publishes: routes to list them, to create conversations
+with them, and to continue conversations with them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
+from holdfast.commands import Use
 from holdfast.errors import ConversationNotFound, Denied, NotFound
 from holdfast.server.answers import answer
-from holdfast.server.bodies import Offered, Offers, StartRequest
+from holdfast.server.bodies import AgentChosen, Offered, Offers, StartRequest, UseRequest
 from holdfast.server.openai import Published
-from holdfast.server.routes import Key, Routes
-from holdfast.server.shapes import CreatedConversation, CreateRequest
+from holdfast.server.routes import Id, Key, Routes
+from holdfast.server.shapes import AgentRequest, CreatedConversation, CreateRequest
 
 _Name = Annotated[
     str, Path(min_length=1, max_length=100, description="The agent's name.", examples=["coder"])
@@ -75,6 +76,30 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             )
         return made
 
+    @routes.under("/api/conversations", "conversations").post(
+        "/{id}/use",
+        "Continue with another model or agent",
+        example={"agent": "#fast"},
+        gave={"status": "finished"},
+        conflicts=True,
+    )
+    def use_by_name(tenant: str, id: Id, body: UseRequest, key: Key = None) -> AgentChosen:
+        """From the next step on. The names that the conversation's own agent knows come first. An
+        agent that the server publishes takes the place of the conversation's own, as with
+        `PUT /agent`."""
+        try:
+            host.execute(tenant, id, Use(body.agent, body.by), key)
+        except NotFound as error:
+            if error.kind != "agent":
+                raise
+            found = agents.get(body.agent)
+            if found is None:
+                text = f"{error} This server publishes: {', '.join(agents) or 'none'}."
+                raise NotFound(text, error.kind, error.id) from error
+            request = AgentRequest(**_agent_fields(found), client_tools=False)
+            return AgentChosen(host.use(tenant, id, request).status, replaced=True)
+        return AgentChosen(host.status(tenant, id))
+
 
 def _model(agent: Published) -> str:
     model: Any = agent.form.mapping.get("model")
@@ -83,14 +108,19 @@ def _model(agent: Published) -> str:
 
 
 def _request(agent: Published, body: StartRequest) -> CreateRequest:
-    modules = {tool.name: tool.module for tool in agent.tools if tool.module}
     return CreateRequest(
-        agent=dict(agent.form.mapping),
-        secrets=dict(agent.form.secrets),
-        tools=list(agent.tools),
-        tool_module_qualnames=modules,
+        **_agent_fields(agent),
         id=body.id,
         workspace=body.workspace,
         questions=True,
         deltas=True,
     )
+
+
+def _agent_fields(agent: Published) -> dict[str, Any]:
+    return {
+        "agent": dict(agent.form.mapping),
+        "secrets": dict(agent.form.secrets),
+        "tools": list(agent.tools),
+        "tool_module_qualnames": {tool.name: tool.module for tool in agent.tools if tool.module},
+    }

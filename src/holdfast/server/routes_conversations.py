@@ -154,6 +154,28 @@ def add(routes: Routes) -> None:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
         return host.fork(tenant, id, body, key or "")
 
+    @routes.post(
+        "/{id}/rewind",
+        "Go back in a conversation, with its files",
+        example={"seq": 7},
+        gave={
+            "conversation": _CREATED,
+            "files": {"changed": ["notes.md"], "outside": {"terminal": 1}},
+        },
+        status=201,
+        conflicts=True,
+        state_error=True,
+    )
+    def rewind_conversation(
+        tenant: str, id: Id, body: shapes.RewindRequest, key: Key = None
+    ) -> shapes.RewoundConversation:
+        """Creates a conversation that begins with the first events of this one, and puts the files
+        of the workspace back that calls have changed since. The answer names the files, and the
+        calls that may have acted elsewhere."""
+        if not 0 <= body.seq < 2**53:
+            raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
+        return host.rewind(tenant, id, body, key or "")
+
     @routes.put(
         "/{id}/tools",
         "Replace a conversation's tools",

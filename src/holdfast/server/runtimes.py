@@ -6,9 +6,13 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.conversation.undo import MB, FileUndo
+from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime, SandboxedRuntime
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.temporary import TemporaryFolder
+
+_MAX_UNDO_BYTES = 256 * MB  # on disk, for one workspace
 
 
 class WorkspaceRuntimes(msgspec.Struct, frozen=True):
@@ -17,10 +21,19 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
     Args:
         sandboxed: True if each conversation has a sandbox of its own in its workspace.
         network: Patterns of the hosts that commands in a sandbox can reach; none: no network.
+        undo_folder: The snapshots of workspaces are below this folder; "" keeps none.
     """
 
     sandboxed: bool = False
     network: tuple[str, ...] = ()
+    undo_folder: str = ""
+
+    @property
+    def undo(self) -> FileUndo:
+        """The snapshots of workspaces. Raises `ConfigurationError` if the server keeps none."""
+        if not self.undo_folder:
+            raise ConfigurationError("undo: this server has no folder for snapshots of files.")
+        return FileUndo(self.undo_folder, max_bytes=_MAX_UNDO_BYTES)
 
     def open(self, folder: str | Path) -> FolderRuntime:
         """Return a new runtime in a folder. Raises `SandboxUnavailable`."""

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import Data
+from holdfast.conversation.rewound import PutBack
 
 Executor = Literal["server", "client", "unavailable"]
 
@@ -22,7 +23,8 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     which the server may import the tool. Without an `id` the server generates one. Without a
     `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
     in the client. With `questions`, questions of tools wait for an answer. With `deltas`, the
-    model's answers are streamed to readers.
+    model's answers are streamed to readers. With `undo`, the server keeps snapshots of the
+    workspace's files, for a rewind.
     """
 
     agent: dict[str, Any]
@@ -36,6 +38,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     workspace: str = ""
     questions: bool = False
     deltas: bool = False
+    undo: bool = False
 
     def __repr__(self) -> str:
         # no secrets
@@ -63,6 +66,13 @@ class ForkRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
     def __repr__(self) -> str:
         return f"ForkRequest(seq={self.seq!r}, id={self.id!r})"
+
+
+class RewindRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A fork at event `seq`, with the files of that time in the workspace."""
+
+    seq: int
+    id: str = ""
 
 
 class ToolsRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -134,6 +144,13 @@ class CreatedConversation(msgspec.Struct, frozen=True, rename="camel", kw_only=T
     workspace: str = ""
     tools: list[ToolStanding] = []
     warnings: list[str] = []
+
+
+class RewoundConversation(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The result of a rewind: the conversation that goes on, and what happened to the files."""
+
+    conversation: CreatedConversation
+    files: PutBack
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

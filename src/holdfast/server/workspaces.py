@@ -44,7 +44,7 @@ class Workspaces:
     ) -> None:
         self._root = root
         self._folders = folders
-        self._runtimes = runtimes
+        self.runtimes = runtimes
         self._bounds = bounds
         self._idle = idle
         self._clock = clock
@@ -88,13 +88,22 @@ class Workspaces:
             raise _missing(id)
         return folder
 
+    def check_undo(self, tenant: str, id: str) -> None:
+        """Raise `ConfigurationError` unless snapshots of a workspace can be kept."""
+        if not id:
+            raise ConfigurationError(
+                "undo keeps snapshots of a workspace, and this conversation has none. Name one with"
+                " `workspace`, or leave undo out."
+            )
+        self.runtimes.undo.snapshots(self.check(tenant, id))
+
     def enter(self, tenant: str, id: str) -> FolderRuntime:
         """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
                 if found.runtime is None:
-                    found.runtime = self._runtimes.open(folder)
+                    found.runtime = self.runtimes.open(folder)
                 return found.runtime
         except BaseException:
             self.leave(tenant, id)
@@ -138,6 +147,8 @@ class Workspaces:
         if found is not None and found.runtime is not None:
             found.runtime.close()
         shutil.rmtree(gone, ignore_errors=True)
+        if self.runtimes.undo_folder:
+            self.runtimes.undo.forget(folder)
 
     def tend(self) -> None:
         """Close runtimes that have been unused for long."""

@@ -96,6 +96,13 @@ _SIXTH = (
 )
 
 
+def clear_log(timeout: float) -> str:
+    """Return statements that empty the write-ahead log, which otherwise holds deleted content until
+    it is overwritten. They wait for readers only briefly, since writers wait meanwhile."""
+    waits = f"PRAGMA busy_timeout = {round(timeout * 1000)}"
+    return f"PRAGMA busy_timeout = 100; PRAGMA wal_checkpoint(TRUNCATE); {waits}"
+
+
 def format_of(db: sqlite3.Connection, path: Path) -> int:
     """Return the file's format, 0 if the file is empty. Raises `StoreError` if the file is no store
     or was written by a newer Holdfast, and `sqlite3.Error`."""
@@ -130,6 +137,7 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
             f" (journal_mode stays {mode!r})."
         )
     durable = durability == "durable"
+    db.execute("PRAGMA secure_delete = ON")  # its default depends on how SQLite was built
     db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     db.execute(f"PRAGMA wal_autocheckpoint = {SMALL_WAL_PAGES if durable else LARGE_WAL_PAGES}")
     # One event of 100 MB must not leave a WAL of that size for ever.

@@ -699,8 +699,8 @@ class SQLiteStore(Store):
         return [one for one in found if spawned_by in (None, one.spawner)]
 
     def delete(self, conversation_id: str) -> None:
-        """The conversation disappears at once; its space is freed in short steps."""
-
+        """The conversation disappears at once; its space is freed in short steps. Its content is
+        overwritten, in the log too unless another process reads at that moment."""
         columns = "id, number, epoch, holder, base"
 
         def remove(db: sqlite3.Cursor) -> None:
@@ -735,6 +735,7 @@ class SQLiteStore(Store):
                 before, pages = pages, self._reader.read(lineage.free_pages)
                 if pages >= before:  # other processes free pages as fast as this returns them
                     break
+            self._committer().script(schema.clear_log(self._timeout))
         except StoreError:
             if not self._closed:  # the next delete continues
                 raise

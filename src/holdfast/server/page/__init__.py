@@ -41,13 +41,13 @@ class File(NamedTuple):
 
 
 def files() -> Mapping[str, File]:
-    """Return the page's files by their paths on the server. Scripts are sent without their
-    comments and indentation, and their line numbers stay the same."""
+    """Return the page's files by their paths on the server. Scripts and styles are sent without
+    their comments and indentation, and their line numbers stay the same."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
             body = path.read_bytes()
-            if path.suffix == ".js":
+            if path.suffix in (".js", ".css"):
                 body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
                 body = _INDENTATION.sub(b"", body)
             place = "/" if path.name == "index.html" else f"/page/{path.name}"

@@ -3,12 +3,12 @@ import { ask, keep, key, once, place, stream, whenRefused } from "./api.js";
 import { attach, attached, detach, show } from "./attach.js";
 import { Deciding, openDialog } from "./deciding.js";
 import { $, announce, button, el, fill, talkLink, talkPlace, toast } from "./dom.js";
-import { blocks } from "./entries.js";
+import { results } from "./entries.js";
 import { Fold } from "./fold.js";
 import { Log } from "./log.js";
 import { askKey, help, makeFork, makeNew } from "./making.js";
 import { chip, Panel, undriven } from "./panel.js";
-import { clock, count, money, oneLine, statusName, written } from "./text.js";
+import { clock, count, money, oneLine, statusName } from "./text.js";
 
 const LIST_MILLISECONDS = 4000; // the period in which the list is refreshed
 const HIDDEN_MILLISECONDS = 20_000; // a tab hidden for this long closes its stream, because browsers allow only six connections to a server
@@ -251,7 +251,7 @@ class Talk {
 	async output(callId) {
 		try {
 			const result = await ask("GET", place(this.id, "outputs", encodeURIComponent(callId)));
-			openDialog("The whole output", el("div.result", (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block])))), { wide: true });
+			openDialog("The whole output", el("div.result", results(result)), { wide: true });
 		} catch (error) {
 			toast(error.message, true);
 		}

@@ -169,6 +169,9 @@ function decision(event) {
 	return el(`p.decision.${/^[a-z]+$/.test(event.decision) ? event.decision : "other"}`, risk(event.risk), words);
 }
 
+/** Return the elements of the content of a tool result. */
+export const results = (found) => (found.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block])));
+
 export const risk = (level) => (level ? el(`span.risk.${["low", "medium", "high"].includes(level) ? level : "unknown"}`, `${plain(level)} risk`) : null);
 
 /** Return a call's result: an edit as a diff, anything else as its content, shortened until the call is opened. */

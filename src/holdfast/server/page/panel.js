@@ -1,9 +1,9 @@
 // The panel beside the log: the plan, the tree, timers, the tools with source, schema and health, and the conversation's details.
 import { ask, once, place } from "./api.js";
-import { blocks } from "./entries.js";
+import { blocks, results } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
 import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
-import { json, money, oneLine, plain, seconds, statusName, written } from "./text.js";
+import { json, money, oneLine, plain, seconds, statusName } from "./text.js";
 
 const TABS = [["plan", "Plan"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
 const TIMER = { required: ["text"], properties: { text: { title: "Text" }, at: { title: "At (2026-11-24T09:00)" }, every: { type: "number", title: "Or every (s)" }, cron: { title: "Or cron" } } };
@@ -199,7 +199,7 @@ export class Panel {
 			fill(out, el("p.dim", "running…"));
 			try {
 				const result = await ask("POST", `/api/workspaces/${encodeURIComponent(workspace)}/tools/${encodeURIComponent(tool.name)}`, { arguments: values }, { once: once() });
-				fill(out, result.isError && el("p.bad", "The call failed."), (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block]))));
+				fill(out, result.isError && el("p.bad", "The call failed."), results(result));
 			} catch (error) {
 				fill(out, el("p.bad", error.message));
 			}
@@ -229,9 +229,10 @@ export class Panel {
 			fold.agent && folded("System prompt", el("pre.output", plain(fold.agent.systemPrompt))),
 			fold.agent && folded("Parameters", el("pre.output", plain(json(fold.agent.parameters ?? {})))),
 			this.talk.readOnly ? null : el("p.buttons", {},
-				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked. Running work was cut off, and messages are not answered until the next start."))
+				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked: messages are not answered until the next start."))
 					: button("Start", () => this.talk.tell("start", undefined, "Messages are answered as they arrive.")),
-				button("Condense", () => this.talk.tell("condense", {}, "The conversation shown to the model will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
+				button("Model…", () => { const agent = prompt("Name, such as #fast"); agent && this.talk.tell("use", { agent }); }),
+				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
 	}
 }
 

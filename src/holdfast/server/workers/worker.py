@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
+from holdfast.conversation.rewound import PutBack
 from holdfast.errors import Conflict
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.server import agents
@@ -210,7 +211,10 @@ class WorkerSide:
         record = ConversationRecord(
             0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
         )
-        live = LocalConversation(record, built, self._store, self._runtime, self._note, self._leave)
+        undo = order.runtimes.undo if options.undo else None
+        live = LocalConversation(
+            record, built, self._store, self._runtime, self._note, self._leave, undo=undo
+        )
         live.resume(HOSTED if hosted else IDLE)
         self._live = live
         return msgspec.structs.replace(report, status=live.status.value)
@@ -232,6 +236,12 @@ class WorkerSide:
 
     def pending_confirmations(self) -> list[tuple[str, str]]:
         return self._conversation().pending_confirmations()
+
+    def put_back(self, seq: int) -> PutBack:
+        return self._conversation().put_back(seq)
+
+    def check_rests(self) -> None:
+        self._conversation().check_rests()
 
     def set_tools(self, order: Order) -> AgentReport:
         built, report = self._build(order)
@@ -320,7 +330,7 @@ class WorkerSide:
 METHODS = callable_methods(
     WorkerSide,
     "ping drain hand_over drive check open execute finish_inbox begin go_on report_state"
-    " pending_confirmations set_tools use set_secrets close",
+    " pending_confirmations put_back check_rests set_tools use set_secrets close",
 )
 """The methods that the server may call."""
 

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast import commands as cmd
 from holdfast.conversation import ConversationStatus
+from holdfast.conversation.rewound import PutBack
 from holdfast.errors import ConversationClosed, StoreError
 from holdfast.server.claims import OfferedCall
 from holdfast.server.records import HOSTED
@@ -276,6 +277,14 @@ class WorkerConversation(WorkerConnection):
 
     def pending_confirmations(self) -> list[tuple[str, str]]:
         return self.channel.call("pending_confirmations", type=list[tuple[str, str]])
+
+    # --- files ---
+
+    def put_back(self, seq: int) -> PutBack:
+        return self.channel.call("put_back", seq, type=PutBack)
+
+    def check_rests(self) -> None:
+        self.channel.call("check_rests")
 
     # --- tools ---
 
