@@ -63,7 +63,7 @@ def turns(kind: str, dsn: str, count: int, rounds: int = 1) -> tuple[float, floa
         )
         worker.start()
         while any(backend.stats()[:3]):
-            time.sleep(0.02)
+            time.sleep(0.05)
         seconds += time.perf_counter() - began
         cpu += time.process_time() - spent
         worker.close()

@@ -30,8 +30,9 @@ class FleetStatements(Protocol):
         """Let one transaction of this name go on at a time, until it ends."""
         ...
 
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement once for each of these sequences of values."""
+    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement once for each of these sequences of values. Return the number of
+        rows that it changed."""
         ...
 
 
@@ -71,8 +72,8 @@ class _SQLiteStatements:
     def serialize(self, name: str) -> None:
         """Do nothing: `BEGIN IMMEDIATE` lets one transaction write at a time."""
 
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
-        self._db.executemany(sql.format_map(self._words), values)
+    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> int:
+        return self._db.executemany(sql.format_map(self._words), values).rowcount
 
 
 class SQLiteFleetDatabase(FleetDatabase):

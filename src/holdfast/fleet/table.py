@@ -44,19 +44,21 @@ WHERE w.worker <> '' OR w.since > excluded.since OR w.priority < excluded.priori
 """
 _WAITING = "FROM {p}fleet_wakes WHERE queue = ? AND worker = ''"
 # The tenants after a given one, found by one look into the index for each.
-_TENANTS = f"""
+_TENANTS_AFTER = f"""
 WITH RECURSIVE tenants (tenant) AS (
 SELECT min(tenant) {_WAITING} AND tenant > ?
 UNION ALL SELECT (SELECT min(w.tenant) FROM {{p}}fleet_wakes AS w WHERE w.queue = ?
 AND w.worker = '' AND w.tenant > tenants.tenant) FROM tenants WHERE tenant IS NOT NULL)
 SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT {MAX_TENANTS}
 """
+_TENANTS_FROM = _TENANTS_AFTER.replace("tenant > ?", "tenant >= ?")
 _RUNNING = "SELECT tenant, count(*) FROM {p}fleet_wakes WHERE queue = ? AND worker <> '' GROUP BY 1"
 _PICK = f"""
-SELECT conversation, rings {_WAITING} AND tenant = ? AND since <= {{now}}
-ORDER BY priority DESC, since LIMIT ? {{skip}}
+WITH picked AS (SELECT conversation {_WAITING} AND tenant = ? AND since <= {{now}}
+ORDER BY priority DESC, since LIMIT ? {{skip}})
+UPDATE {{p}}fleet_wakes SET worker = ? WHERE conversation IN (SELECT conversation FROM picked)
+RETURNING conversation, rings, priority, since
 """
-_CLAIM = "UPDATE {p}fleet_wakes SET worker = ? WHERE conversation = ?"
 # Frees the claim of a lost worker, or inserts the row if it is missing.
 _RESTORE = """
 INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
@@ -163,28 +165,31 @@ class _TableClaims(WakeClaims):
         return bool(database.read(query, (self.queue,)))
 
     def waiting_tenants(self, db: FleetStatements, after: str) -> list[str]:
-        found = [one for (one,) in db.run(_TENANTS, (self.queue, after, self.queue))]
-        query = f"SELECT 1 {_WAITING} AND tenant = '' LIMIT 1"
-        return ["", *found] if not after and db.run(query, (self.queue,)) else found
+        query = _TENANTS_AFTER if after else _TENANTS_FROM
+        return [tenant for (tenant,) in db.run(query, (self.queue, after, self.queue))]
 
     def running(self, db: FleetStatements) -> Counter[str]:
         return Counter(dict(db.run(_RUNNING, (self.queue,))))
 
     def pick(self, db: FleetStatements, tenant: str, most: int) -> list[Wake]:
-        rows = db.run(_PICK, (self.queue, tenant, most))
-        db.run_many(_CLAIM, [(self.worker, id) for id, _ in rows])
-        return [Wake(id, tenant, rings) for id, rings in rows]
+        rows = db.run(_PICK, (self.queue, tenant, most, self.worker))
+        rows.sort(key=lambda row: (-row[2], row[3]))  # an update returns them in any order
+        return [Wake(id, tenant, rings) for id, rings, _, _ in rows]
 
     def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
-        done = [(one.wake, one.again_after) for one in finished]
-        db.run_many(
-            _DONE,
-            [(wake.conversation, self.worker, wake.token) for wake, after in done if after is None],
-        )
-        db.run_many(
-            _GIVE_BACK,
-            [(wake.token, after or 0.0, wake.conversation, self.worker) for wake, after in done],
-        )
+        done = [
+            (wake.conversation, self.worker, wake.token)
+            for wake, after in finished
+            if after is None
+        ]
+        if not done or db.run_many(_DONE, done) < len(finished):
+            db.run_many(
+                _GIVE_BACK,
+                [
+                    (wake.token, after or 0.0, wake.conversation, self.worker)
+                    for wake, after in finished
+                ],
+            )
 
     def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
         query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"
