@@ -47,13 +47,13 @@ class Grouping:
 
     def blocked(self) -> int:
         """Return the number of statements that wait for `locked` rows."""
-        query = "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) && %s"
+        query = "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) && %s::int[]"
         return self.admin.execute(query, (self._holders,)).fetchall()[0][0]
 
     def break_blocked(self) -> None:
         """Break the connections of the statements that wait for `locked` rows."""
         query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        self.admin.execute(f"{query} WHERE pg_blocking_pids(pid) && %s", (self._holders,))
+        self.admin.execute(f"{query} WHERE pg_blocking_pids(pid) && %s::int[]", (self._holders,))
 
     @contextmanager
     def locked(self, id: str = "a") -> Iterator[None]:
