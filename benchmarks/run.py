@@ -23,6 +23,7 @@ SUBJECTS = [
     "step",
     "fleet",
     "turns",
+    "survival",
     "memory",
     "dispatch",
     "append",

@@ -242,6 +242,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_others_alone(
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt):
                 append(grouping.store, grouping.leases["b"], 1)
+            grouping.waiting(0)
             other = grouping.append("c")
             grouping.waiting(1)
         first.result(20)
