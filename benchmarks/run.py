@@ -24,6 +24,8 @@ SUBJECTS = [
     "fleet",
     "turns",
     "survival",
+    "timers",
+    "scale",
     "memory",
     "dispatch",
     "append",

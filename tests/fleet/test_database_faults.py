@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Conversation
 from holdfast import events as ev
-from holdfast.fleet import Registry
+from holdfast.fleet import Registry, Worker
 from tests.fleet.test_faults import MAIL, STRIKE, Fleet
 from tests.fleet_program import Settings, WorkerProcess, post
 from tests.network import Network
@@ -76,6 +76,33 @@ def test_a_worker_whose_network_is_cut_is_taken_over_and_begins_nothing_more(
     assert len(fleet.effects.lines("strikes")) == before[0] + 1
     assert [fleet.store.read(id) for id in ids] == before[1]
     fleet.check_effects(*ids, "later")
+
+
+def test_no_worker_is_ever_in_the_middle_of_a_pipeline(
+    monkeypatch: pytest.MonkeyPatch, fleet: Fleet
+) -> None:
+    """Postgres does not end the transaction of a process that was frozen before it sent the end of
+    a pipeline. Its locks would hold up every post to the same conversations."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a pipeline")
+
+    monkeypatch.setattr(psycopg.Connection, "pipeline", refused)
+    monkeypatch.setattr(psycopg.Cursor, "executemany", refused)
+    agent = fleet.effects.agent()
+
+    def opened(id: str) -> Conversation:
+        return Conversation(agent, fleet.store, id)
+
+    ids = [f"c{number}" for number in range(30)]
+    for id in ids:
+        post(fleet.store, id, [STRIKE], "1")
+    with Worker(fleet.store, opened, fleet.backend, concurrency=10):
+        fleet.rest(*ids)
+        for id in ids:
+            post(fleet.store, id, [STRIKE], "2")
+        fleet.rest(*ids)
+    fleet.check_effects(*ids)
 
 
 def test_a_worker_goes_on_when_its_network_is_back(fleet: Fleet, network: Network) -> None:

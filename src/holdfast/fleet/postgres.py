@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
 
@@ -38,10 +38,6 @@ class _PostgresStatements:
     def serialize(self, name: str) -> None:
         query = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || %s))"
         self._cursor.execute(query, (escaped(f".{name}"),))
-
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> int:
-        self._cursor.executemany(_statement(sql), [_escaped(one) for one in values])
-        return self._cursor.rowcount
 
 
 @cache

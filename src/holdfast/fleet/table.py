@@ -65,8 +65,12 @@ INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
 VALUES (?, ?, ?, ?, {now})
 ON CONFLICT (conversation) DO UPDATE SET worker = '', rings = w.rings + 1 WHERE w.worker = ?
 """
-_DONE = "DELETE FROM {p}fleet_wakes WHERE conversation = ? AND worker = ? AND rings = ?"
-# Runs after `_DONE`, and finds the rows that were rung again or are to be woken again.
+# The claims that were not rung again. One statement for all of them, never a pipeline: a worker
+# that is frozen in the middle of one would keep its rows locked, and every post would wait.
+_DONE = "DELETE FROM {{p}}fleet_wakes WHERE worker = ? AND ({claims}) RETURNING conversation"
+_DONE_CLAIM = "(conversation = ? AND rings = ?)"
+_CHUNK_CLAIMS = 100  # SQLite takes a condition of at most 1000 parts
+# For the claims that were rung again, or are to be woken again.
 _GIVE_BACK = """
 UPDATE {p}fleet_wakes SET worker = '', since = {now} + CASE WHEN rings = ? THEN ? ELSE 0 END
 WHERE conversation = ? AND worker = ?
@@ -177,19 +181,16 @@ class _TableClaims(WakeClaims):
         return [Wake(id, tenant, rings) for id, rings, _, _ in rows]
 
     def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
-        done = [
-            (wake.conversation, self.worker, wake.token)
-            for wake, after in finished
-            if after is None
-        ]
-        if not done or db.run_many(_DONE, done) < len(finished):
-            db.run_many(
-                _GIVE_BACK,
-                [
-                    (wake.token, after or 0.0, wake.conversation, self.worker)
-                    for wake, after in finished
-                ],
-            )
+        done = [wake for wake, after in finished if after is None]
+        gone: set[str] = set()
+        for start in range(0, len(done), _CHUNK_CLAIMS):
+            chunk = done[start : start + _CHUNK_CLAIMS]
+            query = _DONE.format(claims=" OR ".join([_DONE_CLAIM] * len(chunk)))
+            claims = [value for wake in chunk for value in (wake.conversation, wake.token)]
+            gone.update(id for (id,) in db.run(query, (self.worker, *claims)))
+        for wake, after in finished:
+            if wake.conversation not in gone:
+                db.run(_GIVE_BACK, (wake.token, after or 0.0, wake.conversation, self.worker))
 
     def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
         query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"
