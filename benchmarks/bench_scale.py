@@ -125,7 +125,7 @@ class Plan(NamedTuple):
     """A load: conversations that are kept, turns of each in a day, events and bytes of a turn."""
 
     conversations: int = 1_000_000
-    turns_per_day: float = 10
+    turns_per_day: float = 1
     peak: float = 4  # times the mean
     calls_per_turn: float = 3
     events_per_call: float = 3

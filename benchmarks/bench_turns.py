@@ -8,7 +8,6 @@ The figures hold for an idle machine: worker and Postgres share its cores.
 
 from __future__ import annotations
 
-import resource
 import sys
 import tempfile
 import time
@@ -92,32 +91,6 @@ def bare_commits(dsn: str, count: int) -> float:
         return (time.perf_counter() - began) / count * 1000
 
 
-def memory(folder: str, rounds: tuple[int, int], size: int = 1000) -> tuple[float, float]:
-    """Return a worker's RSS in MB after so many rounds of `size` turns, each of a conversation of
-    its own. The store is an SQLite file, which takes them faster than Postgres."""
-    from holdfast import Agent, Conversation, ScriptedLLM
-    from holdfast.fleet import Worker
-
-    store, backend = opened("table", f"{folder}/memory.db")
-    model = ScriptedLLM(lambda request: "ok")
-    agent = Agent(model)
-    found: list[float] = []
-    worker = Worker(store, lambda name: Conversation(agent, store, name), backend)
-    worker.start()
-    for number in range(1, max(rounds) + 1):
-        post(store, [f"r{number}/c{one}" for one in range(size)])
-        while any(backend.stats()[:3]):
-            time.sleep(0.01)
-        model.requests.clear()  # it keeps them all
-        if number in rounds:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            found.append(pages * resource.getpagesize() / 1e6)
-    worker.close()
-    store.close()
-    backend.close()
-    return found[0], found[1]
-
-
 def takeover(kind: str, dsn: str, folder: str) -> float:
     """Seconds from the SIGKILL of a worker to the next event of its conversation."""
     from tests.fleet_program import Effects, Settings, WorkerProcess, post
@@ -168,9 +141,4 @@ def rows(quick: bool) -> list[Row]:
             ]
     except NoPostgres as reason:
         found.append(Row("a turn", "ms", skipped=str(reason)))
-    few, many = (1, 5) if quick else (10, 100)
-    with tempfile.TemporaryDirectory() as folder:
-        sizes = in_child(memory, folder, (few, many), timeout=1800)
-    what = f"RSS of a worker after {many * 1000:,} turns, beside {few * 1000:,}"
-    found.append(Row(what, "MB", [sizes[1]], [sizes[0]], Goal(1.05, "ratio")))
     return found

@@ -127,7 +127,8 @@ class PostgresStore(Store):
             connection pooler in front must keep a session to one connection (PgBouncer's
             `pool_mode = session`).
         schema: The schema of the tables. It is created if it does not exist.
-        pool_size: The most connections for statements. Two more may renew leases and listen.
+        pool_size: The most connections for statements. Up to five more renew leases, listen, and
+            write what several threads ask for at once.
         lease_seconds: Seconds after which the leases of a store without a sign of life may be
             taken.
         timeout: Seconds to wait for a free connection, and for a database that is away.
