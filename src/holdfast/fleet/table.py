@@ -10,7 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Handler, QueueStats, Wake
+from holdfast.fleet.backend import (
+    DEFAULT_QUEUE,
+    FleetBackend,
+    Handler,
+    Placement,
+    QueueStats,
+    Wake,
+)
 from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 from holdfast.fleet.opening import fleet_database
@@ -34,14 +41,16 @@ WHERE worker <> ''
 """,
 )
 # A row that waits already, and rings soon enough, is left alone.
-_WAKE = """
+_WAKES = """
 INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
-VALUES (?, ?, ?, ?, {now} + ?)
+VALUES {values}
 ON CONFLICT (conversation) DO UPDATE SET rings = w.rings + 1, queue = excluded.queue,
 tenant = excluded.tenant, priority = excluded.priority,
 since = CASE WHEN w.worker = '' AND w.since < excluded.since THEN w.since ELSE excluded.since END
 WHERE w.worker <> '' OR w.since > excluded.since OR w.priority < excluded.priority
 """
+_WAKE_VALUES = "(?, ?, ?, ?, {now} + ?)"
+_WAKE = _WAKES.replace("{values}", _WAKE_VALUES)
 _WAITING = "FROM {p}fleet_wakes WHERE queue = ? AND worker = ''"
 # The tenants after a given one, found by one look into the index for each.
 _TENANTS_AFTER = f"""
@@ -69,7 +78,7 @@ ON CONFLICT (conversation) DO UPDATE SET worker = '', rings = w.rings + 1 WHERE 
 # that is frozen in the middle of one would keep its rows locked, and every post would wait.
 _DONE = "DELETE FROM {{p}}fleet_wakes WHERE worker = ? AND ({claims}) RETURNING conversation"
 _DONE_CLAIM = "(conversation = ? AND rings = ?)"
-_CHUNK_CLAIMS = 100  # SQLite takes a condition of at most 1000 parts
+_CHUNK_ROWS = 100  # of one statement; SQLite takes a condition of at most 1000 parts
 # For the claims that were rung again, or are to be woken again.
 _GIVE_BACK = """
 UPDATE {p}fleet_wakes SET worker = '', since = {now} + CASE WHEN rings = ? THEN ? ELSE 0 END
@@ -122,6 +131,21 @@ class TableBackend(FleetBackend):
             self.database.transact(lambda db: db.run(_WAKE, values))
         else:
             self.database.within(transaction).run(_WAKE, values)
+        for serving in self._serving:
+            serving.ring()
+
+    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        def ring(db: FleetStatements) -> None:
+            for start in range(0, len(conversations), _CHUNK_ROWS):
+                chunk = conversations[start : start + _CHUNK_ROWS]
+                query = _WAKES.replace("{values}", ", ".join([_WAKE_VALUES] * len(chunk)))
+                rows = [(id, one.queue, one.tenant, one.priority, 0.0) for id, one in chunk]
+                db.run(query, [value for row in rows for value in row])
+
+        if transaction is None:
+            self.database.transact(ring)
+        else:
+            ring(self.database.within(transaction))
         for serving in self._serving:
             serving.ring()
 
@@ -183,8 +207,8 @@ class _TableClaims(WakeClaims):
     def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
         done = [wake for wake, after in finished if after is None]
         gone: set[str] = set()
-        for start in range(0, len(done), _CHUNK_CLAIMS):
-            chunk = done[start : start + _CHUNK_CLAIMS]
+        for start in range(0, len(done), _CHUNK_ROWS):
+            chunk = done[start : start + _CHUNK_ROWS]
             query = _DONE.format(claims=" OR ".join([_DONE_CLAIM] * len(chunk)))
             claims = [value for wake in chunk for value in (wake.conversation, wake.token)]
             gone.update(id for (id,) in db.run(query, (self.worker, *claims)))

@@ -167,6 +167,11 @@ class WorkBell(Protocol):
         """
         ...
 
+    def wake_all(self, conversation_ids: Sequence[str], transaction: object) -> None:
+        """Do `wake` for many conversations."""
+        for id in conversation_ids:
+            self.wake(id, transaction)
+
 
 class Store(Protocol):
     """The interface of a store: journals by conversation id.

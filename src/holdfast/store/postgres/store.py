@@ -497,8 +497,7 @@ class PostgresStore(Store):
 
     def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
         """No timer is rung before its time by the clock of the database."""
-        wake = None if self._bell is None else self._bell.wake
-        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), wake))
+        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), self._bell))
         for command_number, number in rung.posted.items():
             self._listener.posted(number, command_number)
         self._listener.send([rung.channels[number] for number in rung.posted.values()])

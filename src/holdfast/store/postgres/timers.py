@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from holdfast import commands
-from holdfast.store.base import DueTimer
+from holdfast.store.base import DueTimer, WorkBell
 from holdfast.store.nul_text import escaped, unescaped
 from holdfast.store.postgres.pool import Cursor
 
@@ -51,10 +50,8 @@ def due_timer(id: str, timer: str, due: datetime) -> DueTimer:
     return DueTimer(unescaped(id), unescaped(timer), due.astimezone(UTC))
 
 
-def ring(
-    db: Cursor, before: datetime, limit: int, wake: Callable[[str, object], None] | None
-) -> RungTimers:
-    """Replace due rows by commands, within a transaction. `wake` rings the store's bell."""
+def ring(db: Cursor, before: datetime, limit: int, bell: WorkBell | None) -> RungTimers:
+    """Replace due rows by commands, and ring the store's bell, within a transaction."""
     rows = db.execute(_TAKE, (before, limit)).fetchall()
     timers = [due_timer(id, timer, due) for id, timer, due, _, _ in rows]
     if not rows:
@@ -63,9 +60,8 @@ def ring(
     data = [commands.encode(commands.RingTimer(one.timer, one.due)) for one in timers]
     posted = db.execute(_POST, (numbers, [escaped(one.key) for one in timers], data)).fetchall()
     db.execute(_DROP, (numbers, [escaped(one.timer) for one in timers]))
-    if wake is not None:
+    if bell is not None:
         ids = dict(zip(numbers, (one.conversation_id for one in timers), strict=True))
-        for id in dict.fromkeys(ids[number] for _, number in posted):
-            wake(id, db)
+        bell.wake_all(list({ids[number] for _, number in posted}), db)
     channels = {number: channel for _, _, _, number, channel in rows}
     return RungTimers(timers, dict(posted), channels)
