@@ -16,13 +16,13 @@ WHERE t.due <= %s ORDER BY t.due, t.conversation, t.timer LIMIT %s
 """
 NEXT_DUE = "SELECT min(due) FROM timers"
 
-# By the database's clock, which all machines share. Rows that another store is ringing are left
-# to it.
+# By the database's clock, which all machines share. It changes during the statement, so that only
+# the other condition can use the index. Rows that another store is ringing are left to it.
 _TAKE = """
 SELECT c.id, t.timer, t.due, t.conversation, coalesce(o.channel, '')
 FROM timers t JOIN conversations c ON c.number = t.conversation
 LEFT JOIN owners o ON o.token = c.owner
-WHERE t.due <= least(%s, clock_timestamp()) ORDER BY t.due, t.conversation, t.timer LIMIT %s
+WHERE t.due <= %s AND t.due <= clock_timestamp() ORDER BY t.due, t.conversation, t.timer LIMIT %s
 FOR UPDATE OF t SKIP LOCKED
 """
 _DROP = """
