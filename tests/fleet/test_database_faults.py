@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from holdfast import Conversation
 from holdfast import events as ev
-from holdfast.fleet import Registry, Worker
+from holdfast.fleet import Registry, Wake, Worker
+from holdfast.fleet.backend import Room
 from tests.fleet.test_faults import MAIL, STRIKE, Fleet
 from tests.fleet_program import Settings, WorkerProcess, post
 from tests.network import Network
@@ -173,3 +175,49 @@ def test_workers_go_on_when_all_connections_end_again_and_again_and_after_a_fail
             assert not any(one.dead for one in fleet.workers)
         finally:
             fleet.close()
+
+
+class NoWorker:
+    """A handler with room for one conversation, which does nothing with it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Wake] = []
+
+    def room(self) -> Room:
+        return Room(1 - len(self.taken))
+
+    def take(self, wake: Wake) -> None:
+        self.taken.append(wake)
+
+
+def test_two_workers_that_free_the_claim_of_a_lost_one_do_not_fail(
+    fleet: Fleet, postgres_server: PostgresServer
+) -> None:
+    backend = fleet.backend
+    lost = NoWorker()
+    first = backend.serve(lost, "lost", "default", None)
+    backend.wake("a")
+    until(lambda: lost.taken)
+    full = NoWorker()
+    full.taken.append(Wake("busy"))
+    others = [backend.serve(full, name, "default", None) for name in ("one", "two")]
+    table = "fleet_wakes" if fleet.settings.backend == "table" else "procrastinate_jobs"
+    with (
+        psycopg.connect(postgres_server.dsn()) as holder,
+        psycopg.connect(postgres_server.dsn(), autocommit=True) as admin,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        holder.execute(f"SELECT FROM {fleet.settings.schema}.{table} FOR UPDATE")
+        freed = [threads.submit(one.restore, [Wake("a")], ["lost"]) for one in others]
+        query = """
+        SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0
+        AND datname = current_database() AND query ILIKE %s
+        """
+        if table == "procrastinate_jobs":
+            until(lambda: admin.execute(query, ("%procrastinate%",)).fetchall() == [(2,)])
+        holder.rollback()
+        for one in freed:
+            assert one.result(20) == {"a"}
+    assert backend.stats().waiting == 1
+    for one in (first, *others):
+        one.close(5)

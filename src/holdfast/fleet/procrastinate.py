@@ -109,9 +109,10 @@ SELECT j.id, coalesce(w.token, '') FROM procrastinate_jobs j
 LEFT JOIN fleet_engine_workers w ON w.id = j.worker_id
 WHERE j.queueing_lock = ? AND j.status = 'doing'
 """
+# Locked first: the function fails for a job that another worker has abandoned meanwhile.
 _ABANDON = """
-SELECT procrastinate_finish_job_v1(id, 'failed', true) FROM procrastinate_jobs
-WHERE id = ? AND status = 'doing'
+SELECT procrastinate_finish_job_v1(id, 'failed', true) FROM (
+SELECT id FROM procrastinate_jobs WHERE id = ? AND status = 'doing' FOR UPDATE) AS jobs
 """
 _STATS = f"""
 SELECT count(*) FILTER (WHERE {_DUE}), count(*) FILTER (WHERE status = 'doing'),
