@@ -19,7 +19,8 @@ from harness import Goal, Row, in_child
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-THREADS = 16
+THREADS = 32
+POOL_SIZE = 8
 GOALS = {"table": 400, "procrastinate": 250}
 
 
@@ -33,7 +34,7 @@ def opened(kind: str, dsn: str) -> tuple[Any, Any]:
         backend: Any = TableBackend(dsn)
         return SQLiteStore(dsn, bell=Bell(backend)), backend
     backend = (TableBackend if kind == "table" else ProcrastinateBackend)(dsn, schema=kind)
-    return PostgresStore(dsn, schema=kind, bell=Bell(backend), pool_size=THREADS), backend
+    return PostgresStore(dsn, schema=kind, bell=Bell(backend), pool_size=POOL_SIZE), backend
 
 
 def turns(kind: str, dsn: str, count: int) -> tuple[float, float]:
