@@ -15,7 +15,7 @@ from tests.waiting import until
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from holdfast.fleet import metrics
 
@@ -39,6 +39,7 @@ def gauges(reader: InMemoryMetricReader) -> dict[str, float]:
         for scope in resource.scope_metrics
         for metric in scope.metrics
         for point in metric.data.data_points
+        if isinstance(point, NumberDataPoint)
     }
 
 
