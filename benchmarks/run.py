@@ -1,5 +1,5 @@
 """Runs the benchmarks and prints their tables: `run.py [SUBJECT ...] [--quick] [--markdown] [--json
-FILE]`; all of them by default."""
+FILE]`; all but the long ones by default."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SUBJECTS = [
     "step",
     "fleet",
     "turns",
+    "timers",
     "memory",
     "dispatch",
     "append",
@@ -42,6 +43,8 @@ SUBJECTS = [
     "page",
     "sandbox",
 ]
+# Minutes each at full size, so only on request.
+LONG_SUBJECTS = ["survival", "scale", "worker_memory"]
 
 
 def main() -> int:
@@ -52,7 +55,8 @@ def main() -> int:
         "subjects",
         nargs="*",
         metavar="SUBJECT",
-        help=f"which to run: {', '.join(SUBJECTS)} (default: all)",
+        help=f"which to run: {', '.join(SUBJECTS)} (default: all of these), or one that takes"
+        f" minutes: {', '.join(LONG_SUBJECTS)}",
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer and smaller repeats, to see that all works"
@@ -62,9 +66,10 @@ def main() -> int:
         "--json", type=Path, metavar="FILE", help="write every repeat of every figure there"
     )
     options = parser.parse_args()
-    unknown = [name for name in options.subjects if name not in SUBJECTS]
+    known = [*SUBJECTS, *LONG_SUBJECTS]
+    unknown = [name for name in options.subjects if name not in known]
     if unknown:
-        parser.error(f"no subject {unknown[0]!r}; there are {', '.join(SUBJECTS)}")
+        parser.error(f"no subject {unknown[0]!r}; there are {', '.join(known)}")
 
     began = time.monotonic()
     machine = harness.Machine()

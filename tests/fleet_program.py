@@ -168,11 +168,15 @@ def results(store: Store, id: str) -> list[str]:
 
 
 class WorkerProcess:
-    """A worker in another process. `close` kills it."""
+    """A worker in another process. `close` kills it.
 
-    def __init__(self, settings: Settings) -> None:
+    `within` are the name of a module that runs the program, and its first arguments.
+    """
+
+    def __init__(self, settings: Settings, *within: str) -> None:
+        module = (*within, "tests.fleet_program")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fleet_program", msgspec.json.encode(settings).decode()],
+            [sys.executable, "-m", *module, msgspec.json.encode(settings).decode()],
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[1],

@@ -335,9 +335,10 @@ def test_a_worker_is_listed_while_it_lives(fleet: Fleet) -> None:
 @pytest.mark.slow
 def test_a_timer_fires_once_however_many_workers_look(fleet: Fleet) -> None:
     due = datetime.now(UTC) + timedelta(seconds=0.5)
+    earlier = due - timedelta(hours=1)  # on a busy machine it is due before the last one is set
     ids = [f"c{number}" for number in range(10)]
     for id in ids:
-        with fleet.opened(id) as conversation:
+        with Conversation(fleet.agent, fleet.store, id, clock=lambda: earlier) as conversation:
             conversation.schedule(json.dumps([STRIKE]), at=due)
     for _ in range(3):
         fleet.worker()
@@ -346,6 +347,25 @@ def test_a_timer_fires_once_however_many_workers_look(fleet: Fleet) -> None:
     for id in ids:
         messages = [one for one in fleet.store.read(id) if isinstance(one, ev.MessageAdded)]
         assert len(messages) == 1
+
+
+@pytest.mark.slow
+def test_timers_that_are_due_at_once_wake_their_conversations_together(fleet: Fleet) -> None:
+    due = datetime.now(UTC) - timedelta(seconds=1)
+    earlier = due - timedelta(hours=1)
+    ids = [f"t{number % 3}/c{number}" for number in range(120)]
+    for id in ids:
+        with Conversation(fleet.agent, fleet.store, id, clock=lambda: earlier) as conversation:
+            conversation.schedule("[]", at=due)
+    fleet.backend.wake(ids[7], "t1")  # one of them waits already
+    assert len(fleet.store.ring(datetime.now(UTC))) == 120
+    assert fleet.backend.stats().waiting == 120
+    fleet.backend.wake_all([("c\0", Placement("a\0", 3, "night")), ("d", Placement())], None)
+    assert fleet.backend.stats("night").waiting == 1
+    for id in ("c\0", "d"):
+        fleet.backend.cancel(id)
+    fleet.worker(tenant_limit=2)  # it serves no tenant whose name was not kept
+    fleet.rest(*ids)
 
 
 def test_a_conversation_that_needs_a_newer_worker_is_left_to_one(fleet: Fleet) -> None:

@@ -724,3 +724,33 @@ def test_a_damaged_event_is_named(
     rows(postgres_server, postgres_schema, "DELETE FROM events WHERE seq = 3 RETURNING 1")
     with pytest.raises(StoreError, match="event 3 of conversation 'c' is missing or damaged"):
         store.read("c", 2)
+
+
+@pytest.mark.slow
+def test_events_can_be_partitioned_as_the_page_on_scale_says(
+    open_store: Open, postgres_server: PostgresServer, postgres_schema: str
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    lines = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    statements = [one for one in " ".join(lines).split(";") if "events" in one]
+    assert len(statements) == 4
+    store = open_store()
+    lease = store.acquire("before")
+    append(store, lease, 1)
+    with psycopg.connect(postgres_server.dsn(), autocommit=True) as admin:
+        admin.execute(f"SET search_path = {postgres_schema}")
+        for statement in statements:
+            admin.execute(statement)
+        admin.execute("ALTER SEQUENCE conversations_number_seq RESTART 1000001")
+    append(store, lease, 2)
+    later = store.acquire("after")
+    append(store, later, 1)
+    store.fork("after", summary("fork", 1), [])
+    assert (seqs(store, "before"), seqs(store, "after")) == ([1, 2], [1])
+    assert seqs(store, "fork") == [1]
+    count = "SELECT count(*) FROM events_1"
+    assert rows(postgres_server, postgres_schema, count) == [(1,)]
+    store.release(later)
+    for id in ("after", "fork"):
+        store.delete(id)
+    assert rows(postgres_server, postgres_schema, count) == [(0,)]

@@ -114,8 +114,9 @@ class Journal(ObjectStruct):
                 if self.stale:
                     self._read()
                 self.stale = True
-                for event in self.store.read(self.id, self.fold.last_seq):
-                    self._apply(event)
+                if self.lease.last_seq != self.fold.last_seq:
+                    for event in self.store.read(self.id, self.fold.last_seq):
+                        self._apply(event)
                 self.stale = self._needs_catch_up = False
             elif self.stale:
                 # Ctrl-C may have fallen between the store, the events and the fold: read both

@@ -133,6 +133,11 @@ class FleetBackend(Protocol):
         """
         ...
 
+    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        """Do `wake` for many conversations, each in its place."""
+        for conversation, (tenant, priority, queue) in conversations:
+            self.wake(conversation, tenant, priority, transaction, queue=queue)
+
     def wake_at(
         self,
         conversation: str,
@@ -181,3 +186,8 @@ class Bell:
         """Wake the conversation. See `WorkBell.wake`."""
         tenant, priority, queue = self._place(conversation_id)
         self._backend.wake(conversation_id, tenant, priority, transaction, queue=queue)
+
+    def wake_all(self, conversation_ids: Sequence[str], transaction: object) -> None:
+        """Wake many conversations. See `WorkBell.wake_all`."""
+        placed = [(id, self._place(id)) for id in sorted(conversation_ids)]  # nobody deadlocks
+        self._backend.wake_all(placed, transaction)

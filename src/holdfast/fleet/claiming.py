@@ -197,7 +197,8 @@ class ClaimLoop:
         room = Room(0) if self._stopped else self._handler.room()
         with self._lock:
             finished, self._finished = self._finished, []
-        wanted = room.free > 0 and self._claims.is_waiting(self._database)
+        # A transaction that is needed anyway also finds out whether a wake waits.
+        wanted = room.free > 0 and (bool(finished) or self._claims.is_waiting(self._database))
         if not finished and not wanted:
             return []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -28,10 +28,6 @@ class FleetStatements(Protocol):
 
     def serialize(self, name: str) -> None:
         """Let one transaction of this name go on at a time, until it ends."""
-        ...
-
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement once for each of these sequences of values."""
         ...
 
 
@@ -70,9 +66,6 @@ class _SQLiteStatements:
 
     def serialize(self, name: str) -> None:
         """Do nothing: `BEGIN IMMEDIATE` lets one transaction write at a time."""
-
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
-        self._db.executemany(sql.format_map(self._words), values)
 
 
 class SQLiteFleetDatabase(FleetDatabase):

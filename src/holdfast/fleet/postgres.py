@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar, cast
 
 from holdfast import store as stores
@@ -17,19 +18,20 @@ _CONNECTIONS = 4  # for the thread that claims, the one that tends, and wakes of
 _TIMEOUT_SECONDS = 10.0  # while the database is away; a worker then tries again
 
 
-class _PostgresStatements:
-    _words = {
-        "p": "",
-        "skip": "FOR UPDATE SKIP LOCKED",
-        "now": "extract(epoch FROM clock_timestamp())::float8",
-    }
+_WORDS = {
+    "p": "",
+    "skip": "FOR UPDATE SKIP LOCKED",
+    "now": "extract(epoch FROM clock_timestamp())::float8",
+}
 
+
+class _PostgresStatements:
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        self._cursor.execute(self._sql(sql), _escaped(values))
-        if not self._cursor.description:
+        self._cursor.execute(_statement(sql), _escaped(values))
+        if not self._cursor.pgresult or not self._cursor.pgresult.nfields:
             return []
         return [_unescaped(row) for row in self._cursor.fetchall()]
 
@@ -37,11 +39,10 @@ class _PostgresStatements:
         query = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || %s))"
         self._cursor.execute(query, (escaped(f".{name}"),))
 
-    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
-        self._cursor.executemany(self._sql(sql), [_escaped(one) for one in values])
 
-    def _sql(self, sql: str) -> LiteralString:
-        return cast("LiteralString", sql.format_map(self._words).replace("?", "%s"))
+@cache
+def _statement(sql: str) -> LiteralString:
+    return cast("LiteralString", sql.format_map(_WORDS).replace("?", "%s"))
 
 
 def _escaped(values: Sequence[Any]) -> list[Any]:
@@ -85,7 +86,8 @@ class PostgresFleetDatabase(FleetDatabase):
         return self.pool.run(lambda db: work(_PostgresStatements(db)))
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self.pool.run(lambda db: _PostgresStatements(db).run(sql, values), repeatable=True)
+        rows = self.pool.execute(_statement(sql), _escaped(values)).rows
+        return [_unescaped(row) for row in rows]
 
     def within(self, transaction: object) -> FleetStatements:
         return _PostgresStatements(cast("Cursor", transaction))

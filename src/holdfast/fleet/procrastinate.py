@@ -21,10 +21,18 @@ from hashlib import sha256
 
 from procrastinate.schema import SchemaManager
 
-from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Handler, QueueStats, Wake
+from holdfast.fleet.backend import (
+    DEFAULT_QUEUE,
+    FleetBackend,
+    Handler,
+    Placement,
+    QueueStats,
+    Wake,
+)
 from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 from holdfast.fleet.postgres import PostgresFleetDatabase
+from holdfast.store.nul_text import escaped
 
 POLL_SECONDS = 0.05  # between two looks for wakes that other processes wrote
 TASK = "holdfast.advance"
@@ -63,6 +71,11 @@ BEGIN
 END $$
 """
 _WAKE = "SELECT fleet_ring(?::text, ?::text, ?::text, ?::integer, ?::float8)"
+_WAKES = """
+SELECT fleet_ring(w.queue, w.tenant, w.conversation, w.priority::integer, 0.0)
+FROM unnest(?::text[], ?::text[], ?::text[], ?::bigint[])
+AS w(queue, tenant, conversation, priority)
+"""
 _DUE = "status = 'todo' AND (scheduled_at IS NULL OR scheduled_at <= clock_timestamp())"
 _IS_WAITING = (
     f"SELECT 1 FROM procrastinate_jobs WHERE {_DUE} AND starts_with(queue_name, ?) LIMIT 1"
@@ -96,9 +109,10 @@ SELECT j.id, coalesce(w.token, '') FROM procrastinate_jobs j
 LEFT JOIN fleet_engine_workers w ON w.id = j.worker_id
 WHERE j.queueing_lock = ? AND j.status = 'doing'
 """
+# Locked first: the function fails for a job that another worker has abandoned meanwhile.
 _ABANDON = """
-SELECT procrastinate_finish_job_v1(id, 'failed', true) FROM procrastinate_jobs
-WHERE id = ? AND status = 'doing'
+SELECT procrastinate_finish_job_v1(id, 'failed', true) FROM (
+SELECT id FROM procrastinate_jobs WHERE id = ? AND status = 'doing' FOR UPDATE) AS jobs
 """
 _STATS = f"""
 SELECT count(*) FILTER (WHERE {_DUE}), count(*) FILTER (WHERE status = 'doing'),
@@ -152,6 +166,20 @@ class ProcrastinateBackend(FleetBackend):
             self._database.transact(lambda db: db.run(_WAKE, values))
         else:
             self._database.within(transaction).run(_WAKE, values)
+        for serving in self._serving:
+            serving.ring()
+
+    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        values = (
+            [escaped(_queue_name(one.queue, one.tenant)) for _, one in conversations],
+            [escaped(one.tenant) for _, one in conversations],
+            [escaped(id) for id, _ in conversations],
+            [one.priority for _, one in conversations],
+        )
+        if transaction is None:
+            self._database.transact(lambda db: db.run(_WAKES, values))
+        else:
+            self._database.within(transaction).run(_WAKES, values)
         for serving in self._serving:
             serving.ring()
 

@@ -10,7 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Handler, QueueStats, Wake
+from holdfast.fleet.backend import (
+    DEFAULT_QUEUE,
+    FleetBackend,
+    Handler,
+    Placement,
+    QueueStats,
+    Wake,
+)
 from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 from holdfast.fleet.opening import fleet_database
@@ -34,37 +41,45 @@ WHERE worker <> ''
 """,
 )
 # A row that waits already, and rings soon enough, is left alone.
-_WAKE = """
+_WAKES = """
 INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
-VALUES (?, ?, ?, ?, {now} + ?)
+VALUES {values}
 ON CONFLICT (conversation) DO UPDATE SET rings = w.rings + 1, queue = excluded.queue,
 tenant = excluded.tenant, priority = excluded.priority,
 since = CASE WHEN w.worker = '' AND w.since < excluded.since THEN w.since ELSE excluded.since END
 WHERE w.worker <> '' OR w.since > excluded.since OR w.priority < excluded.priority
 """
+_WAKE_VALUES = "(?, ?, ?, ?, {now} + ?)"
+_WAKE = _WAKES.replace("{values}", _WAKE_VALUES)
 _WAITING = "FROM {p}fleet_wakes WHERE queue = ? AND worker = ''"
 # The tenants after a given one, found by one look into the index for each.
-_TENANTS = f"""
+_TENANTS_AFTER = f"""
 WITH RECURSIVE tenants (tenant) AS (
 SELECT min(tenant) {_WAITING} AND tenant > ?
 UNION ALL SELECT (SELECT min(w.tenant) FROM {{p}}fleet_wakes AS w WHERE w.queue = ?
 AND w.worker = '' AND w.tenant > tenants.tenant) FROM tenants WHERE tenant IS NOT NULL)
 SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT {MAX_TENANTS}
 """
+_TENANTS_FROM = _TENANTS_AFTER.replace("tenant > ?", "tenant >= ?")
 _RUNNING = "SELECT tenant, count(*) FROM {p}fleet_wakes WHERE queue = ? AND worker <> '' GROUP BY 1"
 _PICK = f"""
-SELECT conversation, rings {_WAITING} AND tenant = ? AND since <= {{now}}
-ORDER BY priority DESC, since LIMIT ? {{skip}}
+WITH picked AS (SELECT conversation {_WAITING} AND tenant = ? AND since <= {{now}}
+ORDER BY priority DESC, since LIMIT ? {{skip}})
+UPDATE {{p}}fleet_wakes SET worker = ? WHERE conversation IN (SELECT conversation FROM picked)
+RETURNING conversation, rings, priority, since
 """
-_CLAIM = "UPDATE {p}fleet_wakes SET worker = ? WHERE conversation = ?"
 # Frees the claim of a lost worker, or inserts the row if it is missing.
 _RESTORE = """
 INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
 VALUES (?, ?, ?, ?, {now})
 ON CONFLICT (conversation) DO UPDATE SET worker = '', rings = w.rings + 1 WHERE w.worker = ?
 """
-_DONE = "DELETE FROM {p}fleet_wakes WHERE conversation = ? AND worker = ? AND rings = ?"
-# Runs after `_DONE`, and finds the rows that were rung again or are to be woken again.
+# The claims that were not rung again. One statement for all of them, never a pipeline: a worker
+# that is frozen in the middle of one would keep its rows locked, and every post would wait.
+_DONE = "DELETE FROM {{p}}fleet_wakes WHERE worker = ? AND ({claims}) RETURNING conversation"
+_DONE_CLAIM = "(conversation = ? AND rings = ?)"
+_CHUNK_ROWS = 100  # of one statement; SQLite takes a condition of at most 1000 parts
+# For the claims that were rung again, or are to be woken again.
 _GIVE_BACK = """
 UPDATE {p}fleet_wakes SET worker = '', since = {now} + CASE WHEN rings = ? THEN ? ELSE 0 END
 WHERE conversation = ? AND worker = ?
@@ -119,6 +134,21 @@ class TableBackend(FleetBackend):
         for serving in self._serving:
             serving.ring()
 
+    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        def ring(db: FleetStatements) -> None:
+            for start in range(0, len(conversations), _CHUNK_ROWS):
+                chunk = conversations[start : start + _CHUNK_ROWS]
+                query = _WAKES.replace("{values}", ", ".join([_WAKE_VALUES] * len(chunk)))
+                rows = [(id, one.queue, one.tenant, one.priority, 0.0) for id, one in chunk]
+                db.run(query, [value for row in rows for value in row])
+
+        if transaction is None:
+            self.database.transact(ring)
+        else:
+            ring(self.database.within(transaction))
+        for serving in self._serving:
+            serving.ring()
+
     def wake_at(
         self,
         conversation: str,
@@ -163,28 +193,28 @@ class _TableClaims(WakeClaims):
         return bool(database.read(query, (self.queue,)))
 
     def waiting_tenants(self, db: FleetStatements, after: str) -> list[str]:
-        found = [one for (one,) in db.run(_TENANTS, (self.queue, after, self.queue))]
-        query = f"SELECT 1 {_WAITING} AND tenant = '' LIMIT 1"
-        return ["", *found] if not after and db.run(query, (self.queue,)) else found
+        query = _TENANTS_AFTER if after else _TENANTS_FROM
+        return [tenant for (tenant,) in db.run(query, (self.queue, after, self.queue))]
 
     def running(self, db: FleetStatements) -> Counter[str]:
         return Counter(dict(db.run(_RUNNING, (self.queue,))))
 
     def pick(self, db: FleetStatements, tenant: str, most: int) -> list[Wake]:
-        rows = db.run(_PICK, (self.queue, tenant, most))
-        db.run_many(_CLAIM, [(self.worker, id) for id, _ in rows])
-        return [Wake(id, tenant, rings) for id, rings in rows]
+        rows = db.run(_PICK, (self.queue, tenant, most, self.worker))
+        rows.sort(key=lambda row: (-row[2], row[3]))  # an update returns them in any order
+        return [Wake(id, tenant, rings) for id, rings, _, _ in rows]
 
     def give_back(self, db: FleetStatements, finished: Sequence[ReturnedClaim]) -> None:
-        done = [(one.wake, one.again_after) for one in finished]
-        db.run_many(
-            _DONE,
-            [(wake.conversation, self.worker, wake.token) for wake, after in done if after is None],
-        )
-        db.run_many(
-            _GIVE_BACK,
-            [(wake.token, after or 0.0, wake.conversation, self.worker) for wake, after in done],
-        )
+        done = [wake for wake, after in finished if after is None]
+        gone: set[str] = set()
+        for start in range(0, len(done), _CHUNK_ROWS):
+            chunk = done[start : start + _CHUNK_ROWS]
+            query = _DONE.format(claims=" OR ".join([_DONE_CLAIM] * len(chunk)))
+            claims = [value for wake in chunk for value in (wake.conversation, wake.token)]
+            gone.update(id for (id,) in db.run(query, (self.worker, *claims)))
+        for wake, after in finished:
+            if wake.conversation not in gone:
+                db.run(_GIVE_BACK, (wake.token, after or 0.0, wake.conversation, self.worker))
 
     def restore(self, db: FleetStatements, wakes: Sequence[Wake], lost: Sequence[str]) -> None:
         query = "SELECT worker FROM {p}fleet_wakes WHERE conversation = ?"

@@ -90,8 +90,11 @@ class _Transaction:
             return _Rows(cursor.fetchall() if cursor.description else [], cursor.rowcount)
 
     def executemany(self, statement: str, rows: Sequence[Sequence[object]], /) -> object:
-        with self._connection.cursor() as cursor:
-            return cursor.executemany(translated(statement), rows)
+        # Not psycopg's `executemany`, which is a pipeline: the server ends no transaction of a
+        # process that was frozen in the middle of one, and its rows would stay locked.
+        for row in rows:
+            self.execute(statement, row)
+        return None
 
 
 class PostgresDatabase:

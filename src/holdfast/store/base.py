@@ -31,7 +31,8 @@ class Lease(msgspec.Struct, frozen=True):
     `orphan_notes` holds the last notes of an owner that died without releasing its lease (see
     `Store.note`), and `orphaned` is True if there was one. `spawned_by` equals the conversation's
     `Summary.spawned_by`. `budgets` lists the budgets that the conversation spends from: its own
-    first, then those of its ancestors.
+    first, then those of its ancestors. `last_seq` is the seq of the journal's last event when the
+    lease was taken, None if the store has not looked.
     """
 
     conversation_id: str
@@ -40,6 +41,7 @@ class Lease(msgspec.Struct, frozen=True):
     spawned_by: str = ""
     budgets: tuple[Budget, ...] = ()
     orphaned: bool = False
+    last_seq: int | None = None
 
 
 class Summary(Data, frozen=True):
@@ -164,6 +166,11 @@ class WorkBell(Protocol):
         aborts the transaction.
         """
         ...
+
+    def wake_all(self, conversation_ids: Sequence[str], transaction: object) -> None:
+        """Do `wake` for many conversations."""
+        for id in conversation_ids:
+            self.wake(id, transaction)
 
 
 class Store(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from holdfast import events as ev
 from holdfast.events import AnyEvent
 from holdfast.store.base import Batch, changes_tags
 from holdfast.store.nul_text import escaped
+from holdfast.store.postgres.pool import integers
 
 # The parts of an append. `moved` is the fence: it is empty unless the lease is the newest and the
 # events follow the last one, and every other part writes rows of `moved` alone.
@@ -77,13 +78,53 @@ SELECT ARRAY(
 ) FROM moved m
 """
 
+# Batches of many conversations, each fenced by its own row. It returns a conversation's number and
+# the channels of its followers for each batch that was written.
+GROUP: LiteralString = """
+WITH moved AS (
+    UPDATE conversations c SET last_seq = g.last, status = g.status, title = g.title,
+    updated = g.updated, condensed = g.condensed, needs = greatest(c.needs, g.needs),
+    created = CASE WHEN g.before = 0 THEN g.created ELSE c.created END,
+    spawned_by = CASE WHEN g.before = 0 THEN g.spawned_by ELSE c.spawned_by END,
+    spawner = CASE WHEN g.before = 0 THEN g.spawner ELSE c.spawner END,
+    parent = CASE WHEN g.before = 0 AND c.parent = '' THEN g.parent ELSE c.parent END,
+    parent_seq = CASE WHEN g.before = 0 AND c.parent = '' THEN g.parent_seq ELSE c.parent_seq END
+    FROM unnest(%(number)s::bigint[], %(epoch)s::bigint[], %(before)s::bigint[],
+    %(last)s::bigint[], %(condensed)s::bigint[], %(needs)s::bigint[], %(parent_seq)s::bigint[],
+    %(status)b::text[], %(title)b::text[], %(spawned_by)b::text[], %(spawner)b::text[],
+    %(parent)b::text[], %(updated)b::timestamptz[], %(created)b::timestamptz[])
+    AS g(number, epoch, before, last, condensed, needs, parent_seq, status, title, spawned_by,
+    spawner, parent, updated, created)
+    WHERE c.number = g.number AND c.epoch = g.epoch AND c.owner <> '' AND c.last_seq = g.before
+    RETURNING c.number
+), written AS (
+    INSERT INTO events (conversation, seq, crc, data)
+    SELECT m.number, e.seq, e.crc, e.data FROM moved m JOIN unnest(%(of)s::bigint[],
+    %(seqs)s::bigint[], %(crcs)s::bigint[], %(events)b::bytea[]) AS e(number, seq, crc, data)
+    ON e.number = m.number
+), done AS (
+    UPDATE inbox i SET data = NULL, refusal = nullif(d.refusal, '')
+    FROM moved m, unnest(%(done_of)s::bigint[], %(done)s::bigint[], %(refusals)b::bytea[])
+    AS d(conversation, number, refusal)
+    WHERE d.conversation = m.number AND i.number = d.number AND i.conversation = m.number
+)
+SELECT m.number, ARRAY(
+    SELECT w.channel FROM watchers w
+    WHERE w.conversation = m.number AND w.channel <> %(channel)s
+) FROM moved m
+"""
+_NUMBERS = ("number", "epoch", "before", "last", "condensed", "needs")
+_TEXTS = ("status", "title", "updated")
+_TEXTS_OF_FIRST = ("spawned_by", "spawner", "parent")
+
 
 class Append(NamedTuple):
     """The statement of a batch and its values. It returns one row, the channels of its followers;
-    none if the fence refused it."""
+    none if the fence refused it. `grouped` is True if it may be part of a `GROUP`."""
 
     query: LiteralString
     values: dict[str, Any]
+    grouped: bool = False
 
 
 def rows_of(events: Sequence[AnyEvent]) -> tuple[list[int], list[int], list[bytes]]:
@@ -142,7 +183,28 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
         query += _TIMERS
         dues = {escaped(row.timer): row.due for row in batch.timers}
         values["timers"], values["dues"] = list(dues), list(dues.values())
-    return Append(query + _RESULT, values)
+    return Append(query + _RESULT, values, bool(events) and not batch.blobs and not batch.timers)
+
+
+def group(appends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of `GROUP` for appends with these values."""
+    done = [one for one in appends if "done" in one]
+    lines = {name: [item for one in appends for item in one[name]] for name in ("seqs", "crcs")}
+    return {
+        **{name: integers([one[name] for one in appends]) for name in _NUMBERS},
+        "parent_seq": integers([one.get("parent_seq", 0) for one in appends]),
+        **{name: [one[name] for one in appends] for name in _TEXTS},
+        **{name: [one.get(name, "") for one in appends] for name in _TEXTS_OF_FIRST},
+        "created": [one.get("created", one["updated"]) for one in appends],
+        "of": integers([one["number"] for one in appends for _ in one["seqs"]]),
+        **{name: integers(column) for name, column in lines.items()},
+        "events": [line for one in appends for line in one["events"]],
+        "done_of": integers([one["number"] for one in done for _ in one["done"]]),
+        "done": integers([number for one in done for number in one["done"]]),
+        # No refusal is empty JSON, and an array of NULLs alone would have no type.
+        "refusals": [refusal or b"" for one in done for refusal in one["refusals"]],
+        "channel": appends[0]["channel"],
+    }
 
 
 # --- reading ---

@@ -12,13 +12,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, LiteralString
 
 import psycopg
 
 from holdfast.errors import StoreError
-from holdfast.store.postgres.pool import Connection, Pool, reason
+from holdfast.store.postgres.pool import Connection, Pool, integers, reason
 
 _log = logging.getLogger("holdfast")
 
@@ -48,28 +49,35 @@ _SWEEP_ATTEMPTS = "DELETE FROM attempts WHERE at < clock_timestamp() - interval 
 _END = "DELETE FROM owners WHERE token = %s"
 _RELEASE_ALL = "UPDATE conversations SET owner = '', notes = '' WHERE owner = %s"
 
-# Take the lease of a known conversation if it is free. The update repeats the facts that the first
-# part saw: if another store was faster, `taken` is empty and the caller looks again.
-TAKE = f"""
+# Take the leases of known conversations that are free. The update repeats the facts that the first
+# part saw: if another store was faster, `taken` has no row and the caller looks again.
+_TAKE: LiteralString = f"""
 WITH seen AS (
-    SELECT number, epoch, owner, notes, spawned_by, needs FROM conversations WHERE id = %(id)s
+    SELECT c.id, c.number, c.epoch, c.owner, c.notes, c.spawned_by, c.needs,
+    w.held, w.taker FROM {{wanted}} AS w(id, held, taker) JOIN conversations c ON c.id = w.id
 ), dead AS (
     DELETE FROM owners USING seen
-    WHERE token = seen.owner AND token <> %(owner)s AND needs <= %(version)s AND {_DIED}
+    WHERE token = seen.owner AND token <> seen.taker AND needs <= %(version)s AND {_DIED}
     RETURNING token
 ), free AS (
     SELECT s.* FROM seen s LEFT JOIN owners o ON o.token = s.owner
-    WHERE s.needs <= %(version)s AND (o.token IS NULL OR EXISTS (SELECT FROM dead)
-    OR (s.owner = %(owner)s AND s.epoch <> %(held)s))
+    WHERE s.needs <= %(version)s AND (o.token IS NULL OR s.owner IN (SELECT token FROM dead)
+    OR (s.owner = s.taker AND s.epoch <> s.held))
 ), taken AS (
-    UPDATE conversations c SET epoch = nextval('epochs'), owner = %(owner)s
+    UPDATE conversations c SET epoch = nextval('epochs'), owner = f.taker
     FROM free f WHERE c.number = f.number AND c.epoch = f.epoch AND c.owner = f.owner
-    RETURNING c.number, c.epoch
+    RETURNING c.number, c.epoch, c.last_seq
 )
-SELECT s.number, t.epoch, s.owner, o.label, s.notes, s.spawned_by, s.needs,
-EXISTS (SELECT FROM free), EXISTS (SELECT FROM budgets)
+SELECT {{key}}s.number, t.epoch, t.last_seq, s.owner, o.label, s.notes, s.spawned_by, s.needs,
+EXISTS (SELECT FROM free f WHERE f.number = s.number), EXISTS (SELECT FROM budgets)
 FROM seen s LEFT JOIN taken t ON t.number = s.number LEFT JOIN owners o ON o.token = s.owner
 """
+TAKE: LiteralString = _TAKE.format(
+    wanted="(SELECT %(id)s::text, %(held)s::bigint, %(owner)s::text)", key=""
+)
+TAKE_GROUP: LiteralString = _TAKE.format(
+    wanted="unnest(%(id)b::text[], %(held)s::bigint[], %(owner)b::text[])", key="s.id, "
+)
 
 BEGIN = """
 INSERT INTO conversations (id, epoch, owner, created, updated)
@@ -77,7 +85,14 @@ VALUES (%s, nextval('epochs'), %s, clock_timestamp(), clock_timestamp())
 ON CONFLICT DO NOTHING RETURNING number, epoch
 """
 
-RELEASE = "UPDATE conversations SET owner = '', notes = '' WHERE number = %s AND epoch = %s"
+RELEASE = """
+UPDATE conversations SET owner = '', notes = '' WHERE number = %(number)s AND epoch = %(epoch)s
+"""
+RELEASE_GROUP = """
+UPDATE conversations c SET owner = '', notes = ''
+FROM unnest(%(number)s::bigint[], %(epoch)s::bigint[]) AS g(number, epoch)
+WHERE c.number = g.number AND c.epoch = g.epoch RETURNING c.number
+"""
 
 
 # Conversations that have work and no living owner: of dead owners, with undone commands, and those
@@ -102,6 +117,18 @@ AND c.needs <= %(version)s
 """
 WAITING = f"{_WAITING} ORDER BY number LIMIT %(limit)s"
 WAITING_OR_PARKED = f"{_WAITING} UNION {_PARKED} ORDER BY number LIMIT %(limit)s"
+
+
+def take_group(takes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of `TAKE_GROUP` for values of `TAKE`."""
+    texts = {name: [one[name] for one in takes] for name in ("id", "owner")}
+    held = integers([one["held"] for one in takes])
+    return {**texts, "held": held, "version": takes[0]["version"]}
+
+
+def release_group(releases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of `RELEASE_GROUP` for values of `RELEASE`."""
+    return {name: integers([one[name] for one in releases]) for name in ("number", "epoch")}
 
 
 def running_clock() -> float:

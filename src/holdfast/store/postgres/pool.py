@@ -140,6 +140,8 @@ class Pool:
 
     def __init__(self, dsn: str, schema: str, size: int, timeout: float) -> None:
         self._parameters = _parse(dsn)
+        # The address without its secrets: `postgresql://user@host:port/database`.
+        self.place = _place(self._parameters)
         self.schema = schema
         self.size = size
         self.timeout = timeout
@@ -149,14 +151,6 @@ class Pool:
         self._lock = threading.Lock()
         self._process = OwnerProcess()
         self.closed = False
-
-    @property
-    def place(self) -> str:
-        """The address without its secrets: `postgresql://user@host:port/database`."""
-        part = {key: str(value) for key, value in self._parameters.items() if value is not None}
-        user = f"{part['user']}@" if "user" in part else ""
-        port = f":{part['port']}" if "port" in part else ""
-        return f"postgresql://{user}{part.get('host', '')}{port}/{part.get('dbname', '')}"
 
     def __repr__(self) -> str:
         return f"Pool({self.place!r})"
@@ -255,7 +249,9 @@ class Pool:
                 attempt.begun = True
                 with connection.cursor(binary=True) as cursor:
                     cursor.execute(query, values)
-                    rows = cursor.fetchall() if cursor.description else []
+                    # Not `cursor.description`, which describes each column.
+                    result = cursor.pgresult
+                    rows = cursor.fetchall() if result is not None and result.nfields else []
                 return StatementRows(rows, again)
             again = again or attempt.lost
         raise self._away()
@@ -372,6 +368,11 @@ class _Attempt:
         self.lost = False
 
 
+def integers(values: Sequence[int]) -> str:
+    """Return an array of whole numbers as a parameter, which costs less than a list does."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
 def broken(error: psycopg.Error) -> bool:
     """Return True if the error means that the connection is lost."""
     if error.sqlstate is None:
@@ -391,6 +392,13 @@ def reason(error: psycopg.Error) -> str:
     # Before it are the host and port, which the error names already.
     _, found, fatal = text.partition("FATAL:")
     return (fatal if found else text).strip().rstrip(".")
+
+
+def _place(parameters: Mapping[str, Any]) -> str:
+    part = {key: str(value) for key, value in parameters.items() if value is not None}
+    user = f"{part['user']}@" if "user" in part else ""
+    port = f":{part['port']}" if "port" in part else ""
+    return f"postgresql://{user}{part.get('host', '')}{port}/{part.get('dbname', '')}"
 
 
 def _parse(dsn: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.store.following import AppendCallback, AppendWaiter, followed
 from holdfast.store.nul_text import escaped, unescaped
 from holdfast.store.postgres import journal, leases, removal, schema, timers
+from holdfast.store.postgres.group_commit import GroupCommit, Write
 from holdfast.store.postgres.leases import LeaseOwner, running_clock
 from holdfast.store.postgres.ledger import PostgresLedger
 from holdfast.store.postgres.pool import Cursor, Pool
@@ -126,7 +127,8 @@ class PostgresStore(Store):
             connection pooler in front must keep a session to one connection (PgBouncer's
             `pool_mode = session`).
         schema: The schema of the tables. It is created if it does not exist.
-        pool_size: The most connections for statements. Two more may renew leases and listen.
+        pool_size: The most connections for statements. Up to five more renew leases, listen, and
+            write what several threads ask for at once.
         lease_seconds: Seconds after which the leases of a store without a sign of life may be
             taken.
         timeout: Seconds to wait for a free connection, and for a database that is away.
@@ -165,6 +167,9 @@ class PostgresStore(Store):
         self._closed = False
         self._process = OwnerProcess()
         self._channel = f"holdfast_{os.urandom(12).hex()}"
+        self._appends = GroupCommit(self.pool, journal.GROUP, journal.group)
+        self._takes = GroupCommit(self.pool, leases.TAKE_GROUP, leases.take_group)
+        self._releases = GroupCommit(self.pool, leases.RELEASE_GROUP, leases.release_group)
         self._owner = LeaseOwner(self.pool, self._channel, lease_seconds, clock, self._lost)
         self._listener = Listener(self.pool, self._channel, lambda: self._owner.present)
         self._prepare()
@@ -208,17 +213,17 @@ class PostgresStore(Store):
         while True:
             owner = self._owner.token()
             values = {"id": id, "owner": owner, "held": held, "version": ev.JOURNAL_VERSION}
-            rows, _ = self.pool.execute(leases.TAKE, values)
+            rows, _ = self._takes.execute(Write(id, leases.TAKE, values))
             if not rows:
                 for number, epoch in self.pool.execute(leases.BEGIN, (id, owner)).rows:
-                    return Lease(conversation_id, epoch), _Held(number, epoch, owner)
+                    return Lease(conversation_id, epoch, last_seq=0), _Held(number, epoch, owner)
                 continue  # another store was faster, or the answer was lost
-            number, epoch, holder, label, notes, spawned_by, needs, free, budgets = rows[0]
+            number, epoch, last, holder, label, notes, spawned_by, needs, free, budgets = rows[0]
             if epoch is not None:
                 left = tuple(json.loads(unescaped(notes))) if notes else ()
                 by = unescaped(spawned_by)
                 above = self._above(conversation_id, by) if budgets else ()
-                lease = Lease(conversation_id, epoch, left, by, above, holder != "")
+                lease = Lease(conversation_id, epoch, left, by, above, holder != "", last)
                 return lease, _Held(number, epoch, owner)
             if needs > ev.JOURNAL_VERSION:
                 raise StoreError(
@@ -264,7 +269,8 @@ class PostgresStore(Store):
             del self._held[lease.conversation_id]
         self._listener.drop(held.number)
         try:
-            self.pool.execute(leases.RELEASE, (held.number, held.epoch))
+            values = {"number": held.number, "epoch": held.epoch}
+            self._releases.execute(Write(held.number, leases.RELEASE, values))
         except StoreError:
             if not self._closed:
                 raise
@@ -299,7 +305,7 @@ class PostgresStore(Store):
         held = self._held.get(lease.conversation_id)
         # Numbers begin at 1, so no row has 0.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
-        query, values = journal.append(number, lease.epoch, batch, self._channel)
+        query, values, grouped = journal.append(number, lease.epoch, batch, self._channel)
         again = reserved = False
         if batch.settlements or batch.reservation is not None:
 
@@ -308,6 +314,9 @@ class PostgresStore(Store):
                 return rows, bool(rows) and self._spend(db, number, lease, batch)  # pyright: ignore
 
             rows, reserved = self.pool.run(work)
+        elif grouped:
+            size = sum(map(len, values["events"]))
+            rows, again = self._appends.execute(Write(number, query, values, size))
         else:
             rows, again = self.pool.execute(query, values)
         if not rows and not (again and self._was_written(number, lease, batch)):
@@ -488,8 +497,7 @@ class PostgresStore(Store):
 
     def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
         """No timer is rung before its time by the clock of the database."""
-        wake = None if self._bell is None else self._bell.wake
-        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), wake))
+        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), self._bell))
         for command_number, number in rung.posted.items():
             self._listener.posted(number, command_number)
         self._listener.send([rung.channels[number] for number in rung.posted.values()])
@@ -574,6 +582,8 @@ class PostgresStore(Store):
         self._listener.close()
         self._owner.close()
         self.pool.close()
+        for writes in (self._appends, self._takes, self._releases):
+            writes.close()
 
     def __enter__(self) -> PostgresStore:
         return self
