@@ -100,7 +100,9 @@ def test_a_fork_before_a_message_outlives_it(tmp_path: Path) -> None:
             conversation.fork(until_here, id="b").close()
         store.delete("a")
         assert files_with(tmp_path) == []
-        assert [event.seq for event in store.read("b")] == list(range(1, until_here + 1))
+        assert [event.seq for event in store.read("b")] == list(
+            range(1, until_here + 2)
+        )  # and its title
 
 
 @pytest.mark.slow

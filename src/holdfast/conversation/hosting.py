@@ -18,6 +18,7 @@ from holdfast.agent.handoffs import check_budget
 from holdfast.commands import Command, Interrupt, Send, decode, encode
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
+from holdfast.conversation.asides import Asides
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.children import CLOSING, Children, ConversationOrigin, runtime_of
@@ -47,7 +48,6 @@ from holdfast.store import Store
 from holdfast.tools.secrets import Secrets
 
 if TYPE_CHECKING:
-    from holdfast.conversation.asides import Asides
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegation import Delegation
     from holdfast.conversation.undo import FileUndo
@@ -168,8 +168,6 @@ class Hosting:
 
     def asides(self) -> Asides:
         """Return the questions aside, made at the first use."""
-        from holdfast.conversation.asides import Asides  # few programs ask aside
-
         with self.journal.changed:
             if self._asides is None:
                 self._asides = Asides(self.context, self._loop)

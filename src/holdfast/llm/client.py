@@ -28,7 +28,7 @@ from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
-from holdfast.llm.wires import answer_reader, wire_of
+from holdfast.llm.wires import answer_reader, token_counts, wire_of
 from holdfast.llm.wires.failures import is_unreadable
 from holdfast.tools.json_values import freeze_json
 
@@ -288,8 +288,6 @@ class LLM(ProviderModel):
     def count(self, call: CompletionCall) -> int:
         """Return the input tokens of a call, as the provider counts them."""
         # Loaded late: few programs count tokens.
-        from holdfast.llm.wires import token_counts
-
         endpoint = self._endpoint or self._open()
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
