@@ -181,7 +181,6 @@ LATE_IMPORTS = {
     ("tools.schema", "tools.untrusted"),
     ("tools.services", "tools.discovery"),
     ("runtime.sandbox.runtime", "runtime.sandbox.proxy"),
-    ("tools.hooks", "tools.hook_verdicts"),
     ("tools.tool", "tools.isolation.isolated"),
     ("tools.tool", "tools.langchain"),
     # Parts of the command and the server that most runs do without.

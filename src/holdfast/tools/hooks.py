@@ -22,6 +22,7 @@ from holdfast.tools import hook_answers
 from holdfast.tools.callables import is_async, refuse_async, require
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import FORMATS, HOOK_POINTS, PLACES, HookAnswer, HookFailed
+from holdfast.tools.hook_verdicts import agent_of, prompt_of
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -182,8 +183,6 @@ def _json_function(hook: Hook, name: str) -> Callable[..., Any]:
         from holdfast.tools.hook_commands import command_of
 
         return command_of(name, hook.command, hook.timeout, hook.env, hook.format)
-    from holdfast.tools.hook_verdicts import agent_of, prompt_of
-
     if hook.agent is not None:
         return agent_of(name, hook.agent, hook.prompt, hook.timeout)
     return prompt_of(name, hook.prompt, hook.llm, hook.timeout)
