@@ -72,6 +72,7 @@ def talk(
     runtime: bool = False,
     message: str = "",
     start: bool = True,
+    undo: bool = False,
     **options: Any,
 ) -> str:
     """A conversation whose model says these, started; with a workspace's tools if it is to have
@@ -89,6 +90,7 @@ def talk(
         "tool_module_qualnames": modules,
         "questions": True,
         "deltas": True,
+        "undo": undo,
     }
     reply = server.ask("POST", "/api/conversations", body)
     assert reply.status == 201, reply
@@ -131,7 +133,7 @@ def test_the_files_need_no_key_and_their_policy_lets_nothing_else_in(server: Ser
 
 def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
     found = files()
-    assert sum(len(file.body) for file in found.values()) < 100 * 1024
+    assert sum(len(file.body) for file in found.values()) < 128 * 1024
     for path, file in found.items():
         text = file.body.decode()
         # Indentation is removed, which may not change a text.
@@ -1003,6 +1005,40 @@ def test_a_conversation_is_forked_from_an_event(browser: Browser, server: Servin
     page.wait("#panel", "Forked at event")
     page.click("#panel a", "c")
     page.until("location.hash === '#/c/c'")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_rewind_puts_the_files_back(browser: Browser, server: Serving) -> None:
+    written = ("write_file", {"path": "note.md", "content": "now"})
+    talk(server, "c", [written, "Done."], runtime=True, undo=True, message="Write it.")
+    page = shown(browser, server, "c")
+    page.wait(".answer", "Done.")
+    page.run("document.querySelector('.message .fork').click()")
+    page.click("#dialog button", "Rewind files too")
+    page.wait("#toasts", "Files put back: 1.")
+    page.until("location.hash.startsWith('#/c/') && location.hash !== '#/c/c'")
+    talk(server, "d", ["Done."], message="Go.")
+    page = shown(browser, server, "d")
+    page.wait(".answer", "Done.")
+    page.run("document.querySelector('.answer .fork').click()")
+    page.click("#dialog button", "Rewind files too")
+    page.wait("#dialog .bad", "keeps no snapshots")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_question_aside_and_labels_are_shown(browser: Browser, server: Serving) -> None:
+    place = talk(server, "c", ["One.", "I said <b>one</b>."], message="Go.")
+    page = shown(browser, server, "c")
+    page.wait(".answer", "One.")
+    assert server.ask("POST", f"{place}/ask", {"question": "What did you do?"}).status < 300
+    page.wait("#log", "Asked aside")
+    page.wait("#log", "What did you do?")
+    page.wait("#log", "I said <b>one</b>.")
+    server.ask("POST", f"{place}/labels", {"title": "One thing", "add": ["bug"]})
+    page.wait("#log", "title: One thing; tags: bug")
+    assert page.faults() == []
 
 
 @pytest.mark.slow

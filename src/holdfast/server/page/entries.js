@@ -27,11 +27,27 @@ export function render(entry, opened, act) {
 			return condensation(entry, opened, act);
 		case "note":
 			return line(entry, ".note", [el("b", plain(event.about)), " ", oneLine(event.text, 500)]);
+		case "label":
+			return line(entry, ".note", label(event));
+		case "aside":
+			return frame(entry, "message.own", "Asked aside", act, aside(entry));
 		case "agent":
 			return agent(entry);
 		default:
 			return line(entry, "", `${plain(event.type)}: ${oneLine(event.reason || "an event of a newer version", 300)}`);
 	}
+}
+
+function label({ title, add = [], remove = [] }) {
+	const parts = [title && `title: ${oneLine(title, 200)}`, add.length && `tags: ${oneLine(add.join(", "), 300)}`, remove.length && `without: ${oneLine(remove.join(", "), 300)}`];
+	return parts.filter(Boolean).join("; ");
+}
+
+/** Return a question aside and its outcome, which the model does not see again. */
+function aside({ event, answer }) {
+	const said = el("p", { dir: "auto" }, plain(event.question));
+	if (!answer) return [said, el("p.dim", "…")];
+	return [said, answer.error ? el("p.bad", plain(answer.failed || answer.error)) : el("div.text", { dir: "auto" }, markdown(answer.text ?? ""))];
 }
 
 function frame(entry, kind, name, act, body, extra) {

@@ -43,6 +43,7 @@ export class Fold {
 		this.open = new Map(); // calls without a result
 		this.plan = [];
 		this.timers = new Map();
+		this.asides = new Map(); // entries of questions aside
 		this.agent = null;
 		this.steps = 0;
 		this.cost = 0;
@@ -160,7 +161,21 @@ export class Fold {
 				return this.#add("agent", event, { before });
 			}
 			case "note":
+				this.#spend({ cost: 0, ...event });
 				return this.#add("note", event);
+			case "label":
+				return this.#add("label", event);
+			case "asideAsked": {
+				const entry = this.#add("aside", event, { answer: null });
+				this.asides.set(event.aside, entry);
+				return entry;
+			}
+			case "asideAnswered": {
+				this.#spend({ cost: 0, ...event });
+				const entry = this.asides.get(event.aside);
+				if (entry) entry.answer = event;
+				return entry ?? null;
+			}
 			case "timerSet":
 			case "timerFired":
 			case "timerCancelled": {

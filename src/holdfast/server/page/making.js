@@ -1,8 +1,8 @@
 // Dialogs for the key, a new conversation and a fork, and the help.
 import { ask, keep, once, place } from "./api.js";
 import { openDialog } from "./deciding.js";
-import { $, button, el } from "./dom.js";
-import { plain, typed } from "./text.js";
+import { $, button, el, toast } from "./dom.js";
+import { oneLine, plain, typed } from "./text.js";
 
 const AGENT = JSON.stringify({ model: { name: "gpt-5-mini", api_key: "${secret_1}" }, tools: { builtin: ["terminal", "read_file"] }, confirm: "always" }, null, 2);
 
@@ -55,11 +55,13 @@ export async function makeNew(done) {
 	const agent = el("textarea.json", { id: "agent", rows: 10, spellcheck: "false", placeholder: AGENT });
 	const secrets = el("textarea.json", { id: "secrets", rows: 2, spellcheck: "false", autocomplete: "off", placeholder: '{"secret_1": "sk-…"}' });
 	const message = el("textarea", { id: "first", rows: 3 });
+	const undo = el("input", { id: "undo", type: "checkbox" });
 	const wrong = el("p.bad", { role: "alert" });
 	const submit = el("button.primary", { type: "submit" }, "Begin");
 	const own = el("div", {},
 		el("label", { for: "agent" }, "The agent's form, as returned by ", el("code", "Agent.to_json()")), agent,
-		el("label", { for: "secrets" }, "Its secrets as JSON (encrypted on the server)"), secrets);
+		el("label", { for: "secrets" }, "Its secrets as JSON (encrypted on the server)"), secrets,
+		el("p.check", undo, " ", el("label", { for: "undo" }, "Keep snapshots of the workspace's files, for a rewind")));
 	const tools = el("p.dim");
 	which.onchange = () => {
 		own.hidden = which.value !== "";
@@ -77,7 +79,7 @@ export async function makeNew(done) {
 		submit.disabled = true;
 		wrong.textContent = "";
 		try {
-			const body = which.value ? {} : { agent: typed(agent.value || "{}"), secrets: typed(secrets.value || "{}"), questions: true, deltas: true };
+			const body = which.value ? {} : { agent: typed(agent.value || "{}"), secrets: typed(secrets.value || "{}"), questions: true, deltas: true, undo: undo.checked };
 			const path = which.value ? `/api/agents/${encodeURIComponent(which.value)}/conversations` : "/api/conversations";
 			// Repeating the same request creates no second conversation. A corrected one is a new request.
 			if (asked !== path + JSON.stringify(body)) {
@@ -98,27 +100,39 @@ export async function makeNew(done) {
 	(agents.length ? message : agent).focus();
 }
 
-/** Open the dialog for a fork at an event. Calls `done(id)` when the fork exists. */
+/** Open the dialog for a fork at an event, or a rewind to it. Calls `done(id)` when the fork exists. */
 export function makeFork(id, seq, done) {
 	const wrong = el("p.bad", { role: "alert" });
 	const key = once();
-	const submit = button("Fork", async () => {
-		submit.disabled = true;
-		try {
-			const made = await ask("POST", place(id, "fork"), { seq }, { once: key });
-			$("#dialog").close();
-			done(made.id);
-		} catch (error) {
-			wrong.textContent = error.message;
-			submit.disabled = false;
-		}
-	}, "primary");
+	const choice = (label, path, kind) => {
+		const one = button(label, async () => {
+			one.disabled = true;
+			try {
+				const made = await ask("POST", place(id, path), { seq }, { once: `${key}-${path}` });
+				$("#dialog").close();
+				if (made.files) toast(putBack(made.files));
+				done((made.conversation ?? made).id);
+			} catch (error) {
+				wrong.textContent = error.message;
+				one.disabled = false;
+			}
+		}, kind);
+		return one;
+	};
+	const submit = choice("Fork", "fork", "primary");
 	openDialog(`Fork from event ${seq}?`, [
 		el("p", `The new conversation begins with the first ${seq} events and uses the same workspace. Calls that were open at that point are not run.`),
+		el("p", "A rewind also puts the files of the workspace back as they were, if the conversation keeps snapshots of them."),
 		wrong,
-		el("p.buttons", submit, button("Cancel", () => $("#dialog").close())),
+		el("p.buttons", submit, choice("Rewind files too", "rewind"), button("Cancel", () => $("#dialog").close())),
 	]);
 	submit.focus();
+}
+
+/** Return the outcome of a rewind in words; what was not undone is named. */
+function putBack({ changed = [], kept = [], failed = [], leftOut = [], outside = {} }) {
+	const named = (files, text) => (files.length ? ` ${text}: ${oneLine(files.join(", "), 300)}.` : "");
+	return `Files put back: ${changed.length}.${named(kept, "Changed by others, and left")}${named(failed, "Not written")}${named(leftOut, "Not undone")}${named(Object.keys(outside), "Calls that may have acted elsewhere")}`;
 }
 
 const SHORTCUTS = [
