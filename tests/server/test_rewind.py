@@ -52,9 +52,8 @@ def test_a_remote_conversation_goes_back_with_its_files(space: RemoteWorkspace) 
         assert (files.changed, files.kept, files.failed) == (("notes.md",), (), ())
         assert space.read_file("notes.md") == "x"
         with fork:
-            assert [e.type for e in fork.get_history()] == [
-                e.type for e in conversation.get_history()[: second.seq - 1]
-            ]
+            before = [e.type for e in conversation.get_history()[: second.seq - 1]]
+            assert [e.type for e in fork.get_history()] == [*before, "label"]
             fork.send_message("third")
             fork.run()
             assert space.read_file("notes.md") == "xx"

@@ -271,7 +271,8 @@ class CommandInbox(ObjectStruct):
     def _release(self, posted: Posted) -> None:
         if self._asked is not None:
             with self._context.journal.changed:
-                rest = {one: by for one, by in self._asked.items() if one != posted.number}
+                asked = self._asked or {}  # another thread may have removed the last one meanwhile
+                rest = {one: by for one, by in asked.items() if one != posted.number}
                 self._asked = rest or None
                 self._context.journal.changed.notify_all()
 

@@ -79,7 +79,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     @routes.under("/api/conversations", "conversations").post(
         "/{id}/use",
         "Continue with another model or agent",
-        example={"agent": "#fast"},
+        example={"agent": "coder"},
         gave={"status": "finished"},
         conflicts=True,
     )
