@@ -160,8 +160,8 @@ _WORK: Options = {
 }
 _ATTACH: Options = {
     "--attach FILE ...": """send this file (a picture, a PDF, sound, text, ...) with the first
-        message; or an address such as https://example.org/a.pdf, which the model's provider
-        fetches. A type may stand before either: application/pdf=https://example.org/42""",
+        message, a large picture scaled down; or an address such as https://example.org/a.pdf,
+        which the model's provider fetches. A type may stand before either: application/pdf=https://example.org/42""",
 }
 _RECORD: Options = {
     "--store FILE": """keep the conversation in this SQLite file, which is created if it does

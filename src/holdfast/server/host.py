@@ -24,7 +24,7 @@ from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import fold
 from holdfast.conversation.timers import timers_in
-from holdfast.server import forms, records, shapes
+from holdfast.server import decisions, forms, records, shapes
 from holdfast.server.agents import Agents, BuiltAgent, encode
 from holdfast.server.chats import Chats
 from holdfast.server.claims import Claims
@@ -242,6 +242,7 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = _id(request.id)
+        labels = _labels(request)
         options = records.ConversationOptions(
             request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
         )
@@ -259,7 +260,10 @@ class Host:
             new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
             made, most = encode(_created(new, built)), self.bounds.conversations
-            found = self._records.add(new, made, key, digest, most)
+            if labels is None:
+                found = self._records.add(new, made, key, digest, most)
+            else:
+                found = self._add_labelled(new, built, labels, (made, key, digest))
             answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
         except BaseException:
             if own:
@@ -268,6 +272,44 @@ class Host:
         if own and answer.workspace != workspace:  # another request with the same key was first
             self._forget_workspace(tenant, workspace)
         return answer
+
+    def _add_labelled(
+        self,
+        new: records.NewRecord,
+        built: BuiltAgent,
+        labels: cmd.Label,
+        answer: tuple[bytes, str, bytes],
+    ) -> bytes:
+        """Add a conversation whose journal begins with a title or tags. Return the valid one of
+        the answer under its key and digest, as `Records.add` does."""
+        place = records.store_id(new.tenant, new.id)
+        new = msgspec.structs.replace(new, state="making")
+        made, key, digest = answer
+        with self._forking:  # as for a fork
+            if (known := self._records.find_answer(new.tenant, key, digest)) is not None:
+                return known
+            self._check_free(new.tenant, new.id)
+            with self._making(new):
+                conversation = Conversation(built.agent, self._store, place)
+                conversation.hosting.execute(labels)
+                conversation.close()
+                valid = self._records.mark_complete(new.tenant, new.id, made, key, digest)
+                if valid != made:  # another server was first
+                    self._remove_half(new.tenant, new.id)
+                    return valid
+                self.webhooks.look(place)
+        return made
+
+    @contextmanager
+    def _making(self, new: records.NewRecord) -> Generator[None]:
+        """Add a record in the state `making` for the time of the block, which makes the journal: a
+        conversation is in two files. If the block raises, both are removed."""
+        self._records.add(new, b"", "", b"", self.bounds.conversations)
+        try:
+            yield
+        except BaseException:
+            self._remove_half(new.tenant, new.id)
+            raise
 
     def fork(
         self, tenant: str, id: str, request: shapes.ForkRequest, key: str = ""
@@ -310,8 +352,7 @@ class Host:
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
             self._check_free(tenant, new_id)
-            self._records.add(new, b"", "", b"", self.bounds.conversations)
-            try:
+            with self._making(new):
                 # A fork takes no lease of either conversation; it only reads the original.
                 original = Conversation(
                     built.agent, self._store, record.store_id, secrets=built.secrets
@@ -325,9 +366,6 @@ class Host:
                     self._remove_half(tenant, new_id)
                     return msgspec.json.decode(valid, type=shapes.CreatedConversation)
                 self.webhooks.look(place)
-            except BaseException:
-                self._remove_half(tenant, new_id)
-                raise
         return created
 
     def _remove_half(self, tenant: str, id: str) -> None:
@@ -577,13 +615,15 @@ class Host:
             else:
                 waiting = self._scheduler.use(record, lambda live: live.pending_confirmations())
             with refusing():
-                return _concerned(command, waiting) or [(command.call_id, "")]
+                return decisions.concerned(command, waiting) or [(command.call_id, "")]
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._execute(record, _about(command, call, hash), _call_key(key, call))
+                self._execute(
+                    record, decisions.about(command, call, hash), decisions.call_key(key, call)
+                )
 
-        self._idempotent.once(record, key, _decision(command), decide, pending)
+        self._idempotent.once(record, key, decisions.decision(command), decide, pending)
 
     def _post_to_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
         """Post a decision or an answer to a spawned conversation, once per `key`, for the process
@@ -605,13 +645,15 @@ class Host:
         def pending() -> _Calls:
             waiting = self._waiting(child)
             with refusing():
-                return _decidable(command, waiting)
+                return decisions.decidable(command, waiting)
 
         def decide(calls: Sequence[Call]) -> None:
             for call, hash in calls:
-                self._store.post(child, _about(command, call, hash), _call_key(key, call))
+                self._store.post(
+                    child, decisions.about(command, call, hash), decisions.call_key(key, call)
+                )
 
-        self._idempotent.once(owner, key, _decision(command), decide, pending, child)
+        self._idempotent.once(owner, key, decisions.decision(command), decide, pending, child)
 
     def _waiting(self, id: str) -> _Calls:
         """Return the calls that wait for a decision by the journal of a conversation that is not
@@ -872,60 +914,6 @@ class Host:
         self.shutdown()
 
 
-# --- decisions ---
-
-
-def _concerned(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
-    """Return the waiting calls that a decision is about. Raises `NotPending` for a decision about
-    all calls if none waits."""
-    if command.call_id:
-        return [one for one in waiting if one[0] == command.call_id]
-    if isinstance(command, cmd.Approve) and (
-        command.arguments is not None or command.arguments_hash
-    ):
-        raise errors.ConfigurationError(
-            "approve takes arguments and arguments_hash only together with a call_id."
-        )
-    if not waiting:
-        raise errors.NotPending("No call waits for a decision.")
-    return list(waiting)
-
-
-def _decidable(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
-    """Return the waiting calls that a decision is about. Raises `NotPending` if there are none, or
-    if one has other arguments than those that are approved."""
-    calls = _concerned(command, waiting)
-    approved = command.arguments_hash if isinstance(command, cmd.Approve) else ""
-    if not calls or any(approved not in ("", hash) for _, hash in calls):
-        raise errors.NotPending(
-            f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments differ."
-        )
-    return calls
-
-
-def _about(command: cmd.Approve | cmd.Reject, call_id: str, hash: str) -> cmd.Approve | cmd.Reject:
-    """Return the decision for one call with this hash."""
-    if isinstance(command, cmd.Reject):
-        return msgspec.structs.replace(command, call_id=call_id)
-    hash = command.arguments_hash or hash
-    return msgspec.structs.replace(command, call_id=call_id, arguments_hash=hash)
-
-
-def _call_key(key: str | None, call_id: str) -> str | None:
-    """Return the key of one call's decision. A client's key has no newline, so that it is the key
-    of no other request."""
-    return None if key is None else f"{key}\n{call_id}"
-
-
-def _decision(command: cmd.Approve | cmd.Reject) -> tuple[object, ...]:
-    """Return the form of a decision by which a repeated request is recognised."""
-    call_id = command.call_id or None
-    if isinstance(command, cmd.Reject):
-        return "reject", call_id, command.reason, command.by
-    hash = command.arguments_hash or None
-    return "approve", call_id, command.arguments, hash, command.by, command.reason
-
-
 # --- helpers ---
 
 
@@ -937,6 +925,13 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
             _remove_children(store, child.id, kept)
             with suppress(errors.ConversationNotFound, errors.LeaseHeld):
                 store.delete(child.id)
+
+
+def _labels(request: shapes.CreateRequest) -> cmd.Label | None:
+    """Return the command that sets a new conversation's title and tags, or None. Raises
+    `ConfigurationError`."""
+    given = request.title is not None or request.tags
+    return cmd.Label(request.title, add=request.tags) if given else None
 
 
 def _created(

@@ -22,7 +22,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     which the server may import the tool. Without an `id` the server generates one. Without a
     `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
     in the client. With `questions`, questions of tools wait for an answer. With `deltas`, the
-    model's answers are streamed to readers.
+    model's answers are streamed to readers. `title` and `tags` are its first event.
     """
 
     agent: dict[str, Any]
@@ -36,6 +36,8 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     workspace: str = ""
     questions: bool = False
     deltas: bool = False
+    title: str | None = None
+    tags: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         # no secrets
