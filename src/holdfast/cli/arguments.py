@@ -44,6 +44,7 @@ environment (an option takes precedence over its variable):
   HOLDFAST_MODEL     the model; same as --model
   HOLDFAST_BASE_URL  the API's address; same as --base-url
   HOLDFAST_API_KEY   the key for that address
+  HOLDFAST_MODELS    the folder of named models; same as --models
   OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
                      a provider's key; sent to that provider's address only
   HOLDFAST_SERVER_KEY
@@ -114,8 +115,11 @@ def _plan(text: str) -> str:
     return text
 
 
+_FOLDER_OF_MODELS = "the folder of named models (HOLDFAST_MODELS, else ~/.config/holdfast/models)"
 _MODEL: Options = {
-    "--model M": "the model's name as its provider writes it, or provider/name (HOLDFAST_MODEL)",
+    "--model M": """a name of the folder of models (see `holdfast models`), or the model's name as
+        its provider writes it, or provider/name (HOLDFAST_MODEL)""",
+    "--models DIR": _FOLDER_OF_MODELS,
     "--base-url URL": "the API's address; not needed for known providers (HOLDFAST_BASE_URL)",
     "--api-key-env NAME": "the environment variable that holds the key",
     "--retries N": Option(
@@ -627,6 +631,33 @@ examples:
         {
             "what WHAT": Option("list", choices=["list"]),
             "folders [DIR ...]": "the folders (the current one)",
+            "--json": "print JSON lines",
+        },
+    ),
+    CommandLine(
+        "models",
+        "list the named models of a folder",
+        """\
+List the models and agents of a folder of small files, each under the name of
+its file: the model, its list price per million tokens, its context window, and
+whether there is a key, which is never shown. A file (YAML or JSON) holds a
+model as an agent's file does, or an agent, which has the key `model`:
+
+  name: gpt-5-mini
+  api_key: ${OPENAI_API_KEY}
+
+${NAME} is replaced from your environment. A model without api_key gets the key
+of its provider. `run` and `chat` take such a name as --model, and `serve` offers
+the models to its clients. Files that are wrong are on standard error.
+
+Exit code 0: listed. 1: a file is wrong. 2: no such folder.
+
+examples:
+  holdfast models
+  holdfast models --models ./models --json
+  holdfast run "Fix the tests" --model fast""",
+        {
+            "--models DIR": _FOLDER_OF_MODELS,
             "--json": "print JSON lines",
         },
     ),

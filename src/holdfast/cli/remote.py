@@ -206,9 +206,10 @@ def _new(
         raise
     notes: list[str] = [] if options.id is None else [began(options.id)]
     notes.append(f"on {server.address}, in the workspace {server.workspace.id}")
-    if is_loopback(llm.base_url) and not is_loopback(server.address):
+    address = getattr(llm, "base_url", "")
+    if address and is_loopback(address) and not is_loopback(server.address):
         notes.append(
-            f"The server calls the model at {llm.base_url}: that address is on the server's"
+            f"The server calls the model at {address}: that address is on the server's"
             " machine, not on this one."
         )
     source = ServerSource(server, id, agent, secrets=hidden, own=own)
