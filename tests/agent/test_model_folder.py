@@ -89,8 +89,8 @@ def test_a_named_model_travels_by_its_name_and_answers_nothing_here() -> None:
 
 def test_the_key_of_a_model_does_not_go_to_another_provider_with_a_sub_agent() -> None:
     subs = {
-        "near": SubAgent("near", "x", "", model="gpt-5"),
-        "far": SubAgent("far", "x", "", model="ollama/q"),
+        "near": SubAgent("near", prompt="x", model="gpt-5"),
+        "far": SubAgent("far", prompt="x", model="ollama/q"),
     }
     owner = Agent(LLM("gpt-5-mini", api_key="sk-planted"), delegates=subs)
     assert owner.delegates is not None

@@ -252,8 +252,12 @@ _LIMITS: Options = {
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
         value in the environment. Tenants other than `default` may use it only as the key for
         models of one provider: PROVIDER, or the provider known for that name""",
-    "--agent NAME=FILE ...": """offer the agent of this file (YAML or JSON, as load_agent reads
-        it) to clients of OpenAI's API, as the model NAME at /v1""",
+    "--agent NAME[=FILE] ...": """offer the agent of this file (YAML or JSON, as load_agent reads
+        it) to clients of OpenAI's API, as the model NAME at /v1; without FILE the agent NAME of
+        the folder of models""",
+    "--model NAME ...": """let agents of all clients use this model of the folder of models, with
+        its key, by its name; without it, all models of --models""",
+    "--models DIR": _FOLDER_OF_MODELS,
     "--webhook-allow HOST ...": """a host that webhooks may call although it is not public, also
         without TLS: a name, an address or a network""",
     "--webhook-days N": Option(
@@ -776,6 +780,7 @@ examples:
   holdfast serve keys add --tenant alice --store agents.db
   holdfast serve --sandbox require --network pypi.org
   holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
+  holdfast serve --models /etc/holdfast/models
 
 Without --sandbox require, anyone with a key can run commands as the user who
 started the server. To listen on other addresses than this machine's own, give

@@ -37,6 +37,7 @@ from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.listings import ListingFilter, Listings
 from holdfast.server.named_leases import NamedLeases
+from holdfast.server.named_parts import NamedParts, OfferedModel
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.other_servers import OtherServers, shared_store
 from holdfast.server.pending_starts import PendingStarts
@@ -103,6 +104,7 @@ class Host:
         observer: Follows all conversations (see `holdfast.observe`).
         sending: How webhooks are sent.
         drives: False leaves driving conversations to the other servers of a shared store.
+        models: The models that agents of all tenants may name.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Host:
         observer: Observing = None,
         sending: Sending | None = None,
         drives: bool = True,
+        models: Mapping[str, OfferedModel] | None = None,
     ) -> None:
         if max_running < 1:
             raise errors.ConfigurationError(
@@ -175,6 +178,7 @@ class Host:
             self._workers = WorkerPool(
                 self._store, policy, known, deaths, worker_memory, patience, runtimes
             )
+        self.named = NamedParts(records, models or {}, bounds.named)
         self._agents = Agents(
             self._store,
             records,
@@ -186,6 +190,7 @@ class Host:
             self._workers,
             self.observers,
             self._elsewhere,
+            self.named,
         )
         self.claims = Claims(claim_timeout, client_grace, clock)
         self._scheduler = Scheduler(
@@ -569,6 +574,15 @@ class Host:
         return shapes.SecretNames(
             secrets={name: secret.description for name, secret in sorted(own.items())}
         )
+
+    def set_model(self, tenant: str, name: str, form: object) -> None:
+        """Keep a model of a tenant's own under a name. Raises `ConfigurationError` if no agent can
+        be built with it."""
+        agent: dict[str, object] = {"model": form}
+        options = records.ConversationOptions()
+        forms.check_unnamed(agent)
+        self._agents.build(self._agents.requested_parts(tenant, agent, {}, [], options), "")
+        self.named.set_model(tenant, name, form)
 
     # --- requests to one conversation ---
 

@@ -118,6 +118,36 @@ class SecretNames(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     secrets: dict[str, str]
 
 
+class NamedModelRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A model under a name, in the form of an agent's `model`. Its key may be a `${NAME}` of the
+    tenant's secrets; the whole is kept encrypted."""
+
+    model: str | dict[str, Any] | list[Any]
+
+    def __repr__(self) -> str:
+        return "NamedModelRequest()"
+
+
+class ModelItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A model that agents may name. `model` is its name at the provider. `key` is True if it has a
+    key, which is never sent. `owner` is `server` for a model of the operator. The window is in
+    tokens, the prices are in US dollars per million tokens; null if unknown."""
+
+    name: str
+    owner: Literal["server", "tenant"]
+    model: str
+    key: bool
+    context_window: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+class ModelItems(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The models that agents may name, by name."""
+
+    models: list[ModelItem]
+
+
 class ToolStanding(Data, frozen=True):
     """The place where a tool runs. `warning` says why its module could not be used."""
 
