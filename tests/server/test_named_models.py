@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,13 @@ from holdfast.llm import NamedModel
 from holdfast.remote.models import ServerModels
 from holdfast.server import forms
 from holdfast.server.limits import Bounds
-from holdfast.server.named_parts import offer
+from holdfast.server.named_parts import NamedParts, offer
+from holdfast.server.records import Records
+from holdfast.server.sealing import Seal
+from holdfast.server.shapes import SecretValue
 from tests.agent_servers import Serving
 from tests.model_server import ModelServer, text
+from tests.postgres import PostgresServer
 
 KEY, OWN = "sk-of-the-operator-0123", "sk-of-the-tenant-4567"
 
@@ -219,9 +224,54 @@ def test_models_are_found_in_every_place_of_a_form() -> None:
     assert form["title"] == named  # the given form is not changed
 
 
+def test_whatever_was_set_can_be_listed(serving: Serving) -> None:
+    named = serving.host.named
+    for form in (
+        {"name": "a", "base_url": "http://[${X}]/v1", "prices": {"input": "${P}", "output": 2}},
+        [{"name": "gpt-5"}, "gpt-5-mini"],
+    ):
+        named.set_model("other", "mine", form)
+        found = ServerModels(space_of(serving, serving.other)).list()
+        assert [one.name for one in found] == ["fast", "mine"]
+    assert (found[1].model, found[1].key) == ("fallback of 2", False)
+    named.set_model("other", "mine", {"router": {"a": "gpt-5"}, "pick": "m:f"})
+    named.set_model("other", "gone", {"name": "gpt-5", "api_key": "${GONE}"})
+    assert [one.key for one in named.models("other")] == [True, False, False]
+
+
 def test_the_models_of_a_server_without_any_are_none(tmp_path: Path) -> None:
     with Serving(tmp_path) as server:
         assert server.ask("GET", "/api/models").json == {"models": []}
         assert server.ask("GET", "/api/secrets").json == {"secrets": {}}
         form = form_of(Agent(ScriptedLLM([]))).mapping
         assert server.host.named.resolve("default", form) == (form, {})
+
+
+@pytest.mark.slow
+def test_servers_of_one_database_share_the_named_parts(
+    postgres_server: PostgresServer, postgres_schema: str, tmp_path: Path
+) -> None:
+    from holdfast.server.postgres_database import PostgresDatabase  # needs psycopg
+
+    seal = Seal.of_file(tmp_path / "server.key")
+
+    def opened() -> tuple[Records, NamedParts]:
+        records = Records(PostgresDatabase(postgres_server.dsn(), postgres_schema), seal)
+        return records, NamedParts(records, {}, 2)
+
+    (one, first), (two, second) = opened(), opened()
+    with contextlib.closing(one), contextlib.closing(two):
+        first.set_model("acme", "fast", {"name": "gpt-5", "api_key": "${A}"})
+        first.set_secret("acme", "A", SecretValue(OWN, "of the team"))
+        second.set_secret("acme", "A", SecretValue(f"{OWN}-new"))
+        form, values = first.resolve("acme", {"model": {"named": "fast"}})
+        [(name, value)] = values.items()
+        assert (form["model"]["api_key"], value) == (f"${{{name}}}", f"{OWN}-new")
+        assert second.secrets("acme") == {"A": ""}
+        first.set_secret("acme", "B", SecretValue(OWN))
+        with pytest.raises(TooMany):
+            second.set_secret("acme", "C", SecretValue(OWN))
+        second.remove_model("acme", "fast")
+        assert first.models("acme") == []
+        with pytest.raises(NotFound):
+            first.remove_model("acme", "fast")

@@ -15,7 +15,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.model_files import NAME_PATTERN
 from holdfast.agent.serial_form import form_of
 from holdfast.errors import ConfigurationError, NotFound, TooMany
-from holdfast.llm.info import model_info
+from holdfast.llm.info import ModelInfo, model_info
 from holdfast.llm.model import Model
 from holdfast.server import forms
 from holdfast.server.records import Records
@@ -203,11 +203,13 @@ def _item(
     """Return a model as it is listed. `secrets` are those of its tenant, which it may refer to."""
     members = list(_members(form))
     model = members[0][0] if len(members) == 1 else f"{_composite(form)} of {len(members)}"
-    infos = [model_info(name, "", url) for name, url, _ in members]
+    infos = [_info(name, url) for name, url, _ in members]
     windows = [info.context_window for info in infos if info and info.context_window]
     info = infos[0] if len(infos) == 1 else None
-    prices = cast("Any", form).get("prices") if isinstance(form, dict) else None
-    given: dict[str, float] = prices or {}
+    settings = cast("dict[str, Any]", form) if isinstance(form, dict) else {}
+    prices: dict[str, Any] = settings.get("prices") or {}
+    # A price may be a variable.
+    given = {kind: one for kind, one in prices.items() if isinstance(one, int | float)}
     keys = [_has_key(key, secrets) for _, _, key in members]
     return ModelItem(
         name=name,
@@ -218,6 +220,13 @@ def _item(
         input_price=given.get("input", info and info.input_price),
         output_price=given.get("output", info and info.output_price),
     )
+
+
+def _info(name: str, url: str) -> ModelInfo | None:
+    try:
+        return model_info(name, "", url)
+    except ValueError:  # an address with variables need not be one
+        return None
 
 
 def _members(form: Any) -> Iterator[tuple[str, str, Any]]:
