@@ -163,7 +163,6 @@ LATE_IMPORTS = {
     ("agent.agent", "agent.security"),
     ("agent.connections", "tools.mcp"),
     ("agent.hooks", "tools.hook_commands"),
-    ("agent.planning", "tools.preset.planning"),
     ("agent.prompt", "agent.skills"),
     ("agent.serial_form", "agent.config"),
     ("conversation.condensations", "agent.condensers.condenser_input"),
@@ -186,6 +185,7 @@ LATE_IMPORTS = {
     # Parts of the command and the server that most runs do without.
     ("cli", "cli.console"),
     ("cli.build", "cli.remote"),
+    ("cli.option_values", "cli.named_models"),
     ("cli.places", "cli.server"),
     ("cli.transfer", "cli.openhands"),
     ("server.forms", "llm.address"),

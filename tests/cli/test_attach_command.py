@@ -16,9 +16,11 @@ from holdfast import events as ev
 from holdfast.cli.attachments import MAX_BYTES, attachments, split_places
 from holdfast.cli.exit_codes import UsageError
 from holdfast.content import FileContent, TextContent
+from holdfast.image_size import pixels
 from tests.cli.test_commands import holdfast, options, terminal
 from tests.cli.test_tell_command import kept, tell
 from tests.model_server import ModelServer, Request, sse, text
+from tests.runtime.test_pictures import png
 from tests.waiting import until
 
 PDF = b"%PDF-1.4 a report"
@@ -335,3 +337,17 @@ def test_a_run_and_a_chat_on_a_server_send_files_of_this_machine(
             assert request.messages[-1]["content"] == [PDF_PART, {"type": "text", "text": words}]
         shown = holdfast("show", "--server", server.url, "one", **key).stdout
     assert "> (file, application/pdf, report.pdf, 17 B)" in shown
+
+
+def test_a_large_picture_is_scaled_down(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    (tmp_path / "a.png").write_bytes(png(2000, 1000))
+    (tmp_path / "small.png").write_bytes(png(40, 20))
+    large, small = attachments([str(tmp_path / "a.png"), str(tmp_path / "small.png")])
+    assert (pixels(large.data), large.mime_type, large.name) == ((1568, 784), "image/png", "a.png")
+    assert small.data == png(40, 20)
+
+
+def test_a_picture_that_cannot_be_scaled_down_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(40, 20)[:12])
+    assert "is damaged" in refused(str(tmp_path / "a.png"))

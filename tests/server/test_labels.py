@@ -105,3 +105,40 @@ def test_a_remote_conversation_is_labelled_and_found(tmp_path: Path) -> None:
             found = server.ask("GET", f"/api/conversations?{query}").json
             assert {item["title"] for item in found["items"]} == {"Dates", "Dates (fork)"}
             assert server.ask("GET", "/api/conversations?tag=none").json["items"] == []
+
+
+def test_a_conversation_is_created_with_a_title_and_tags(tmp_path: Path) -> None:
+    with Serving(tmp_path) as server:
+        form = form_of(Agent(ScriptedLLM(["Done."])))
+        body = {"id": "a", "agent": form.mapping, "title": " Ticket  12 ", "tags": ["bug", "bug"]}
+        for _ in range(2):  # the second request is a repetition
+            answer = server.ask("POST", "/api/conversations", body, idempotency_key="k")
+            assert (answer.status, answer.json["id"]) == (201, "a")
+        [item] = server.ask("GET", "/api/conversations?tag=bug").json["items"]
+        assert (item["title"], item["tags"], item["lastSeq"]) == ("Ticket 12", ["bug"], 1)
+        assert server.ask("POST", "/api/conversations", {**body, "id": "a"}).status == 409
+        server.ask("POST", "/api/conversations/a/messages", {"text": "Go"})
+        server.ask("POST", "/api/conversations/a/run", {})
+        until(lambda: server.host.status(T, "a") == "finished")
+        assert server.host.get(T, "a").title == "Ticket 12"
+        for wrong in ({"title": ""}, {"tags": [" x"]}):
+            refused = server.ask("POST", "/api/conversations", {**body, "id": "b", **wrong})
+            assert (refused.status, refused.error) == (422, "ConfigurationError")
+        assert server.ask("GET", "/api/conversations/b").status == 404
+
+
+def test_a_labelled_creation_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("The disk is full.")
+
+    with host_of(tmp_path) as host:
+        request = CreateRequest(agent=form_of(Agent(ScriptedLLM([]))).mapping, id="a", title="One")
+        monkeypatch.setattr(host._records, "mark_complete", full)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(OSError, match="full"):
+            host.create(T, request)
+        monkeypatch.undo()
+        assert host.list(T).items == []
+        assert host.create(T, request).id == "a"
+        assert host.get(T, "a").title == "One"

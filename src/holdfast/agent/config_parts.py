@@ -17,7 +17,7 @@ from holdfast.agent.condensers import Pipeline
 from holdfast.agent.confirmation import AboveRisk, ByTool, Strictest
 from holdfast.agent.goal import JUDGES, AllJudges, Goal
 from holdfast.content import ToolCall
-from holdfast.llm import LLM, FallbackLLM, LiteLLM, RouterLLM, ScriptedLLM
+from holdfast.llm import LLM, FallbackLLM, LiteLLM, NamedModel, RouterLLM, ScriptedLLM
 from holdfast.tools import config as tool_config
 from holdfast.tools.config.dumper import Dumper, Origin, dump_error
 from holdfast.tools.config.shapes import (
@@ -230,6 +230,8 @@ def _make_model(data: Any, place: SourceLocation, loader: AgentLoader) -> Any:
         return FallbackLLM(data["fallback"], on=on, sticky=data.get("sticky", True))
     if "router" in data:
         return RouterLLM(loader.function(data["pick"], place.at("pick")), data["router"])
+    if "named" in data:
+        return NamedModel(data["named"])
     settings = {key: value for key, value in data.items() if key != "name"}
     return LLM(data["name"], **settings)
 
@@ -267,6 +269,8 @@ def _dump_model(model: Any, where: str, dumper: Dumper) -> dict[str, Any]:
         return {"router": _dump_models(model.models, where, dumper), "pick": pick}
     if kind is ScriptedLLM:
         return _dump_scripted(model, where, dumper)
+    if kind is NamedModel:
+        return {"named": dumper.text(where, model.name)}
     if kind is LiteLLM:
         return {"use": "litellm", "parameters": dumper.data(where, model.arguments(), frozenset())}
     return dumper.part(where, model)
@@ -402,11 +406,13 @@ _ROUTER = {
     ),
     "pick": Key(NONEMPTY, _PICK, required=True),
 }
+_NAMED = {"named": Key(NONEMPTY, "The name of a model of an agent server.", required=True)}
 _MODEL_KINDS = {
     "name": _SETTINGS,
     "use": Section("usedModel", "a model that code makes", _part_keys("The model")),
     "fallback": Section("fallback", "models in order", _FALLBACK),
     "router": Section("router", "models by name", _ROUTER),
+    "named": Section("namedModel", "a model of an agent server", _NAMED),
 }
 _MODEL = Variants("model", "a model", _MODEL_KINDS)
 _MODEL_FORM = Either(text=NONEMPTY, map=_MODEL, what="a model's name or a mapping")

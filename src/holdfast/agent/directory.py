@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from urllib.parse import urlsplit
 
 from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
 from holdfast.agent.arguments import wrong
@@ -218,4 +219,15 @@ def _model_of(sub: SubAgent, owner: Agent) -> Any:
             f"The sub-agent {sub.name!r} has the model {sub.model!r}, which does not fit"
             f" {owner.llm.model!r}; give inherit, or an Agent of its own."
         )
-    return replace(model=sub.model)
+    found = replace(model=sub.model)
+    if _origin(found) != _origin(owner.llm):  # the key would go to another provider
+        raise ConfigurationError(
+            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which is at another address"
+            f" than {owner.llm.model!r} and needs a key of its own; give an Agent of its own."
+        )
+    return found
+
+
+def _origin(llm: Any) -> tuple[str, str]:
+    parts = urlsplit(getattr(llm, "base_url", ""))
+    return parts.scheme, parts.netloc

@@ -47,6 +47,7 @@ def load_agent(
     | `model` | a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`) |
     | | `{fallback: models, sticky: ..., on: [RateLimited, ...]}`, models in a list or by name |
     | | `{router: models, pick: "module:qualname"}`, models by name |
+    | | `{named: name}`, a model that an agent server has under that name (`NamedModel`) |
     | `tools` | the configuration of `ToolManager.from_config`, or the path of its file |
     | prompts | a text, or `{file: path}` |
     | `condenser` | `window`, `tool_output`, `llm`, a mapping with that `name`, or a list of these |

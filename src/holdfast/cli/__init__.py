@@ -29,6 +29,7 @@ _COMMANDS = {
     "export": "transfer.export",
     "import": "transfer.import_",
     "skills": "skills.skills",
+    "models": "models.models",
     "tools": "tools.tools",
     "mcp": "mcp.mcp",
     "serve": "serve.serve",

@@ -44,6 +44,7 @@ environment (an option takes precedence over its variable):
   HOLDFAST_MODEL     the model; same as --model
   HOLDFAST_BASE_URL  the API's address; same as --base-url
   HOLDFAST_API_KEY   the key for that address
+  HOLDFAST_MODELS    the folder of named models; same as --models
   OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
                      a provider's key; sent to that provider's address only
   HOLDFAST_SERVER_KEY
@@ -114,8 +115,11 @@ def _plan(text: str) -> str:
     return text
 
 
+_FOLDER_OF_MODELS = "the folder of named models (HOLDFAST_MODELS, else ~/.config/holdfast/models)"
 _MODEL: Options = {
-    "--model M": "the model's name as its provider writes it, or provider/name (HOLDFAST_MODEL)",
+    "--model M": """a name of the folder of models (see `holdfast models`), or the model's name as
+        its provider writes it, or provider/name (HOLDFAST_MODEL)""",
+    "--models DIR": _FOLDER_OF_MODELS,
     "--base-url URL": "the API's address; not needed for known providers (HOLDFAST_BASE_URL)",
     "--api-key-env NAME": "the environment variable that holds the key",
     "--retries N": Option(
@@ -160,8 +164,8 @@ _WORK: Options = {
 }
 _ATTACH: Options = {
     "--attach FILE ...": """send this file (a picture, a PDF, sound, text, ...) with the first
-        message; or an address such as https://example.org/a.pdf, which the model's provider
-        fetches. A type may stand before either: application/pdf=https://example.org/42""",
+        message, a large picture scaled down; or an address such as https://example.org/a.pdf,
+        which the model's provider fetches. A type may stand before either: application/pdf=https://example.org/42""",
 }
 _RECORD: Options = {
     "--store FILE": """keep the conversation in this SQLite file, which is created if it does
@@ -248,8 +252,12 @@ _LIMITS: Options = {
     "--variable [PROVIDER:]NAME[=VALUE] ...": """the value of ${NAME} in agents: VALUE, or the
         value in the environment. Tenants other than `default` may use it only as the key for
         models of one provider: PROVIDER, or the provider known for that name""",
-    "--agent NAME=FILE ...": """offer the agent of this file (YAML or JSON, as load_agent reads
-        it) to clients of OpenAI's API, as the model NAME at /v1""",
+    "--agent NAME[=FILE] ...": """offer the agent of this file (YAML or JSON, as load_agent reads
+        it) to clients of OpenAI's API, as the model NAME at /v1; without FILE the agent NAME of
+        the folder of models""",
+    "--model NAME ...": """let agents of all clients use this model of the folder of models, with
+        its key, by its name; without it, all models of --models""",
+    "--models DIR": _FOLDER_OF_MODELS,
     "--webhook-allow HOST ...": """a host that webhooks may call although it is not public, also
         without TLS: a name, an address or a network""",
     "--webhook-days N": Option(
@@ -638,6 +646,33 @@ examples:
         },
     ),
     CommandLine(
+        "models",
+        "list the named models of a folder",
+        """\
+List the models and agents of a folder of small files, each under the name of
+its file: the model, its list price per million tokens, its context window, and
+whether there is a key, which is never shown. A file (YAML or JSON) holds a
+model as an agent's file does, or an agent, which has the key `model`:
+
+  name: gpt-5-mini
+  api_key: ${OPENAI_API_KEY}
+
+${NAME} is replaced from your environment. A model without api_key gets the key
+of its provider. `run` and `chat` take such a name as --model, and `serve` offers
+the models to its clients. Files that are wrong are on standard error.
+
+Exit code 0: listed. 1: a file is wrong. 2: no such folder.
+
+examples:
+  holdfast models
+  holdfast models --models ./models --json
+  holdfast run "Fix the tests" --model fast""",
+        {
+            "--models DIR": _FOLDER_OF_MODELS,
+            "--json": "print JSON lines",
+        },
+    ),
+    CommandLine(
         "tools",
         "list, describe, call and check an agent's tools",
         """\
@@ -752,6 +787,7 @@ examples:
   holdfast serve keys add --tenant alice --store agents.db
   holdfast serve --sandbox require --network pypi.org
   holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
+  holdfast serve --models /etc/holdfast/models
 
 Without --sandbox require, anyone with a key can run commands as the user who
 started the server. To listen on other addresses than this machine's own, give

@@ -15,7 +15,8 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.cli.text import clip, one_line, size
 from holdfast.content import Content, FileContent, TextContent
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, RuntimeFault
+from holdfast.runtime.pictures import MAX_PICTURE_BYTES, fitted, image_type
 
 # Of all files of a message. Base64 makes them a third larger; Anthropic and an agent server accept
 # 32 MB in one request.
@@ -105,7 +106,19 @@ def _attachment(place: str, option: str, left: int) -> FileContent:
             f"{what}: its type is unknown, and it is not text. Say the type, such as"
             f" {option} {shlex.quote(f'image/png={place}')}"
         )
-    return file
+    return _scaled(what, file)
+
+
+def _scaled(what: str, file: FileContent) -> FileContent:
+    """Return a picture in the size that models take, and another file as it is."""
+    kind = image_type(file.data)
+    if kind is None or not file.mime_type.startswith("image/"):
+        return file
+    try:
+        found = fitted(file.data, kind, MAX_PICTURE_BYTES, what)
+    except RuntimeFault as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+    return file if found.data is file.data else FileContent(found.data, found.kind, name=file.name)
 
 
 def _local_path(what: str, rest: str) -> str:

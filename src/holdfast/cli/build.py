@@ -18,14 +18,21 @@ from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import folder_of
-from holdfast.cli.option_values import agent_in, agent_settings, model_of, observers_of, sub_agents
+from holdfast.cli.option_values import (
+    agent_in,
+    agent_settings,
+    keys_of,
+    model_of,
+    observers_of,
+    sub_agents,
+)
 from holdfast.cli.places import open_store
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.conversation import Conversation
 from holdfast.conversation.undo import FileUndo
 from holdfast.errors import ConfigurationError
-from holdfast.llm import LLM
+from holdfast.llm import Model
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import home_folder
 from holdfast.store import SQLiteStore
@@ -34,7 +41,7 @@ from holdfast.tools.preset.asking import register_asking_tools
 _SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
 # The options that a stored conversation does not keep.
 _REPEATED = (
-    *("model", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir"),
+    *("model", "models", "base_url", "api_key_env", "confirm", "ask", "plan", "agents", "workdir"),
     *("sandbox", "network", "mount"),
 )
 
@@ -111,8 +118,7 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
             "delegates": sub_agents(options.agents),
             "instructions": None if options.no_instructions else runtime.workdir,
         }
-        key = model.arguments()["api_key"]
-        observers = observers_of(options, True, [key] if key else [], stack)
+        observers = observers_of(options, True, keys_of(model), stack)
         store = None
         if options.store is not None:
             store = stack.enter_context(open_store(options.store, create=True))
@@ -148,7 +154,7 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
 
 def _new_model(
     options: Namespace, env: Mapping[str, str], stream: bool, id: str, name: str
-) -> tuple[LLM, str]:
+) -> tuple[Model, str]:
     """Return the model of that name, and the command that continues a stored conversation with
     it."""
     options.model = name

@@ -6,27 +6,36 @@ import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, cast
 
 from holdfast import observe
 from holdfast.agent import Agent, Limits
 from holdfast.agent.agents_files import SubAgent, load_sub_agents
 from holdfast.agent.condensers import LLMCondenser
+from holdfast.agent.model_files import model_files
 from holdfast.agent.output import Output
 from holdfast.cli.environment import api_key, base_url, model_name
-from holdfast.cli.exit_codes import UsageError
+from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import path_of, read_text
+from holdfast.cli.model_names import models_in, models_path
 from holdfast.conversation.observer import Observer
 from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, Model
 from holdfast.llm.address import locate
+from holdfast.llm.secrets import argument_secrets
 from holdfast.tools import Tool
+from holdfast.tools.document import did_you_mean
 
 
-def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """Return the model with its key. `--model-key-name` refers to a variable of the server
-    instead. Raises `UsageError`."""
-    model, url = model_name(options.model, env), base_url(options.base_url, env)
+def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> Model:
+    """Return the model with its key. A name of the folder of models wins over a provider's name of
+    a model. `--model-key-name` refers to a variable of the server instead. Raises `UsageError`."""
+    model = model_name(options.model, env)
+    folder = models_path(options, env)
+    if model in (known := model_files(folder)):
+        return _named(model, known[model], options, env, stream)
+    url = base_url(options.base_url, env)
     retries = 5 if options.retries is None else options.retries
     try:
         llm = LLM(model, base_url=url, stream=stream and not options.no_stream, max_retries=retries)
@@ -37,7 +46,32 @@ def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> LLM:
     except ConfigurationError as error:
         message = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
         message = message.replace("LLM: api_key", "the API key").removeprefix("LLM: ")
+        if known:
+            near = did_you_mean(model, known)
+            message += f"{near} The named models of {str(folder)!r} are: {', '.join(known)}."
         raise UsageError(message) from error
+
+
+def _named(
+    name: str, path: Path, options: Namespace, env: Mapping[str, str], stream: bool
+) -> Model:
+    from holdfast.cli.named_models import changed, named_model  # reading files takes long to load
+
+    for one in ("base_url", "api_key_env", "model_key_name"):
+        if getattr(options, one) is not None:
+            where = f"{str(path)!r} describes the model"
+            raise UsageError(f"{flag(one)} cannot be combined with --model {name}: {where}")
+
+    def change(llm: LLM) -> LLM:
+        retries = {} if options.retries is None else {"max_retries": options.retries}
+        return llm.replace(stream=stream and not options.no_stream, **retries)
+
+    return changed(named_model(path.parent, name, env), change)
+
+
+def keys_of(model: Model) -> list[str]:
+    """Return the keys of a model, which logs must mask."""
+    return [key for llm in models_in(model) for key in argument_secrets(llm.arguments())]
 
 
 def agent_settings(options: Namespace) -> dict[str, Any]:

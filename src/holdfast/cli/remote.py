@@ -11,17 +11,20 @@ from urllib.parse import quote
 
 from holdfast import events as ev
 from holdfast.agent import Agent
+from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import already_there, began, not_empty
 from holdfast.cli.display import ConversationDisplay
-from holdfast.cli.environment import secrets_of
+from holdfast.cli.environment import model_name, secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
+from holdfast.cli.model_names import models_path
 from holdfast.cli.option_values import agent_in, agent_settings, model_of
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.errors import HoldfastError
 from holdfast.llm.model import Model
+from holdfast.llm.named import NamedModel
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.secrets import Secrets
@@ -191,7 +194,7 @@ def _new(
     stream: bool,
     hidden: Secrets | None,
 ) -> Parts:
-    llm = model_of(options, env, stream)
+    llm = _model(options, env, server, stream)
     settings, own = agent_settings(options), options.workspace is None
     id = options.id or secrets.token_hex(6)
     try:
@@ -206,9 +209,10 @@ def _new(
         raise
     notes: list[str] = [] if options.id is None else [began(options.id)]
     notes.append(f"on {server.address}, in the workspace {server.workspace.id}")
-    if is_loopback(llm.base_url) and not is_loopback(server.address):
+    address = getattr(llm, "base_url", "")
+    if address and is_loopback(address) and not is_loopback(server.address):
         notes.append(
-            f"The server calls the model at {llm.base_url}: that address is on the server's"
+            f"The server calls the model at {address}: that address is on the server's"
             " machine, not on this one."
         )
     source = ServerSource(server, id, agent, secrets=hidden, own=own)
@@ -216,9 +220,29 @@ def _new(
 
     def new_model(name: str) -> tuple[Model, str]:
         options.model = name
-        return model_of(options, env, stream), parts.go_on
+        return _model(options, env, server, stream), parts.go_on
 
     return parts._replace(new_model=new_model)
+
+
+def _model(
+    options: Namespace, env: Mapping[str, str], server: ServerConversations, stream: bool
+) -> Model:
+    """Return the model of `--model`: one of the folder on this machine, one of the server, or one
+    that a provider has under that name. Raises `UsageError`."""
+    name = model_name(options.model, env)
+    own = (options.base_url, options.api_key_env, options.model_key_name)
+    if own == (None, None, None) and name not in model_files(models_path(options, env)):
+        if name in (known := server.named_models()):
+            return NamedModel(name)
+        try:
+            return model_of(options, env, stream)
+        except UsageError as error:
+            if not known:
+                raise
+            also = f"The models of {server.address} are: {', '.join(known)}"
+            raise UsageError(f"{str(error).rstrip('.')}. {also}") from error
+    return model_of(options, env, stream)
 
 
 def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:

@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.agent.load import load_agent
+from holdfast.agent.model_files import model_files
+from holdfast.agent.model_folder import ModelFolder
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
 from holdfast.cli.files import path_of, read_key
+from holdfast.cli.model_names import models_in, models_path
+from holdfast.cli.named_models import named_model, usual_variables
 from holdfast.cli.option_values import observers_of
 from holdfast.cli.serve_store import ServerStore, server_store
 from holdfast.errors import ConfigurationError
@@ -31,6 +35,7 @@ from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.named_parts import OfferedModel, offer
 from holdfast.server.openai import Published, publish
 from holdfast.server.policy import Policy
 from holdfast.server.runtimes import WorkspaceRuntimes
@@ -48,6 +53,8 @@ class _Settings(NamedTuple):
     tls: ssl.SSLContext | None
     key: str | None
     variables: Mapping[str, str]
+    folder: Path  # of named models
+    models: Mapping[str, OfferedModel]
 
     def __repr__(self) -> str:
         return f"_Settings({self.address!r})"  # key and variables are secrets
@@ -68,11 +75,15 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
         key = read_key(options.key_file, "--key-file:")
     if options.supervised:
         key = _supervisors_key(options)
-    settings = _Settings(place, tls, key, _variables(options, env))
+    variables = _variables(options, env)
+    folder = models_path(options, env)
+    named, used = _models(options, folder, {**env, **variables})
+    settings = _Settings(place, tls, key, variables, folder, named)
     store = server_store(options, env)
     _forget(
         "HOLDFAST_SERVER_KEY",
         "HOLDFAST_STORE",
+        *used,
         *(text.rpartition(":")[2] for text in options.variable if "=" not in text),
     )
     log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
@@ -94,7 +105,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
     folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
     if runtimes.sandboxed:
         _check_private(options, {**place.files, "--root": root})
-    agents = _agents(options, settings.variables)
+    agents = _agents(options, settings.folder, settings.variables)
     with _naming("--webhook-allow", "."):
         give_up = options.webhook_days * 86_400.0
         sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
@@ -128,6 +139,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
             observer=observers,
             sending=sending,
             drives=not options.no_drive,
+            models=settings.models,
         )
         app = App(
             host,
@@ -258,16 +270,43 @@ def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _agents(options: Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
+def _models(
+    options: Namespace, place: Path, env: Mapping[str, str]
+) -> tuple[dict[str, OfferedModel], list[str]]:
+    """Return the models of the folder that clients may name, and the variables with their keys.
+    Without --model all models of --models are offered, and none of the default folder. Raises
+    `UsageError`, `ConfigurationError`."""
+    if not options.model and options.models is None:
+        return {}, []
+    folder = ModelFolder(place, env)
+    entries = {name: folder.entry(name) for name in options.model}
+    if not entries:
+        entries = {one.name: one for one in folder.entries() if one.kind == "model"}
+    found: dict[str, OfferedModel] = {}
+    used: list[str] = []
+    for name, entry in entries.items():
+        model = named_model(folder.folder, name, env)
+        with _naming(f"--model {name}", "."):
+            found[name] = offer(name, model)
+        used += entry.variables
+        used += [variable for llm in models_in(entry.model) for variable in usual_variables(llm)]
+    return found, used
+
+
+def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
     if not options.agent:
         return found
+    known = model_files(folder)
     # Only for the names of its tools. The tools run in the workspace of each conversation.
     with LocalRuntime() as runtime:
         for text in options.agent:
             name, given, file = text.partition("=")
-            if not given or not name or not file:
-                raise UsageError(f"--agent takes NAME=FILE, not {text!r}")
+            if not given and name in known:
+                file = str(known[name])
+            elif not given or not name or not file:
+                where = f"a name of the folder {str(folder)!r}"
+                raise UsageError(f"--agent takes NAME=FILE, or {where}, not {text!r}")
             if name in found:
                 raise UsageError(f"--agent: {name!r} is given twice")
             path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}

@@ -30,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.remote.journal_copy import read_page
+from holdfast.remote.models import ServerModels
 from holdfast.remote.server_client import conversation_path
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
@@ -99,6 +100,13 @@ class ServerConversations:
         if self._followed is not None:
             self._followed.detach()
         self._link.close()
+
+    def named_models(self) -> list[str]:
+        """Return the names of the server's models; none on a server without them."""
+        try:
+            return [model.name for model in ServerModels(self.workspace).list()]
+        except ConfigurationError:
+            return []
 
     # --- availability ---
 

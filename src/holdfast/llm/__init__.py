@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.llm.info import ModelInfo
     from holdfast.llm.litellm import LiteLLM
     from holdfast.llm.model import Model
+    from holdfast.llm.named import NamedModel
     from holdfast.llm.recorded import RecordedLLM
     from holdfast.llm.scripted import ScriptedLLM
     from holdfast.llm.transcript import Transcript
@@ -25,6 +26,7 @@ __all__ = [
     "LiteLLM",
     "Model",
     "ModelInfo",
+    "NamedModel",
     "RecordedLLM",
     "RouterLLM",
     "RouterRequest",
@@ -39,6 +41,7 @@ _MODULES = {
     "LiteLLM": "litellm",
     "Model": "model",
     "ModelInfo": "info",
+    "NamedModel": "named",
     "RecordedLLM": "recorded",
     "ScriptedLLM": "scripted",
     "Transcript": "transcript",

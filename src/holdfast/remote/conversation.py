@@ -43,6 +43,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.llm.completion import Delta
+from holdfast.llm.named import NamedModel
 from holdfast.remote.calls import ClientCalls
 from holdfast.remote.follower import StreamFollower
 from holdfast.remote.journal_copy import JournalCopy
@@ -850,7 +851,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
     other: list[str] = []
     if agent.system_prompt != without_secrets(head):
         other.append("another system prompt")
-    if agent.llm.model != head.model:
+    if type(agent.llm) is not NamedModel and agent.llm.model != head.model:
         other.append(f"the model {head.model!r}, not {agent.llm.model!r}")
     for tool in agent.tools.definitions():
         if (same := known.get(tool.name)) is None:

@@ -18,6 +18,7 @@ from holdfast.server import forms
 from holdfast.server.feed import Feeds
 from holdfast.server.limits import Bounds
 from holdfast.server.local_conversation import LocalConversation
+from holdfast.server.named_parts import NamedParts
 from holdfast.server.policy import Policy, check_agent
 from holdfast.server.records import (
     DEFAULT,
@@ -140,6 +141,7 @@ class Agents(ObjectStruct):
     workers: WorkerPool | None
     observers: Sequence[Observer]
     elsewhere: WorkerObservations | None
+    named: NamedParts
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
 
     def open(self, id: str) -> OpenConversation:
@@ -172,9 +174,9 @@ class Agents(ObjectStruct):
             if self.workers is not None:
                 if self.elsewhere is not None:
                     self.elsewhere.open(record.store_id)
-                return self.workers.open(record, self.stored_parts, folder, note, leave)
+                return self.workers.open(record, self._opened_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.all_tools
-            parts = self.stored_parts(record)
+            parts = self._opened_parts(record)
             built = build_agent(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
@@ -224,6 +226,15 @@ class Agents(ObjectStruct):
             secrets = msgspec.json.decode(opened, type=dict[str, str])
         return AgentParts(record.tenant, form, secrets, tools, record.options)
 
+    def _opened_parts(self, record: ConversationRecord) -> AgentParts:
+        return self._resolved(self.stored_parts(record))
+
+    def _resolved(self, parts: AgentParts) -> AgentParts:
+        """Return parts with the named models and secrets in them. They are never stored, so that a
+        change of a named part reaches each conversation when it is opened next."""
+        form, values = self.named.resolve(parts.tenant, parts.form)
+        return parts._replace(form=form, secrets={**parts.secrets, **values})
+
     def stored_tools(self, record: ConversationRecord) -> ToolRecord:
         return msgspec.json.decode(self.records.load(record)[2], type=ToolRecord)
 
@@ -246,6 +257,7 @@ class Agents(ObjectStruct):
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""
+        wanted = self._resolved(wanted)
         if self.workers is not None:
             folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
             return self.workers.check(wanted, str(folder))

@@ -23,6 +23,7 @@ from holdfast.server import (
     routes_commands,
     routes_conversations,
     routes_events,
+    routes_models,
     routes_openai,
     routes_webhooks,
     routes_workspaces,
@@ -193,6 +194,7 @@ def _fastapi(
     routes_workspaces.add(routes)
     routes_openai.add(routes, agents)
     routes_agents.add(routes, agents)
+    routes_models.add(routes)
     routes_events.add_family(routes)
     routes_webhooks.add(routes)
     _add_own(routes, usage, metrics)

@@ -206,10 +206,13 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A new conversation with an agent that the server publishes. Without an `id` the server
-    generates one. Without a `workspace` the server creates one if a tool needs it."""
+    generates one. Without a `workspace` the server creates one if a tool needs it. `title` and
+    `tags` are its first event."""
 
     id: Name = ""
     workspace: Name = ""
+    title: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 # --- answers ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -13,6 +13,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.tools.secrets import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# An escape, or a reference with or without a default.
+_REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
 _SECRET = re.compile(r"secret_[0-9]{1,6}")
 # Beside the agent's secrets: those of the conversation, their descriptions, and values that were
 # replaced ("masked:NUMBER:NAME").
@@ -156,6 +158,24 @@ def own_variables(
     """
     known: dict[str, str] = {}
 
+    def model(found: dict[str, Any]) -> Any:
+        key = found.get("api_key")
+        match = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
+        elsewhere = any(found.get(name) for name in ("base_url", "proxy", "headers", "use"))
+        own = match[1] if match is not None and match[1] in variables and not elsewhere else ""
+        if own and _may_have(found.get("name"), own, variables):
+            name = f"server_{os.urandom(16).hex()}"
+            known[name] = variables[own]
+            return {**found, "api_key": f"${{{name}}}"}
+        return found
+
+    return {"model": None, **with_models(form, model)}, known
+
+
+def with_models(form: Mapping[str, Any], change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Return an agent's form with this change of each model that is a mapping: its own, those of
+    its parts, and those of nested agents. Members of a composite are changed before it."""
+
     def model(given: Any) -> Any:
         if isinstance(given, list):
             return [model(one) for one in cast("list[Any]", given)]
@@ -164,41 +184,91 @@ def own_variables(
         found = dict(cast("dict[str, Any]", given))
         for key in ("fallback", "router"):
             members = found.get(key)
-            if isinstance(members, dict):
-                named = cast("dict[str, Any]", members)
-                found[key] = {name: model(one) for name, one in named.items()}
-            elif isinstance(members, list):
-                found[key] = model(members)
-        key = found.get("api_key")
-        match = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
-        elsewhere = any(found.get(name) for name in ("base_url", "proxy", "headers", "use"))
-        own = match[1] if match is not None and match[1] in variables and not elsewhere else ""
-        if own and _may_have(found.get("name"), own, variables):
-            name = f"server_{os.urandom(16).hex()}"
-            known[name] = variables[own]
-            found["api_key"] = f"${{{name}}}"
+            found |= {} if members is None else {key: _each(members, model)}
+        return change(found)
+
+    def part(given: Any) -> Any:
+        """Return a condenser or a confirmation policy, which may have a model and consist of
+        others."""
+        if isinstance(given, list):
+            return [part(one) for one in cast("list[Any]", given)]
+        if not isinstance(given, dict):
+            return given
+        found = dict(cast("dict[str, Any]", given))
+        if "name" in found or "judge" in found:
+            found |= {"model": model(found["model"])} if "model" in found else {}
+        for key in ("condensers", "otherwise", "strictest"):
+            found |= {key: part(found[key])} if key in found else {}
         return found
 
-    def agent(form: dict[str, Any]) -> dict[str, Any]:
-        found = dict(form)
-        for key in ("model", "describe_images", "title"):
-            if key in form and "prompt" not in form:
-                found[key] = model(form[key])
-        models = form.get("models")
-        if isinstance(models, dict):
-            choice = cast("dict[str, Any]", models)
-            found["models"] = {name: model(one) for name, one in choice.items()}
-        for key in ("delegates", "handoffs"):
-            members = form.get(key)
-            if isinstance(members, dict):
-                given = cast("dict[str, Any]", members)
-                found[key] = {
-                    name: agent(cast("dict[str, Any]", one)) if isinstance(one, dict) else one
-                    for name, one in given.items()
-                }
+    def hook(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        found = dict(cast("dict[str, Any]", given))
+        for key, inner in (("model", model), ("agent", agent)):
+            found |= {key: inner(found[key])} if key in found else {}
         return found
 
-    return {"model": None, **agent(form)}, known
+    def agent(given: Any) -> Any:
+        form = dict(cast("dict[str, Any]", given)) if isinstance(given, dict) else {}
+        if not form or "prompt" in form:  # a sub-agent has no model of its own
+            return cast("Any", given)
+        several = {"models": model, "hooks": hook, "delegates": agent, "handoffs": agent}
+        for key in form:
+            if key in ("model", "describe_images", "title"):
+                form[key] = model(form[key])
+            elif key in ("condenser", "confirm"):
+                form[key] = part(form[key])
+            elif key in several:
+                form[key] = _each(form[key], several[key])
+        return form
+
+    return agent(form)
+
+
+def check_unnamed(form: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` if an agent's form names a model."""
+
+    def check(model: dict[str, Any]) -> dict[str, Any]:
+        if "named" in model:
+            raise ConfigurationError("A named model cannot name another one.")
+        return model
+
+    with_models(form, check)
+
+
+def _each(members: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(members, dict):
+        named = cast("dict[str, Any]", members)
+        return {name: change(one) for name, one in named.items()}
+    if isinstance(members, list):
+        return [change(one) for one in cast("list[Any]", members)]
+    return members
+
+
+def with_variables(form: Any, find: Callable[[str], str | None], *, hidden: bool = False) -> Any:
+    """Return a form in which `find` replaced references to variables by others; None keeps one.
+    `hidden`: only in fields that are not shown."""
+
+    def text(match: re.Match[str]) -> str:
+        return (match[1] and find(match[1])) or match[0]
+
+    def walk(value: Any, changes: bool) -> Any:
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            return {
+                key: walk(one, changes or key in _SECRET_FIELDS) for key, one in members.items()
+            }
+        if isinstance(value, list):
+            return [walk(one, changes) for one in cast("list[Any]", value)]
+        return _REFERENCE.sub(text, value) if changes and isinstance(value, str) else value
+
+    return walk(form, not hidden)
+
+
+def variables_in(text: str) -> list[str]:
+    """Return the names of the variables that a text refers to."""
+    return [match[1] for match in _REFERENCE.finditer(text) if match[1]]
 
 
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:

@@ -44,6 +44,7 @@ from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.listings import ListingFilter, Listings
 from holdfast.server.named_leases import NamedLeases
+from holdfast.server.named_parts import NamedParts, OfferedModel
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.other_servers import OtherServers, shared_store
 from holdfast.server.pending_starts import PendingStarts
@@ -110,6 +111,7 @@ class Host:
         observer: Follows all conversations (see `holdfast.observe`).
         sending: How webhooks are sent.
         drives: False leaves driving conversations to the other servers of a shared store.
+        models: The models that agents of all tenants may name.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Host:
         observer: Observing = None,
         sending: Sending | None = None,
         drives: bool = True,
+        models: Mapping[str, OfferedModel] | None = None,
     ) -> None:
         if max_running < 1:
             raise errors.ConfigurationError(
@@ -185,6 +188,7 @@ class Host:
             self._workers = WorkerPool(
                 self._store, policy, known, deaths, worker_memory, patience, runtimes
             )
+        self.named = NamedParts(records, models or {}, bounds.named)
         self._agents = Agents(
             self._store,
             records,
@@ -196,6 +200,7 @@ class Host:
             self._workers,
             self.observers,
             self._elsewhere,
+            self.named,
         )
         self.claims = Claims(claim_timeout, client_grace, clock)
         self._scheduler = Scheduler(
@@ -252,6 +257,7 @@ class Host:
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = _id(request.id)
+        labels = _labels(request)
         options = records.ConversationOptions(
             request.tool_module_qualnames,
             request.client_tools,
@@ -275,7 +281,10 @@ class Host:
             new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
             made, most = encode(_created(new, built)), self.bounds.conversations
-            found = self._records.add(new, made, key, digest, most)
+            if labels is None:
+                found = self._records.add(new, made, key, digest, most)
+            else:
+                found = self._add_labelled(new, built, labels, (made, key, digest))
             answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
         except BaseException:
             if own:
@@ -284,6 +293,44 @@ class Host:
         if own and answer.workspace != workspace:  # another request with the same key was first
             self._forget_workspace(tenant, workspace)
         return answer
+
+    def _add_labelled(
+        self,
+        new: records.NewRecord,
+        built: BuiltAgent,
+        labels: cmd.Label,
+        answer: tuple[bytes, str, bytes],
+    ) -> bytes:
+        """Add a conversation whose journal begins with a title or tags. Return the valid one of
+        the answer under its key and digest, as `Records.add` does."""
+        place = records.store_id(new.tenant, new.id)
+        new = msgspec.structs.replace(new, state="making")
+        made, key, digest = answer
+        with self._forking:  # as for a fork
+            if (known := self._records.find_answer(new.tenant, key, digest)) is not None:
+                return known
+            self._check_free(new.tenant, new.id)
+            with self._making(new):
+                conversation = Conversation(built.agent, self._store, place)
+                conversation.hosting.execute(labels)
+                conversation.close()
+                valid = self._records.mark_complete(new.tenant, new.id, made, key, digest)
+                if valid != made:  # another server was first
+                    self._remove_half(new.tenant, new.id)
+                    return valid
+                self.webhooks.look(place)
+        return made
+
+    @contextmanager
+    def _making(self, new: records.NewRecord) -> Generator[None]:
+        """Add a record in the state `making` for the time of the block, which makes the journal: a
+        conversation is in two files. If the block raises, both are removed."""
+        self._records.add(new, b"", "", b"", self.bounds.conversations)
+        try:
+            yield
+        except BaseException:
+            self._remove_half(new.tenant, new.id)
+            raise
 
     def fork(
         self, tenant: str, id: str, request: shapes.ForkRequest, key: str = ""
@@ -326,8 +373,7 @@ class Host:
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
             self._check_free(tenant, new_id)
-            self._records.add(new, b"", "", b"", self.bounds.conversations)
-            try:
+            with self._making(new):
                 # A fork takes no lease of either conversation; it only reads the original.
                 original = Conversation(
                     built.agent, self._store, record.store_id, secrets=built.secrets
@@ -341,9 +387,6 @@ class Host:
                     self._remove_half(tenant, new_id)
                     return msgspec.json.decode(valid, type=shapes.CreatedConversation)
                 self.webhooks.look(place)
-            except BaseException:
-                self._remove_half(tenant, new_id)
-                raise
         return created
 
     def rewind(
@@ -571,6 +614,15 @@ class Host:
             secrets={name: secret.description for name, secret in sorted(own.items())}
         )
 
+    def set_model(self, tenant: str, name: str, form: object) -> None:
+        """Keep a model of a tenant's own under a name. Raises `ConfigurationError` if no agent can
+        be built with it."""
+        agent: dict[str, object] = {"model": form}
+        options = records.ConversationOptions()
+        forms.check_unnamed(agent)
+        self._agents.build(self._agents.requested_parts(tenant, agent, {}, [], options), "")
+        self.named.set_model(tenant, name, form)
+
     # --- requests to one conversation ---
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
@@ -764,11 +816,11 @@ class Host:
                 if len(self._clients) > 10_000:
                     self._clients.clear()
                 self._clients[tenant, client] = now
-                self._leases.seize(_client(tenant, client), self._client_grace)
+                self._leases.seize(f"client {tenant}/{client}", self._client_grace)
 
     def _heard(self, tenant: str, client: str) -> bool:
         """Return True if another server has heard from a client lately."""
-        return self._leases is not None and self._leases.held(_client(tenant, client))
+        return self._leases is not None and self._leases.held(f"client {tenant}/{client}")
 
     def status(self, tenant: str, id: str) -> str:
         found = self._store.list([self.family.place(tenant, id)])
@@ -924,6 +976,13 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
                 store.delete(child.id)
 
 
+def _labels(request: shapes.CreateRequest) -> cmd.Label | None:
+    """Return the command that sets a new conversation's title and tags, or None. Raises
+    `ConfigurationError`."""
+    given = request.title is not None or request.tags
+    return cmd.Label(request.title, add=request.tags) if given else None
+
+
 def _created(
     record: records.NewRecord | records.ConversationRecord, built: BuiltAgent, status: str = "idle"
 ) -> shapes.CreatedConversation:
@@ -935,10 +994,6 @@ def _created(
         tools=built.standings,
         warnings=built.warnings,
     )
-
-
-def _client(tenant: str, client: str) -> str:
-    return f"client {tenant}/{client}"
 
 
 def _id(given: str) -> str:

@@ -23,6 +23,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 500
     secrets_bytes: int = 64_000
     webhooks: int = 50  # per tenant
+    named: int = 100  # models, and secrets, per tenant
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -16,6 +16,7 @@ from holdfast.server.deliveries import Sending
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.limits import Bounds
+from holdfast.server.named_parts import offer
 from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.server.records import Records
@@ -28,6 +29,7 @@ from holdfast.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
+    from holdfast.llm.model import Model
 
 
 class LocalServer:
@@ -44,6 +46,7 @@ class LocalServer:
         variables: The values of `${NAME}` in agents.
         max_running: The number of conversations that run at once.
         agents: Agents published by name to clients of OpenAI's API, at `{url}/v1`.
+        models: Models that agents of clients may name (`NamedModel`), with the keys of this server.
         observer: Follows all conversations (see `holdfast.observe`).
         webhook_allow: Hosts to which webhooks may be sent although they are not public.
         sandbox: True runs the commands of each conversation in a sandbox of its own. Agents of
@@ -70,6 +73,7 @@ class LocalServer:
         sandbox: bool = False,
         network: Sequence[str] = (),
         allow_hook_commands: bool = False,
+        models: Mapping[str, Model] | None = None,
     ) -> None:
         if network and not sandbox:
             raise ConfigurationError("LocalServer: network is for the sandbox; add sandbox=True.")
@@ -89,6 +93,7 @@ class LocalServer:
         self._variables = dict(variables or {})
         self._max_running = max_running
         self._agents = dict(agents or {})
+        self._models = {name: offer(name, model) for name, model in (models or {}).items()}
         self._webhook_allow = tuple(webhook_allow)
         self._runtimes = WorkspaceRuntimes(sandbox, tuple(network))
         self._observers = observers("LocalServer: observer", observer)
@@ -135,6 +140,7 @@ class LocalServer:
                 bounds=Bounds(open=max(1000, 2 * self._max_running)),
                 observer=self._observers,
                 sending=Sending(allow=self._webhook_allow),
+                models=self._models,
             )
             stack.callback(host.shutdown, 5.0)
             served = app.App(

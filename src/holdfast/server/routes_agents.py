@@ -114,6 +114,8 @@ def _request(agent: Published, body: StartRequest) -> CreateRequest:
         workspace=body.workspace,
         questions=True,
         deltas=True,
+        title=body.title,
+        tags=body.tags,
     )
 
 

@@ -24,7 +24,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
     in the client. With `questions`, questions of tools wait for an answer. With `deltas`, the
     model's answers are streamed to readers. With `undo`, the server keeps snapshots of the
-    workspace's files, for a rewind.
+    workspace's files, for a rewind. `title` and `tags` are its first event.
     """
 
     agent: dict[str, Any]
@@ -39,6 +39,8 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     questions: bool = False
     deltas: bool = False
     undo: bool = False
+    title: str | None = None
+    tags: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         # no secrets
@@ -124,6 +126,36 @@ class SecretNames(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The names of a conversation's secrets, with their descriptions. Values are never sent."""
 
     secrets: dict[str, str]
+
+
+class NamedModelRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A model under a name, in the form of an agent's `model`. Its key may be a `${NAME}` of the
+    tenant's secrets; the whole is kept encrypted."""
+
+    model: str | dict[str, Any] | list[Any]
+
+    def __repr__(self) -> str:
+        return "NamedModelRequest()"
+
+
+class ModelItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A model that agents may name. `model` is its name at the provider. `key` is True if it has a
+    key, which is never sent. `owner` is `server` for a model of the operator. The window is in
+    tokens, the prices are in US dollars per million tokens; null if unknown."""
+
+    name: str
+    owner: Literal["server", "tenant"]
+    model: str
+    key: bool
+    context_window: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+class ModelItems(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The models that agents may name, by name."""
+
+    models: list[ModelItem]
 
 
 class ToolStanding(Data, frozen=True):

@@ -406,7 +406,9 @@ class Variants(Shape, frozen=True):
         tags = [tag for tag in self.sections if value.get(tag) is not None]
         if len(tags) != 1:
             forms = [
-                f"{tag} (and {', '.join(others)})" if len(others) < 4 else f"{tag} (and settings)"
+                f"{tag} (and {', '.join(others) if len(others) < 4 else 'settings'})"
+                if others
+                else tag
                 for tag, others in ((tag, self._companions(tag)) for tag in self.sections)
             ]
             raise place.error(f"{self.what} has either {', or '.join(forms)}.")

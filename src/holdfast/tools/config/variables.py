@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
@@ -43,6 +43,26 @@ def fill(document: Any, variables: Mapping[str, Any]) -> Any:
         for index, value in enumerate(document):
             document[index] = _filled(value, document.places[index], variables)
     return document
+
+
+def used_variables(document: Any) -> list[str]:
+    """Return the names of the variables in the texts of a tree, each once."""
+    return list(dict.fromkeys(match["name"] for match in _references(document)))
+
+
+def missing_variables(document: Any, variables: Mapping[str, Any]) -> list[str]:
+    """Return the names of the variables that `fill` would refuse, each once."""
+    found = _references(document)
+    names = [match["name"] for match in found if match["default"] is None]
+    return list(dict.fromkeys(name for name in names if name not in variables))
+
+
+def _references(value: Any) -> Iterator[re.Match[str]]:
+    if isinstance(value, Map | Seq):
+        for member in value.values() if isinstance(value, Map) else value:
+            yield from _references(member)
+    elif isinstance(value, str):
+        yield from (match for match in _VARIABLE.finditer(value) if match["name"])
 
 
 def _filled(value: Any, place: SourceLocation, variables: Mapping[str, Any]) -> Any:
