@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from holdfast import Agent, LocalRuntime, ScriptedLLM, Tool, ToolRegistry, tool
 from holdfast.agent.serial_form import ToolForm, tools_of
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
+from holdfast.server import policy
 from holdfast.server.policy import check_agent
 from holdfast.server.tool_resolution import (
     ClientTool,
@@ -596,6 +598,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": {"use": "litellm", "parameters": {"model": "x"}}}, "model.use"),
     ({"model": {"use": "${secret_1}"}}, "model.use"),
     ({"condenser": "os:getcwd"}, "condenser"),
+    ({"goal": {"text": "x", "judge": USE}}, "goal.judge.use"),
+    ({"goal": {"text": "x", "judge": ["rubric", "os:getcwd"]}}, "goal.judge[1]"),
+    ({"goal": {"text": "x", "judge": {"name": "rubric", "model": USE}}}, "goal.judge.model.use"),
+    ({"delegates": {"a": {"goal": {"text": "x", "judge": USE}}}}, "delegates.a.goal.judge.use"),
+    ({"hooks": [{"on": "stop", "agent": "other"}]}, "hooks[0]"),
     ({"condenser": "${secret_1}"}, "condenser"),
     ({"condenser": {"use": "hf_ok:sys.exit"}}, "condenser"),
     ({"condenser": {"use": "hf_ok:__loader__.load_module"}}, "condenser"),
@@ -639,6 +646,14 @@ def test_an_agent_that_reads_files_or_names_code_beyond_the_policy_is_refused_wi
     with pytest.raises(ConfigurationError) as caught:
         import_parts(agent, Policy(["hf_ok"], entry_points=False))
     assert place in str(caught.value)
+
+
+def test_a_part_that_the_check_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = types.SimpleNamespace(keys={**policy.KEYS.keys, "new": None})
+    monkeypatch.setattr(policy, "KEYS", keys)
+    check_agent({"model": "m"}, Policy())
+    with pytest.raises(ConfigurationError, match=r"new: the agent server accepts no such part"):
+        check_agent({"model": "m", "new": {"use": "os:getcwd"}}, Policy())
 
 
 def test_what_an_allowed_module_only_imported_is_not_its_own(write: Write) -> None:

@@ -12,10 +12,16 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
+from holdfast import Agent, Hook, RemoteConversation, RemoteWorkspace, ScriptedLLM
 from holdfast.agent.serial_form import form_of
+from holdfast.commands import Send
+from holdfast.content import TextContent
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from holdfast.server.policy import Policy
+from holdfast.server.runtimes import WorkspaceRuntimes
+from holdfast.server.shapes import CreateRequest
 from tests.serve_process import KEY, ServeProcess
+from tests.server_host_program import host_of
 
 pytestmark = pytest.mark.skipif(
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
@@ -174,3 +180,15 @@ def test_a_server_without_a_sandbox_does_not_start(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("holdfast: --sandbox require: No sandbox can be made")
+
+
+def test_hook_commands_of_a_client_run_in_the_sandbox_also_without_tools(tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    hook = Hook(on="message", command=["sh", "-c", f"touch {planted}; echo '{{}}'"])
+    agent = Agent(ScriptedLLM(["Done."]), hooks=[hook])
+    with host_of(
+        tmp_path, policy=Policy(hook_commands=True), runtimes=WorkspaceRuntimes(sandboxed=True)
+    ) as host:
+        assert host.create("default", CreateRequest(agent=form_of(agent).mapping, id="a")).workspace
+        host.execute("default", "a", Send((TextContent("hi"),)), "key")
+    assert not planted.exists()

@@ -14,7 +14,6 @@ from holdfast.agent.confirmation import Verdict
 from holdfast.content import ToolCall, ToolResult, answer_seq
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.tools.plans import PLAN, misfit, plan_of, read_steps, rendered, texts, unfinished
-from holdfast.tools.preset.planning import make_plan
 
 if TYPE_CHECKING:
     from holdfast.tools import Tool, ToolManager
@@ -68,6 +67,8 @@ def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
             "Agent: planning comes with a tool 'plan', and tools has another one of that name."
             " Rename it."
         )
+    from holdfast.tools.preset.planning import make_plan  # imported late: few agents plan
+
     return (make_plan(),)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast import events as ev
-from holdfast.cli import forget_output
+from holdfast.cli import forget_output, openhands
 from holdfast.cli.check import progress
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
@@ -63,8 +63,6 @@ def _to_openhands(console: Console, options: Namespace) -> Exit:
             "--to openhands takes one ID, and the new folder with -o; it cannot be combined with"
             " --salvage"
         )
-    from holdfast.cli import openhands  # few exports need it, and it takes 20 ms to load
-
     with _open(options.file) as store:
         for entry in _chosen(console, store.list(), options):
             try:
@@ -219,8 +217,6 @@ def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
     file: str = options.file
     with ExitStack() as stack:
         if options.origin:
-            from holdfast.cli import openhands  # few imports need it, and it takes 20 ms to load
-
             found = [openhands.imported(console, file)]
         elif file == "-":
             found = transfer.read_exported(sys.stdin.buffer)

@@ -19,7 +19,7 @@ from holdfast.server.feed import Feeds
 from holdfast.server.limits import Bounds
 from holdfast.server.local_conversation import LocalConversation
 from holdfast.server.named_parts import NamedParts
-from holdfast.server.policy import Policy, check_agent
+from holdfast.server.policy import Policy, check_agent, runs_commands
 from holdfast.server.records import (
     DEFAULT,
     ConversationOptions,
@@ -257,6 +257,10 @@ class Agents(ObjectStruct):
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""
+        if not workspace and runs_commands(wanted.form):  # they would run outside of any sandbox
+            raise ConfigurationError(
+                "The agent's hooks or its judge run commands, which need a workspace. Name one."
+            )
         wanted = self._resolved(wanted)
         if self.workers is not None:
             folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
@@ -289,7 +293,9 @@ class Agents(ObjectStruct):
         return self.records.set_secrets(record, sealed), built
 
     def needs_runtime(self, wanted: AgentParts) -> bool:
-        """Return True if one of the tools needs a workspace."""
+        """Return True if one of the tools, or a command of a hook, needs a workspace."""
+        if runs_commands(wanted.form):
+            return True
         names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:
             return False

@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, cast
 
-from holdfast.agent.config_parts import ANALYZER, CONDENSER
+from holdfast.agent.config import KEYS
+from holdfast.agent.config_parts import ANALYZER, CONDENSER, JUDGE
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Seq, SourceLocation, load
 
@@ -139,6 +140,19 @@ _NO_HOOK_COMMANDS = (
     "the agent server runs no commands of a client's hooks, unless its operator allows them with"
     " --allow-hook-commands. Use functions that it may import."
 )
+# The keys of an agent's form that name neither code nor files.
+_PLAIN = (
+    "$schema",
+    "description",
+    "limits",
+    "output_limit",
+    "output_rounds",
+    "parallel_calls",
+    "planning",
+    "stop_denials",
+    "stuck",
+    "tree_limits",
+)
 _DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
 
@@ -199,7 +213,10 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
     # Section names may be in capitals.
     places = {key.lower(): (value, document.places[key]) for key, value in document.items()}
 
+    checked = set[str](_PLAIN)
+
     def part(key: str) -> tuple[Any, SourceLocation]:
+        checked.add(key)
         return places.get(key, (None, document.place))
 
     for key in ("system_prompt", "system_prompt_extensions", "microagents"):
@@ -227,6 +244,9 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
     yield from _of_confirm(part("confirm")[0])
     yield from _of_part(*part("security"), ANALYZER.kinds)
     yield from _of_part(*part("condenser"), CONDENSER.kinds)
+    goal, at = part("goal")
+    if isinstance(goal, Map):
+        yield from _of_part(goal.get("judge"), goal.places.get("judge", at), JUDGE.kinds)
     output, at = part("output_type")
     if isinstance(output, str):
         yield from _target(output, at)
@@ -248,8 +268,13 @@ def _named(document: Any, hook_commands: bool) -> Iterator[tuple[SourceLocation,
         if not hook_commands:
             _no_commands(hook, place, _HOOKS, _NO_HOOK_COMMANDS, True)
         yield from _hooks(Seq(place, [(hook, place)]))
+        if isinstance(judge.get("agent"), str):
+            raise place.error(f"it must be an agent's mapping: {_NO_FILES}")
         yield from _named(judge.get("agent"), hook_commands)
         yield from _of_model(judge.get("model"), place)
+    for key in KEYS.keys.keys() - checked:  # a key that was forgotten above is refused
+        if part(key)[0]:
+            raise part(key)[1].error("the agent server accepts no such part from a client.")
 
 
 def _bounded(delegation: Any) -> None:
@@ -328,6 +353,22 @@ def _of_tools(
     if not hook_commands:
         _no_commands(value, place, _HOOKS, _NO_HOOK_COMMANDS)
     yield from _hooks(value)
+
+
+def runs_commands(form: object, inside: bool = False) -> bool:
+    """Return True if hooks, or the judge of a goal, run commands in an agent's form. `inside`: this
+    is a part of one of these."""
+    if isinstance(form, Mapping):
+        members = cast("Mapping[str, object]", form)
+        if inside and "command" in members:
+            return True
+        return any(
+            runs_commands(value, inside or key.lower() in ("hooks", "judge"))
+            for key, value in members.items()
+        )
+    if isinstance(form, Sequence) and not isinstance(form, str | bytes):
+        return any(runs_commands(value, inside) for value in cast("Sequence[object]", form))
+    return False
 
 
 def _no_commands(
