@@ -136,12 +136,12 @@ class OpenConversations:
             entry = self._conversations.get(id)
         return None if entry is None or entry.closing else entry.live()
 
-    def park(self, id: str, force: bool = False) -> bool:
-        """Close a conversation if it is unused, or with `force`. Return True if it is closed
-        now."""
+    def park(self, id: str, force: bool = False, only: OpenConversation | None = None) -> bool:
+        """Close a conversation if it is unused, or with `force`; with `only` if it is that one, and
+        nobody has opened it anew. Return True if it is closed now."""
         with self._lock:
             entry = self._conversations.get(id)
-            if entry is None:
+            if entry is None or (only is not None and entry.live() is not only):
                 return True
             if not entry.closing and entry.users and not force:
                 return False

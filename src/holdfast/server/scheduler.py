@@ -132,8 +132,10 @@ class Scheduler:
         if not self._drives:
             raise errors.LeaseHeld(record.id, "another server, since this one drives none")
         for again in (True, False):
+            found: OpenConversation | None = None
             try:
                 with self.conversations.use(record.store_id) as live:
+                    found = live
                     self.tend_soon()
                     try:
                         return work(live)
@@ -146,7 +148,7 @@ class Scheduler:
             except errors.LeaseHeld:
                 self.conversations.park(record.store_id)  # its state here would grow old
                 raise
-            self.conversations.park(record.store_id, force=True)
+            self.conversations.park(record.store_id, force=True, only=found)
         raise AssertionError
 
     def wake(self, id: str) -> None:
