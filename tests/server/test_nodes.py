@@ -364,8 +364,9 @@ def test_one_server_sends_the_messages_of_all_and_another_takes_over(
         _talk(one, "c")
         receiver.until(lambda: len(receiver.first("c")) >= 1 and _complete(receiver, server, "c"))
         assert [node.host.webhooks._leads for node in server.nodes].count(True) >= 1
+        # An event whose answer was not noted yet as the other server took over is sent again.
         for name in "ab":
-            assert len(receiver.taken(name)) == len(receiver.first(name)), "sent twice"
+            assert len(receiver.taken(name)) <= len(receiver.first(name)) + 1, "sent twice"
 
 
 def _talk(server: Serving, id: str) -> None:
