@@ -17,7 +17,7 @@ from holdfast import Agent, Conversation, ConversationStatus, LocalRuntime, Scri
 from holdfast import events as ev
 from holdfast.agent.agents_files import load_sub_agents
 from holdfast.agent.delegation import Delegates
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.own_folder import OwnFolder
 
 CHILD = "top.4.0"
@@ -362,6 +362,51 @@ def test_the_hooks_of_a_repository_do_not_run(repository: Path, runtime: LocalRu
     folder.make("worktree")
     assert not (folder.workdir / "ran").exists()
     folder.drop()
+
+
+def test_the_filters_of_a_repository_do_not_run(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    config = repository / ".git" / "config"
+    command = f"sh -c 'touch {ran}; cat'"
+    config.write_text(
+        f'{config.read_text()}[filter "x"]\n\tclean = "{command}"\n\tsmudge = "{command}"\n'
+    )
+    (repository / ".gitattributes").write_text("* filter=x\n")
+    (repository / "new.txt").write_text("new\n")
+    folder = OwnFolder(runtime, "x")
+    folder.make("worktree")
+    assert (folder.workdir / "new.txt").read_text() == "new\n"
+    assert (folder.workdir / "src" / "b.txt").read_text() == "b\n"
+    folder.drop()
+    assert not ran.exists()
+
+
+def test_missing_objects_are_not_fetched(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    config = repository / ".git" / "config"
+    config.write_text(
+        "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = x\n"
+        f'[remote "x"]\n\turl = "ext::touch {ran}"\n\tpromisor = true\n'
+        '[protocol "ext"]\n\tallow = always\n'
+    )
+    (repository / ".git" / "refs" / "heads" / "main").write_text(f"{'1' * 40}\n")
+    with pytest.raises(RuntimeFault):
+        OwnFolder(runtime, "x").make("worktree")
+    assert not ran.exists()
+
+
+def test_a_repository_whose_files_are_elsewhere_is_refused(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    (tmp_path / "private.txt").write_text("private\n")
+    git(repository, "config", "core.worktree", str(tmp_path))
+    with pytest.raises(RuntimeFault, match="core.worktree"):
+        OwnFolder(runtime, "x").make("worktree")
+    assert folders(repository) == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Generator
+from collections.abc import Container, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -163,24 +163,39 @@ class OwnFolder:
         except RuntimeFault as error:
             what = f"isolation='worktree' needs a git repository, and {workdir} is in none."
             raise RuntimeFault(f"{what} {advice}") from error
+        if not workdir.resolve().is_relative_to(top) or not os.path.lexists(top / ".git"):
+            what = f"The files of this git repository are in {top}, another folder (core.worktree)."
+            raise RuntimeFault(f"{what} {advice}")
         try:
             self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         except RuntimeFault as error:
             raise RuntimeFault(f"The repository {top} has no commit yet. {advice}") from error
         self._git("worktree", "prune")
-        self._git("worktree", "add", "--quiet", "--detach", str(self._top), "HEAD")
-        index = self._home / "index"
-        present = Path(workdir, self._git("rev-parse", "--git-path", "index").strip())
-        if present.exists():
-            shutil.copy2(present, index)
-        self._git("add", "--all", "--", str(top), index=index)
-        tree = self._git("write-tree", index=index).strip()
-        if tree != self._git("rev-parse", "HEAD^{tree}").strip():
-            # The child's index stays at HEAD: its status shows the same changes as its parent's.
-            self._git("restore", f"--source={tree}", "--worktree", "--", ":/", folder=self._top)
-        index.unlink(missing_ok=True)
+        self._git("worktree", "add", "--quiet", "--detach", "--no-checkout", str(self._top), "HEAD")
+        # The child's index is at HEAD: its status shows the same changes as its parent's. The files
+        # are copied here, because git would run filters that the repository's own files name.
+        self._git("read-tree", "HEAD", folder=self._top)
+        listed = self._git("ls-files", "-z", "-c", "-o", "--exclude-standard", folder=top)
+        self._copy_listed(top, dict.fromkeys(filter(None, listed.split("\0"))))
         prefix = os.path.relpath(workdir, top)
         return "" if prefix == "." else prefix
+
+    def _copy_listed(self, top: Path, names: Iterable[str]) -> None:
+        """Copy these files of the repository at `top`, but none through a link to a folder."""
+        children, opened = Path(os.path.realpath(self._children)), open_files()
+        for name in names:
+            source = top / name
+            folder = source.parent
+            if (
+                os.path.realpath(folder) == str(folder)
+                and source.is_relative_to(top)
+                and not source.is_relative_to(children)
+                and ".git" not in name.lower().split("/")
+            ):
+                target = self._top / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # deleted, and not committed yet
+                    _copy_file(source, target, opened)
 
     def _copy(self) -> str:
         """Copy the work folder. Files that this process has open are left out, such as a store:
@@ -193,23 +208,16 @@ class OwnFolder:
             if source == origin / _PLACE[0]:
                 names[:] = [name for name in names if name != _PLACE[1]]
             for name in [*names, *files]:
-                path = source / name
-                found = os.lstat(path)
-                if stat.S_ISLNK(found.st_mode):
-                    os.symlink(os.readlink(path), target / name)
-                elif (
-                    stat.S_ISREG(found.st_mode)
-                    and (found.st_dev, found.st_ino) not in opened
-                    and name != ".git"  # that of a worktree leads to the parent's own index
-                ):
-                    shutil.copy2(path, target / name)
+                if name != ".git" or (source / name).is_dir():
+                    # That of a worktree, a file, leads to the parent's own index.
+                    _copy_file(source / name, target / name, opened)
         return ""
 
-    def _git(self, *arguments: str, folder: Path | None = None, index: Path | None = None) -> str:
-        """Return the output of git, with no hook of the repository. Raises `RuntimeFault`."""
-        env = child_environment(self._origin.workdir, {"LC_ALL": "C"})
-        if index is not None:
-            env["GIT_INDEX_FILE"] = str(index)
+    def _git(self, *arguments: str, folder: Path | None = None) -> str:
+        """Return the output of git, with no hook of the repository, and no program that its
+        configuration names for fetching missing objects. Raises `RuntimeFault`."""
+        settings = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none"}
+        env = child_environment(self._origin.workdir, settings)
         command = [find_program("git", env), "-c", "core.hooksPath=/dev/null"]
         try:
             ran = subprocess.run(
@@ -323,6 +331,15 @@ class OwnFolder:
         """Return a path of the work folder. Raises `PathRefused` for one that leads out of it."""
         folder, name = os.path.split(path)
         return self._origin.paths.resolve(folder or ".", write=True) / name
+
+
+def _copy_file(source: Path, target: Path, opened: Container[tuple[int, int]]) -> None:
+    """Copy a file or link, unless it is one of the `opened`. Anything else is not copied."""
+    found = os.lstat(source)
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in opened:
+        shutil.copy2(source, target)
 
 
 def _is_utf8(data: bytes) -> bool:
