@@ -262,6 +262,21 @@ def test_a_worktree_of_a_folder_below_the_top(repository: Path) -> None:
     assert "Changed outside of the work folder, and not taken over: outside.txt" in given
     assert (repository / "src" / "b.txt").read_text() == "b\nmore\n"
     assert not (repository / "outside.txt").exists()
+    assert len(folders(repository / "src")) == 1
+
+
+@pytest.mark.parametrize("more", ["", "; echo c > c.txt"])
+def test_what_is_never_taken_over_is_reported_and_kept(
+    repository: Path, runtime: LocalRuntime, more: str
+) -> None:
+    work = shell(f"git init -q vendor; echo x > vendor/f; truncate -s 12M model.bin{more}")
+    given, applied, dropped = run(
+        lead(runtime, "copy", [give(), settle("apply"), settle("drop"), "done"], work)
+    )
+    assert "not taken over: model.bin, vendor/" in given
+    assert "is kept for what is not taken over" in applied
+    assert (repository / "c.txt").exists() is bool(more)
+    assert dropped == f"{CHILD}: its changes and its folder are gone."
 
 
 def test_a_sandboxed_runtime_is_refused() -> None:
@@ -404,7 +419,7 @@ def test_a_repository_whose_files_are_elsewhere_is_refused(
 ) -> None:
     (tmp_path / "private.txt").write_text("private\n")
     git(repository, "config", "core.worktree", str(tmp_path))
-    with pytest.raises(RuntimeFault, match="core.worktree"):
+    with pytest.raises(RuntimeFault, match=r"core\.worktree"):
         OwnFolder(runtime, "x").make("worktree")
     assert folders(repository) == []
 

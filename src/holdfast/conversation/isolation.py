@@ -72,7 +72,7 @@ class ChildFolders(ObjectStruct):
             changes = folder.changes()
         except RuntimeFault as error:
             return f"\n\nIts changes cannot be read: {error}"
-        if not changes.files:
+        if not changes.files and not changes.stays:
             with self._lock:
                 at_work = id in self._open
             if not at_work:

@@ -37,11 +37,12 @@ class _Ready(msgspec.Struct, frozen=True):
 
 class FolderChanges(NamedTuple):
     """The changes in a folder: the states of each file before and after, by path; the unified diff
-    of the text files; and remarks about all else."""
+    of the text files; remarks about all else; and the paths that are never taken over."""
 
     files: dict[str, tuple[FileState, FileState]]
     patch: str
     notes: list[str]
+    stays: list[str]
 
 
 class _FileContent(NamedTuple):
@@ -273,7 +274,7 @@ class OwnFolder:
             if paths
         ]
         (self._home / "changes.patch").write_text(patch, errors="surrogateescape")
-        return FolderChanges(files, patch, notes)
+        return FolderChanges(files, patch, notes, sorted([*outside, *left_out]))
 
     def _is_text(self, pair: tuple[FileState, FileState]) -> bool:
         """Return True if the change of a file can be a patch."""
@@ -284,8 +285,8 @@ class OwnFolder:
         return all(map(_is_utf8, contents.values()))
 
     def apply(self) -> list[str]:
-        """Take the changes over into the work folder, all or none, and remove this folder. Return
-        the paths. A file that is already like that is skipped, so that a repeated call ends well.
+        """Take the changes over into the work folder, all or none, and remove this folder unless
+        something in it is never taken over. Return the paths. A file that is already like that is skipped, so that a repeated call ends well.
         Raises `RuntimeFault` with the places that do not fit."""
         changes, states = self.changes(), self._states()
         prefix = self._ready().prefix
@@ -324,7 +325,8 @@ class OwnFolder:
             _write(place, content)
         for place, mode in modes:
             place.chmod(0o755 if mode == _PROGRAM else 0o644)
-        self.drop()
+        if not changes.stays:
+            self.drop()
         return sorted(changes.files)
 
     def _place(self, path: str) -> Path:
