@@ -227,6 +227,97 @@ def test_files_that_are_no_text_links_and_modes_are_taken_over(
     assert os.access(repository / "src" / "b.txt", os.X_OK)
 
 
+def test_a_file_takes_the_place_of_a_folder_and_the_reverse(
+    repository: Path, runtime: LocalRuntime
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "src" / "b.txt").unlink()
+    (work / "src").rmdir()
+    (work / "src").write_text("now a file\n")
+    (work / "a.txt").unlink()
+    (work / "a.txt" / "deep").mkdir(parents=True)
+    (work / "a.txt" / "deep" / "c.txt").write_text("c\n")
+    assert folder.apply() == ["a.txt", "a.txt/deep/c.txt", "src", "src/b.txt"]
+    assert (repository / "src").read_text() == "now a file\n"
+    assert (repository / "a.txt" / "deep" / "c.txt").read_text() == "c\n"
+
+
+@pytest.mark.parametrize("mine", ["src/mine.txt", "new"])
+def test_what_stands_in_the_way_is_a_conflict(
+    repository: Path, runtime: LocalRuntime, mine: str
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "src" / "b.txt").unlink()
+    (work / "src").rmdir()
+    (work / "src").write_text("now a file\n")
+    (work / "new" / "deep").mkdir(parents=True)
+    (work / "new" / "deep" / "c.txt").write_text("c\n")
+    (work / "a.txt").write_text("changed\n")
+    (repository / mine).write_text("mine\n")
+    for _ in range(2):
+        with pytest.raises(RuntimeFault, match=r"Nothing was taken over: (src|new/deep/c\.txt) "):
+            folder.apply()
+    assert (repository / "a.txt").read_text() != "changed\n"
+    assert (repository / "src" / "b.txt").exists()
+    assert folder.exists
+
+
+def test_a_failure_of_writing_is_told_and_the_next_call_goes_on(
+    repository: Path, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    (folder.workdir / "new.txt").write_text("new\n")
+    folder.changes()  # replaces files of its own
+
+    def fail(path: Path, target: Path) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", fail)
+        with pytest.raises(RuntimeFault, match="the disk is full"):
+            folder.apply()
+    assert {path.name for path in repository.glob("[!.]*")} == {"a.txt", "src"}
+    assert list(repository.glob(".*.tmp")) == []
+    assert folder.apply() == ["new.txt"]
+
+
+def test_private_files_stay_private(repository: Path, runtime: LocalRuntime) -> None:
+    for name in ("key.der", "merged.txt"):
+        (repository / name).write_bytes(b"\0key" if name == "key.der" else b"1\n2\n3\n4\n5\n6\n")
+        (repository / name).chmod(0o600)
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "key.der").write_bytes(b"\0new")
+    (work / "new.key").write_text("key")
+    (work / "new.key").chmod(0o640)
+    (work / "merged.txt").write_text("1\n2\n3\n4\n5\nsix\n")
+    (work / "merged.txt").chmod(0o755)
+    (repository / "merged.txt").write_text("one\n2\n3\n4\n5\n6\n")
+    folder.apply()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in repository.glob("*.*")}
+    assert modes["key.der"] == 0o600
+    assert modes["new.key"] == 0o640
+    assert modes["merged.txt"] == 0o700
+    assert (repository / "merged.txt").read_text() == "one\n2\n3\n4\n5\nsix\n"
+
+
+def test_a_text_with_a_byte_order_mark_is_taken_over(
+    repository: Path, runtime: LocalRuntime
+) -> None:
+    (repository / "bom.txt").write_text("\ufeffa\nb\n")
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    (folder.workdir / "bom.txt").write_text("\ufeffa\nc\n")
+    assert folder.apply() == ["bom.txt"]
+    assert (repository / "bom.txt").read_text() == "\ufeffa\nc\n"
+
+
 def test_a_worktree_needs_a_repository_with_a_commit(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()

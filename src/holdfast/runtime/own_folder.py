@@ -285,9 +285,10 @@ class OwnFolder:
         return all(map(_is_utf8, contents.values()))
 
     def apply(self) -> list[str]:
-        """Take the changes over into the work folder, all or none, and remove this folder unless
-        something in it is never taken over. Return the paths. A file that is already like that is skipped, so that a repeated call ends well.
-        Raises `RuntimeFault` with the places that do not fit."""
+        """Take the changes over into the work folder, and return the paths. This folder is then
+        removed, unless something in it is never taken over. A file that is already like that is
+        skipped, so that a repeated call ends well. Raises `RuntimeFault` with the places that do
+        not fit; then nothing was taken over."""
         changes, states = self.changes(), self._states()
         prefix = self._ready().prefix
         base, now = states.load("base"), states.load("now")
@@ -297,8 +298,9 @@ class OwnFolder:
             [state.blob for pair in changes.files.values() for state in pair if state.blob]
         )
         patched: list[str] = []
-        written: list[tuple[Path, _FileContent | None]] = []
-        modes: list[tuple[Path, str]] = []
+        removed: list[Path] = []
+        written: dict[str, tuple[Path, _FileContent, int]] = {}
+        modes: list[tuple[Path, int]] = []
         conflicts: list[str] = []
         for path, pair in changes.files.items():
             place = self._place(path)
@@ -308,26 +310,54 @@ class OwnFolder:
             )
             if current == new:
                 continue
-            if old is not None and new is not None and current is not None and self._is_text(pair):
+            if new is None:
+                if current == old:
+                    removed.append(place)
+                else:
+                    conflicts.append(path)
+                continue
+            mode = self._permissions(path, place, new)
+            if current == old:
+                written[path] = place, new, mode
+            elif old is not None and current is not None and self._is_text(pair):
                 patched.append(f"{prefix}/{path}" if prefix else path)
-                modes += [(place, new.mode)] if old.mode != new.mode else []
-            elif current == old:
-                written.append((place, new))
+                modes += [(place, mode)] if old.mode != new.mode else []
             else:
                 conflicts.append(path)
+        gone = set(removed)
+        conflicts += [path for path, (place, _, _) in written.items() if _barred(place, gone)]
         if conflicts:
             raise RuntimeFault(
                 f"Nothing was taken over: {', '.join(conflicts)} changed in your folder too."
             )
         if patched:
             self._origin.files.apply_patch(states.patch(base, now, patched, prefix))
-        for place, content in written:
-            _write(place, content)
-        for place, mode in modes:
-            place.chmod(0o755 if mode == _PROGRAM else 0o644)
+        try:
+            for place in removed:
+                place.unlink(missing_ok=True)
+            for place, content, mode in written.values():
+                _write(place, content, mode)
+            for place, mode in modes:
+                place.chmod(mode)
+        except OSError as error:
+            raise RuntimeFault(
+                f"Not all changes could be taken over; the next call goes on: {error}."
+            ) from error
         if not changes.stays:
             self.drop()
         return sorted(changes.files)
+
+    def _permissions(self, path: str, place: Path, new: _FileContent) -> int:
+        """Return the permissions of a file that is taken over: those of the file in its place, else
+        those that the child gave it."""
+        try:
+            found = os.lstat(place)
+            if not stat.S_ISREG(found.st_mode):
+                found = os.lstat(self.workdir / path)
+        except OSError:
+            found = os.lstat(self.workdir / path)
+        mode = found.st_mode & 0o777
+        return mode | (mode & 0o444) >> 2 if new.mode == _PROGRAM else mode & 0o666
 
     def _place(self, path: str) -> Path:
         """Return a path of the work folder. Raises `PathRefused` for one that leads out of it."""
@@ -365,16 +395,34 @@ def _present(path: Path) -> _FileContent | None:
         return None
 
 
-def _write(path: Path, content: _FileContent | None) -> None:
-    """Give a file or link its content, atomically; remove it for None."""
-    if content is None:
-        path.unlink(missing_ok=True)
-        return
+def _barred(path: Path, removed: Container[Path]) -> bool:
+    """Return True if a file cannot be written, once these are removed: something that is not
+    removed is below its path, or is no folder and above it."""
+    if path.is_dir() and not path.is_symlink():
+        return any(
+            Path(folder, name) not in removed
+            for folder, names, files in os.walk(path)
+            for name in [*files, *(one for one in names if Path(folder, one).is_symlink())]
+        )
+    above = next(one for one in path.parents if os.path.lexists(one))
+    return not above.is_dir() and above not in removed
+
+
+def _write(path: Path, content: _FileContent, mode: int) -> None:
+    """Give a file or link its content, atomically. Empty folders in its place are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
     staged = path.with_name(temporary_name(path.name))
-    if content.mode == _LINK:
-        os.symlink(os.fsdecode(content.data), staged)
-    else:
-        staged.write_bytes(content.data)
-        staged.chmod(0o755 if content.mode == _PROGRAM else 0o644)
-    staged.replace(path)
+    try:
+        if content.mode == _LINK:
+            os.symlink(os.fsdecode(content.data), staged)
+        else:
+            with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content.data)
+                os.fchmod(file.fileno(), mode)
+        staged.replace(path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise
