@@ -19,6 +19,7 @@ from holdfast.agent.agents_files import load_sub_agents
 from holdfast.agent.delegation import Delegates
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.own_folder import OwnFolder
+from holdfast.tools import Tool, ToolManager
 
 CHILD = "top.4.0"
 KINDS = pytest.mark.parametrize("kind", ["worktree", "copy"])
@@ -103,6 +104,34 @@ def test_changes_come_back_as_a_patch_that_is_taken_over(
     assert after.startswith("LINE 5\nc.txt\n M a.txt\n D src/b.txt\n?? src/c.txt\n")
     assert folders(repository) == []
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_rules_of_calls_hold_in_a_folder_of_its_own(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    class Remote(Tool):
+        tool_type = "mcp_tool"
+
+    tools = ToolManager(
+        [*runtime.tools, Remote("srv.look", "Look.", lambda: "x")],
+        result_limit={"terminal": 300},
+        result_dir=tmp_path / "long",
+        concurrency=3,
+        pins=tmp_path / "pins.json",
+    )
+    worker = Agent(ScriptedLLM([shell("seq 1 5000"), "I did it."]), tools)
+    agent = Agent(
+        ScriptedLLM([give(), "done"]),
+        runtime.tools,
+        delegates=Delegates({"worker": worker}, isolation="copy"),
+    )
+    run(agent)
+    [kept] = (tmp_path / "long").iterdir()
+    assert "\n5000\n" in kept.read_text()
+    moved = worker.tools.with_other_tools([Remote("srv.look", "Look elsewhere.", lambda: "x")])
+    assert list(moved.held) == ["srv.look"]
+    assert moved.rules == tools.rules
 
 
 @KINDS
