@@ -17,8 +17,9 @@ from holdfast import Agent, Conversation, ConversationStatus, LocalRuntime, Scri
 from holdfast import events as ev
 from holdfast.agent.agents_files import load_sub_agents
 from holdfast.agent.delegation import Delegates
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.own_folder import OwnFolder
+from holdfast.tools import Tool, ToolManager
 
 CHILD = "top.4.0"
 KINDS = pytest.mark.parametrize("kind", ["worktree", "copy"])
@@ -103,6 +104,34 @@ def test_changes_come_back_as_a_patch_that_is_taken_over(
     assert after.startswith("LINE 5\nc.txt\n M a.txt\n D src/b.txt\n?? src/c.txt\n")
     assert folders(repository) == []
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_rules_of_calls_hold_in_a_folder_of_its_own(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    class Remote(Tool):
+        tool_type = "mcp_tool"
+
+    tools = ToolManager(
+        [*runtime.tools, Remote("srv.look", "Look.", lambda: "x")],
+        result_limit={"terminal": 300},
+        result_dir=tmp_path / "long",
+        concurrency=3,
+        pins=tmp_path / "pins.json",
+    )
+    worker = Agent(ScriptedLLM([shell("seq 1 5000"), "I did it."]), tools)
+    agent = Agent(
+        ScriptedLLM([give(), "done"]),
+        runtime.tools,
+        delegates=Delegates({"worker": worker}, isolation="copy"),
+    )
+    run(agent)
+    [kept] = (tmp_path / "long").iterdir()
+    assert "\n5000\n" in kept.read_text()
+    moved = worker.tools.with_other_tools([Remote("srv.look", "Look elsewhere.", lambda: "x")])
+    assert list(moved.held) == ["srv.look"]
+    assert moved.rules == tools.rules
 
 
 @KINDS
@@ -227,6 +256,97 @@ def test_files_that_are_no_text_links_and_modes_are_taken_over(
     assert os.access(repository / "src" / "b.txt", os.X_OK)
 
 
+def test_a_file_takes_the_place_of_a_folder_and_the_reverse(
+    repository: Path, runtime: LocalRuntime
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "src" / "b.txt").unlink()
+    (work / "src").rmdir()
+    (work / "src").write_text("now a file\n")
+    (work / "a.txt").unlink()
+    (work / "a.txt" / "deep").mkdir(parents=True)
+    (work / "a.txt" / "deep" / "c.txt").write_text("c\n")
+    assert folder.apply() == ["a.txt", "a.txt/deep/c.txt", "src", "src/b.txt"]
+    assert (repository / "src").read_text() == "now a file\n"
+    assert (repository / "a.txt" / "deep" / "c.txt").read_text() == "c\n"
+
+
+@pytest.mark.parametrize("mine", ["src/mine.txt", "new"])
+def test_what_stands_in_the_way_is_a_conflict(
+    repository: Path, runtime: LocalRuntime, mine: str
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "src" / "b.txt").unlink()
+    (work / "src").rmdir()
+    (work / "src").write_text("now a file\n")
+    (work / "new" / "deep").mkdir(parents=True)
+    (work / "new" / "deep" / "c.txt").write_text("c\n")
+    (work / "a.txt").write_text("changed\n")
+    (repository / mine).write_text("mine\n")
+    for _ in range(2):
+        with pytest.raises(RuntimeFault, match=r"Nothing was taken over: (src|new/deep/c\.txt) "):
+            folder.apply()
+    assert (repository / "a.txt").read_text() != "changed\n"
+    assert (repository / "src" / "b.txt").exists()
+    assert folder.exists
+
+
+def test_a_failure_of_writing_is_told_and_the_next_call_goes_on(
+    repository: Path, runtime: LocalRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    (folder.workdir / "new.txt").write_text("new\n")
+    folder.changes()  # replaces files of its own
+
+    def fail(path: Path, target: Path) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", fail)
+        with pytest.raises(RuntimeFault, match="the disk is full"):
+            folder.apply()
+    assert {path.name for path in repository.glob("[!.]*")} == {"a.txt", "src"}
+    assert list(repository.glob(".*.tmp")) == []
+    assert folder.apply() == ["new.txt"]
+
+
+def test_private_files_stay_private(repository: Path, runtime: LocalRuntime) -> None:
+    for name in ("key.der", "merged.txt"):
+        (repository / name).write_bytes(b"\0key" if name == "key.der" else b"1\n2\n3\n4\n5\n6\n")
+        (repository / name).chmod(0o600)
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    work = folder.workdir
+    (work / "key.der").write_bytes(b"\0new")
+    (work / "new.key").write_text("key")
+    (work / "new.key").chmod(0o640)
+    (work / "merged.txt").write_text("1\n2\n3\n4\n5\nsix\n")
+    (work / "merged.txt").chmod(0o755)
+    (repository / "merged.txt").write_text("one\n2\n3\n4\n5\n6\n")
+    folder.apply()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in repository.glob("*.*")}
+    assert modes["key.der"] == 0o600
+    assert modes["new.key"] == 0o640
+    assert modes["merged.txt"] == 0o700
+    assert (repository / "merged.txt").read_text() == "one\n2\n3\n4\n5\nsix\n"
+
+
+def test_a_text_with_a_byte_order_mark_is_taken_over(
+    repository: Path, runtime: LocalRuntime
+) -> None:
+    (repository / "bom.txt").write_text("\ufeffa\nb\n")
+    folder = OwnFolder(runtime, "x")
+    folder.make("copy")
+    (folder.workdir / "bom.txt").write_text("\ufeffa\nc\n")
+    assert folder.apply() == ["bom.txt"]
+    assert (repository / "bom.txt").read_text() == "\ufeffa\nc\n"
+
+
 def test_a_worktree_needs_a_repository_with_a_commit(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
@@ -262,6 +382,21 @@ def test_a_worktree_of_a_folder_below_the_top(repository: Path) -> None:
     assert "Changed outside of the work folder, and not taken over: outside.txt" in given
     assert (repository / "src" / "b.txt").read_text() == "b\nmore\n"
     assert not (repository / "outside.txt").exists()
+    assert len(folders(repository / "src")) == 1
+
+
+@pytest.mark.parametrize("more", ["", "; echo c > c.txt"])
+def test_what_is_never_taken_over_is_reported_and_kept(
+    repository: Path, runtime: LocalRuntime, more: str
+) -> None:
+    work = shell(f"git init -q vendor; echo x > vendor/f; truncate -s 12M model.bin{more}")
+    given, applied, dropped = run(
+        lead(runtime, "copy", [give(), settle("apply"), settle("drop"), "done"], work)
+    )
+    assert "not taken over: model.bin, vendor/" in given
+    assert "is kept for what is not taken over" in applied
+    assert (repository / "c.txt").exists() is bool(more)
+    assert dropped == f"{CHILD}: its changes and its folder are gone."
 
 
 def test_a_sandboxed_runtime_is_refused() -> None:
@@ -362,6 +497,51 @@ def test_the_hooks_of_a_repository_do_not_run(repository: Path, runtime: LocalRu
     folder.make("worktree")
     assert not (folder.workdir / "ran").exists()
     folder.drop()
+
+
+def test_the_filters_of_a_repository_do_not_run(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    config = repository / ".git" / "config"
+    command = f"sh -c 'touch {ran}; cat'"
+    config.write_text(
+        f'{config.read_text()}[filter "x"]\n\tclean = "{command}"\n\tsmudge = "{command}"\n'
+    )
+    (repository / ".gitattributes").write_text("* filter=x\n")
+    (repository / "new.txt").write_text("new\n")
+    folder = OwnFolder(runtime, "x")
+    folder.make("worktree")
+    assert (folder.workdir / "new.txt").read_text() == "new\n"
+    assert (folder.workdir / "src" / "b.txt").read_text() == "b\n"
+    folder.drop()
+    assert not ran.exists()
+
+
+def test_missing_objects_are_not_fetched(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    config = repository / ".git" / "config"
+    config.write_text(
+        "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = x\n"
+        f'[remote "x"]\n\turl = "ext::touch {ran}"\n\tpromisor = true\n'
+        '[protocol "ext"]\n\tallow = always\n'
+    )
+    (repository / ".git" / "refs" / "heads" / "main").write_text(f"{'1' * 40}\n")
+    with pytest.raises(RuntimeFault):
+        OwnFolder(runtime, "x").make("worktree")
+    assert not ran.exists()
+
+
+def test_a_repository_whose_files_are_elsewhere_is_refused(
+    repository: Path, runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    (tmp_path / "private.txt").write_text("private\n")
+    git(repository, "config", "core.worktree", str(tmp_path))
+    with pytest.raises(RuntimeFault, match=r"core\.worktree"):
+        OwnFolder(runtime, "x").make("worktree")
+    assert folders(repository) == []
 
 
 @pytest.mark.slow

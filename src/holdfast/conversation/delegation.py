@@ -226,7 +226,10 @@ class Delegation(ObjectStruct):
                 elif applies:
                     changed = folder.apply()
                     paths += changed
-                    lines.append(f"{id}: its changes are in your folder: {', '.join(changed)}.")
+                    text = f"{id}: its changes are in your folder: {', '.join(changed) or 'none'}."
+                    if folder.exists:
+                        text += f" {folder.workdir} is kept for what is not taken over."
+                    lines.append(text)
                 else:
                     folder.drop()
                     lines.append(f"{id}: its changes and its folder are gone.")

@@ -12,7 +12,6 @@ from holdfast.errors import RuntimeFault, ToolError
 from holdfast.object_struct import ObjectStruct
 from holdfast.runtime.local import LocalRuntime
 from holdfast.runtime.own_folder import OwnFolder
-from holdfast.tools import ToolManager
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -72,7 +71,7 @@ class ChildFolders(ObjectStruct):
             changes = folder.changes()
         except RuntimeFault as error:
             return f"\n\nIts changes cannot be read: {error}"
-        if not changes.files:
+        if not changes.files and not changes.stays:
             with self._lock:
                 at_work = id in self._open
             if not at_work:
@@ -109,6 +108,4 @@ def _moved(agent: Agent, origin: LocalRuntime, runtime: LocalRuntime) -> Agent:
     tools = [
         there.get(tool.name, tool) if tool.runtime is origin else tool for tool in agent.own_tools()
     ]
-    rules = agent.tools.rules
-    manager = ToolManager(tools, hooks=rules.hooks, concurrency=rules.concurrency or None)
-    return agent.replace(tools=manager)
+    return agent.replace(tools=agent.tools.with_other_tools(tools))

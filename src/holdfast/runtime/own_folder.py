@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Generator
+from collections.abc import Container, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -37,11 +37,12 @@ class _Ready(msgspec.Struct, frozen=True):
 
 class FolderChanges(NamedTuple):
     """The changes in a folder: the states of each file before and after, by path; the unified diff
-    of the text files; and remarks about all else."""
+    of the text files; remarks about all else; and the paths that are never taken over."""
 
     files: dict[str, tuple[FileState, FileState]]
     patch: str
     notes: list[str]
+    stays: list[str]
 
 
 class _FileContent(NamedTuple):
@@ -163,24 +164,39 @@ class OwnFolder:
         except RuntimeFault as error:
             what = f"isolation='worktree' needs a git repository, and {workdir} is in none."
             raise RuntimeFault(f"{what} {advice}") from error
+        if not workdir.resolve().is_relative_to(top) or not os.path.lexists(top / ".git"):
+            what = f"The files of this git repository are in {top}, another folder (core.worktree)."
+            raise RuntimeFault(f"{what} {advice}")
         try:
             self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         except RuntimeFault as error:
             raise RuntimeFault(f"The repository {top} has no commit yet. {advice}") from error
         self._git("worktree", "prune")
-        self._git("worktree", "add", "--quiet", "--detach", str(self._top), "HEAD")
-        index = self._home / "index"
-        present = Path(workdir, self._git("rev-parse", "--git-path", "index").strip())
-        if present.exists():
-            shutil.copy2(present, index)
-        self._git("add", "--all", "--", str(top), index=index)
-        tree = self._git("write-tree", index=index).strip()
-        if tree != self._git("rev-parse", "HEAD^{tree}").strip():
-            # The child's index stays at HEAD: its status shows the same changes as its parent's.
-            self._git("restore", f"--source={tree}", "--worktree", "--", ":/", folder=self._top)
-        index.unlink(missing_ok=True)
+        self._git("worktree", "add", "--quiet", "--detach", "--no-checkout", str(self._top), "HEAD")
+        # The child's index is at HEAD: its status shows the same changes as its parent's. The files
+        # are copied here, because git would run filters that the repository's own files name.
+        self._git("read-tree", "HEAD", folder=self._top)
+        listed = self._git("ls-files", "-z", "-c", "-o", "--exclude-standard", folder=top)
+        self._copy_listed(top, dict.fromkeys(filter(None, listed.split("\0"))))
         prefix = os.path.relpath(workdir, top)
         return "" if prefix == "." else prefix
+
+    def _copy_listed(self, top: Path, names: Iterable[str]) -> None:
+        """Copy these files of the repository at `top`, but none through a link to a folder."""
+        children, opened = Path(os.path.realpath(self._children)), open_files()
+        for name in names:
+            source = top / name
+            folder = source.parent
+            if (
+                os.path.realpath(folder) == str(folder)
+                and source.is_relative_to(top)
+                and not source.is_relative_to(children)
+                and ".git" not in name.lower().split("/")
+            ):
+                target = self._top / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # deleted, and not committed yet
+                    _copy_file(source, target, opened)
 
     def _copy(self) -> str:
         """Copy the work folder. Files that this process has open are left out, such as a store:
@@ -193,23 +209,16 @@ class OwnFolder:
             if source == origin / _PLACE[0]:
                 names[:] = [name for name in names if name != _PLACE[1]]
             for name in [*names, *files]:
-                path = source / name
-                found = os.lstat(path)
-                if stat.S_ISLNK(found.st_mode):
-                    os.symlink(os.readlink(path), target / name)
-                elif (
-                    stat.S_ISREG(found.st_mode)
-                    and (found.st_dev, found.st_ino) not in opened
-                    and name != ".git"  # that of a worktree leads to the parent's own index
-                ):
-                    shutil.copy2(path, target / name)
+                if name != ".git" or (source / name).is_dir():
+                    # That of a worktree, a file, leads to the parent's own index.
+                    _copy_file(source / name, target / name, opened)
         return ""
 
-    def _git(self, *arguments: str, folder: Path | None = None, index: Path | None = None) -> str:
-        """Return the output of git, with no hook of the repository. Raises `RuntimeFault`."""
-        env = child_environment(self._origin.workdir, {"LC_ALL": "C"})
-        if index is not None:
-            env["GIT_INDEX_FILE"] = str(index)
+    def _git(self, *arguments: str, folder: Path | None = None) -> str:
+        """Return the output of git, with no hook of the repository, and no program that its
+        configuration names for fetching missing objects. Raises `RuntimeFault`."""
+        settings = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none"}
+        env = child_environment(self._origin.workdir, settings)
         command = [find_program("git", env), "-c", "core.hooksPath=/dev/null"]
         try:
             ran = subprocess.run(
@@ -265,7 +274,7 @@ class OwnFolder:
             if paths
         ]
         (self._home / "changes.patch").write_text(patch, errors="surrogateescape")
-        return FolderChanges(files, patch, notes)
+        return FolderChanges(files, patch, notes, sorted([*outside, *left_out]))
 
     def _is_text(self, pair: tuple[FileState, FileState]) -> bool:
         """Return True if the change of a file can be a patch."""
@@ -276,9 +285,10 @@ class OwnFolder:
         return all(map(_is_utf8, contents.values()))
 
     def apply(self) -> list[str]:
-        """Take the changes over into the work folder, all or none, and remove this folder. Return
-        the paths. A file that is already like that is skipped, so that a repeated call ends well.
-        Raises `RuntimeFault` with the places that do not fit."""
+        """Take the changes over into the work folder, and return the paths. This folder is then
+        removed, unless something in it is never taken over. A file that is already like that is
+        skipped, so that a repeated call ends well. Raises `RuntimeFault` with the places that do
+        not fit; then nothing was taken over."""
         changes, states = self.changes(), self._states()
         prefix = self._ready().prefix
         base, now = states.load("base"), states.load("now")
@@ -288,8 +298,9 @@ class OwnFolder:
             [state.blob for pair in changes.files.values() for state in pair if state.blob]
         )
         patched: list[str] = []
-        written: list[tuple[Path, _FileContent | None]] = []
-        modes: list[tuple[Path, str]] = []
+        removed: list[Path] = []
+        written: dict[str, tuple[Path, _FileContent, int]] = {}
+        modes: list[tuple[Path, int]] = []
         conflicts: list[str] = []
         for path, pair in changes.files.items():
             place = self._place(path)
@@ -299,30 +310,68 @@ class OwnFolder:
             )
             if current == new:
                 continue
-            if old is not None and new is not None and current is not None and self._is_text(pair):
+            if new is None:
+                if current == old:
+                    removed.append(place)
+                else:
+                    conflicts.append(path)
+                continue
+            mode = self._permissions(path, place, new)
+            if current == old:
+                written[path] = place, new, mode
+            elif old is not None and current is not None and self._is_text(pair):
                 patched.append(f"{prefix}/{path}" if prefix else path)
-                modes += [(place, new.mode)] if old.mode != new.mode else []
-            elif current == old:
-                written.append((place, new))
+                modes += [(place, mode)] if old.mode != new.mode else []
             else:
                 conflicts.append(path)
+        gone = set(removed)
+        conflicts += [path for path, (place, _, _) in written.items() if _barred(place, gone)]
         if conflicts:
             raise RuntimeFault(
                 f"Nothing was taken over: {', '.join(conflicts)} changed in your folder too."
             )
         if patched:
             self._origin.files.apply_patch(states.patch(base, now, patched, prefix))
-        for place, content in written:
-            _write(place, content)
-        for place, mode in modes:
-            place.chmod(0o755 if mode == _PROGRAM else 0o644)
-        self.drop()
+        try:
+            for place in removed:
+                place.unlink(missing_ok=True)
+            for place, content, mode in written.values():
+                _write(place, content, mode)
+            for place, mode in modes:
+                place.chmod(mode)
+        except OSError as error:
+            raise RuntimeFault(
+                f"Not all changes could be taken over; the next call goes on: {error}."
+            ) from error
+        if not changes.stays:
+            self.drop()
         return sorted(changes.files)
+
+    def _permissions(self, path: str, place: Path, new: _FileContent) -> int:
+        """Return the permissions of a file that is taken over: those of the file in its place, else
+        those that the child gave it."""
+        try:
+            found = os.lstat(place)
+            if not stat.S_ISREG(found.st_mode):
+                found = os.lstat(self.workdir / path)
+        except OSError:
+            found = os.lstat(self.workdir / path)
+        mode = found.st_mode & 0o777
+        return mode | (mode & 0o444) >> 2 if new.mode == _PROGRAM else mode & 0o666
 
     def _place(self, path: str) -> Path:
         """Return a path of the work folder. Raises `PathRefused` for one that leads out of it."""
         folder, name = os.path.split(path)
         return self._origin.paths.resolve(folder or ".", write=True) / name
+
+
+def _copy_file(source: Path, target: Path, opened: Container[tuple[int, int]]) -> None:
+    """Copy a file or link, unless it is one of the `opened`. Anything else is not copied."""
+    found = os.lstat(source)
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in opened:
+        shutil.copy2(source, target)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -346,16 +395,34 @@ def _present(path: Path) -> _FileContent | None:
         return None
 
 
-def _write(path: Path, content: _FileContent | None) -> None:
-    """Give a file or link its content, atomically; remove it for None."""
-    if content is None:
-        path.unlink(missing_ok=True)
-        return
+def _barred(path: Path, removed: Container[Path]) -> bool:
+    """Return True if a file cannot be written, once these are removed: something that is not
+    removed is below its path, or is no folder and above it."""
+    if path.is_dir() and not path.is_symlink():
+        return any(
+            Path(folder, name) not in removed
+            for folder, names, files in os.walk(path)
+            for name in [*files, *(one for one in names if Path(folder, one).is_symlink())]
+        )
+    above = next(one for one in path.parents if os.path.lexists(one))
+    return not above.is_dir() and above not in removed
+
+
+def _write(path: Path, content: _FileContent, mode: int) -> None:
+    """Give a file or link its content, atomically. Empty folders in its place are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
     staged = path.with_name(temporary_name(path.name))
-    if content.mode == _LINK:
-        os.symlink(os.fsdecode(content.data), staged)
-    else:
-        staged.write_bytes(content.data)
-        staged.chmod(0o755 if content.mode == _PROGRAM else 0o644)
-    staged.replace(path)
+    try:
+        if content.mode == _LINK:
+            os.symlink(os.fsdecode(content.data), staged)
+        else:
+            with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content.data)
+                os.fchmod(file.fileno(), mode)
+        staged.replace(path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise

@@ -93,6 +93,7 @@ class ToolManager:
             raise ConfigurationError(
                 f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
             )
+        self._pins = pins
         self._catalogue = Catalogue(pins)
         self._services = ServiceSet(self._catalogue.offer)
         self._tools = ToolSet(self._catalogue)
@@ -160,6 +161,16 @@ class ToolManager:
         extended = copy(self)
         extended._tools, extended._shared, extended._styled_definitions = tool_set, self.shared, {}
         return extended
+
+    def with_other_tools(self, tools: Iterable[Tool]) -> ToolManager:
+        """Return a manager of these tools instead, without services, under the same hooks, limits
+        and pins. Raises `ConfigurationError` as `register` does."""
+        other = ToolManager(pins=self._pins)
+        other._rules, other._hooks = self._rules, self._hooks
+        other._concurrency, other._overflow = self._concurrency, self._overflow
+        other._is_limited = self._is_limited
+        other.replace((), tools)
+        return other
 
     @property
     def shared(self) -> ToolManager:
