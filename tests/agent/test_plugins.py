@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM
+from holdfast.agent.delegation import Delegates
 from holdfast.agent.load import load_agent
 from holdfast.agent.plugins import load_plugin
 from holdfast.agent.serial_form import form_of
@@ -220,3 +221,23 @@ def test_a_manifest_names_further_places(root: Path) -> None:
 def test_plugins_are_a_list(plugins: Any) -> None:
     with pytest.raises(ConfigurationError, match="Agent: plugins takes a list"):
         Agent(ScriptedLLM([]), plugins=plugins)
+
+
+def test_a_plugins_agents_join_a_team_that_keeps_its_settings(root: Path) -> None:
+    mine = Agent(ScriptedLLM([]), system_prompt="You edit.")
+    team = Delegates(
+        {"editor": (mine, "Edits the text only.")},
+        max_depth=2,
+        max_running=3,
+        detached=True,
+        send_to=["other"],
+        max_messages=4,
+        isolation="copy",
+    )
+    found = Agent(ScriptedLLM([]), delegates=team, plugins=[root]).delegates
+    assert found is not None
+    assert found.listing().startswith("- editor: Edits the text only.\n- finder: Finds things.")
+    settings = ("max_depth", "max_running", "detached", "send_to", "max_messages", "isolation")
+    for name in settings:
+        assert getattr(found, name) == getattr(team, name)
+    assert list(team) == ["editor"]

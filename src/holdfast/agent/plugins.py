@@ -159,13 +159,9 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         changed["hooks"] = (*arguments["hooks"], *hooks)
     if any(one.agents for one in loaded):
         team = arguments["delegates"]
-        bounds: dict[str, Any] = {}
-        if isinstance(team, Delegates):
-            names_of_bounds = ("max_depth", "max_running", "detached", "send_to", "max_messages")
-            bounds = {name: getattr(team, name) for name in names_of_bounds}
-            team = team.given
-        changed["delegates"] = Delegates(
-            _merged(team or {}, [one.agents for one in loaded]), **bounds
+        team = team if isinstance(team, Delegates) else Delegates(team or {})
+        changed["delegates"] = team.with_agents(
+            _merged(team.entries, [one.agents for one in loaded])
         )
     return changed
 
