@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM
+from holdfast.agent.delegation import Delegates
 from holdfast.agent.load import load_agent
 from holdfast.agent.plugins import load_plugin
 from holdfast.agent.serial_form import form_of
 from holdfast.errors import ConfigurationError
 from tests.paths import DATA
 
+PATCHING = ["apply_patch", "str_replace_based_edit_tool"]
 GUARD = """\
 import json, os, sys
 told = json.load(sys.stdin)
@@ -70,7 +72,8 @@ def test_a_plugin_is_read_whole(root: Path) -> None:
     assert plugin.agents["finder"].prompt == "Find it."
     assert plugin.mcp_servers["srv"]["args"] == [f"{root}/server.py"]
     assert plugin.mcp_servers["srv"]["env"] == {"KEY": "k"}
-    [hook] = plugin.hooks
+    hook, background = plugin.hooks
+    assert background.tools == "terminal_background"
     assert (hook.on, hook.when, hook.tools, hook.timeout) == ("tool", "before", "terminal", 20.0)
     assert plugin.problems == {}
 
@@ -120,8 +123,8 @@ def test_what_the_agent_has_by_a_name_is_kept(root: Path) -> None:
     assert agent.mcp_servers == {"srv": {"command": "mine"}}
     assert agent.known.skills is not None
     assert [skill.name for skill in agent.known.skills.list()] == ["dates", "care:review"]
-    assert len(agent.replace(parallel_calls=2).hooks) == 1
-    assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 1
+    assert len(agent.replace(parallel_calls=2).hooks) == 2
+    assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 2
 
 
 def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
@@ -168,7 +171,12 @@ def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_pat
     [
         ("", ["*"]),
         ("*", ["*"]),
-        ("Write|Edit|MultiEdit", ["write_file", "edit_file"]),
+        ("Write|Edit|MultiEdit", ["write_file", *PATCHING, "edit_file"]),
+        ("Write.*", ["write_file", *PATCHING]),
+        ("Write*|NotebookEdit", ["write_file", *PATCHING]),
+        ("Bash.*", ["terminal", "terminal_background"]),
+        ("NotebookEdit", []),
+        ("Nothing.*", []),
         ("mcp__git__commit", ["git.commit"]),
         ("mcp__git__.*", ["git.*"]),
         ("mcp__.*", ["*.*"]),
@@ -178,7 +186,9 @@ def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_pat
 def test_a_matcher_names_tools(root: Path, matcher: str, patterns: list[str]) -> None:
     group = {"matcher": matcher, "hooks": [{"type": "command", "command": "true"}]}
     write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [group]}})
-    assert [hook.tools for hook in load_plugin(root).hooks] == patterns
+    plugin = load_plugin(root)
+    assert [hook.tools for hook in plugin.hooks] == patterns
+    assert bool(plugin.problems) is ("Notebook" in matcher or "Nothing" in matcher)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"name": "a b"}', "[" * 100_000])
@@ -196,7 +206,7 @@ def test_front_matter_that_is_not_quite_yaml_is_read(root: Path) -> None:
 
 def test_a_plugin_of_openhands_has_its_format_of_hooks(root: Path) -> None:
     (root / ".claude-plugin").rename(root / ".plugin")
-    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"]
+    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"] * 2
 
 
 def test_a_folder_without_a_manifest_is_named_by_itself(root: Path) -> None:
@@ -220,3 +230,49 @@ def test_a_manifest_names_further_places(root: Path) -> None:
 def test_plugins_are_a_list(plugins: Any) -> None:
     with pytest.raises(ConfigurationError, match="Agent: plugins takes a list"):
         Agent(ScriptedLLM([]), plugins=plugins)
+
+
+def test_a_plugins_agents_join_a_team_that_keeps_its_settings(root: Path) -> None:
+    mine = Agent(ScriptedLLM([]), system_prompt="You edit.")
+    team = Delegates(
+        {"editor": (mine, "Edits the text only.")},
+        max_depth=2,
+        max_running=3,
+        detached=True,
+        send_to=["other"],
+        max_messages=4,
+        isolation="copy",
+    )
+    found = Agent(ScriptedLLM([]), delegates=team, plugins=[root]).delegates
+    assert found is not None
+    assert found.listing().startswith("- editor: Edits the text only.\n- finder: Finds things.")
+    settings = ("max_depth", "max_running", "detached", "send_to", "max_messages", "isolation")
+    for name in settings:
+        assert getattr(found, name) == getattr(team, name)
+    assert list(team) == ["editor"]
+
+
+@pytest.mark.parametrize("key", ["hooks", "mcpServers"])
+@pytest.mark.parametrize(
+    "given", ["../x.json", "./missing.json", 3, [3], {"hooks": 5, "mcpServers": []}]
+)
+def test_a_manifests_odd_settings_are_problems(root: Path, key: str, given: Any) -> None:
+    write(root.parent, "x.json", {})
+    write(root, ".claude-plugin/plugin.json", {"name": "care", key: given})
+    assert len(load_plugin(root).problems) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"timeout": 0}, {"timeout": 1e9}, {"timeout": "x"}, {"command": "a\0b"}]
+)
+def test_a_hook_that_cannot_be_is_a_problem(root: Path, more: dict[str, Any]) -> None:
+    group = {"hooks": [{"type": "command", "command": "true", **more}]}
+    write(root, "hooks/hooks.json", {"hooks": {"PreToolUse": [group]}})
+    plugin = load_plugin(root)
+    assert (plugin.hooks, len(plugin.problems)) == ((), 1)
+
+
+def test_a_manifest_lists_files_of_hooks(root: Path) -> None:
+    (root / "hooks" / "hooks.json").rename(root / "h.json")
+    write(root, ".claude-plugin/plugin.json", {"name": "care", "hooks": ["./h.json"]})
+    assert len(load_plugin(root).hooks) == 2

@@ -379,7 +379,7 @@ def test_a_condensation_can_be_blocked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", [CLAUDE, OPENHANDS])
 @pytest.mark.parametrize(
     "out",
-    [b"null", b"[1]", b"\xff\xfe", b'{"decision": null}', b'{"additionalContext": {"a": 1}}',
+    [b"null", b"[1", b"\xff\xfe", b'{"decision": null}', b'{"additionalContext": {"a": 1}}',
      b'{"hookSpecificOutput": "x"}', b"{}", b"", b"text", b'{"reason": 3}'],
 )  # fmt: skip
 def test_odd_output_is_no_decision(format: str, out: bytes) -> None:
@@ -436,3 +436,28 @@ def test_code_that_a_hooks_model_or_agent_names_needs_the_policy() -> None:
     check_agent(boxed, Policy())
     with pytest.raises(ConfigurationError, match="starts no programs"):
         check_agent(boxed, Policy(programs=False))
+
+
+@pytest.mark.parametrize("format", [CLAUDE, OPENHANDS])
+@pytest.mark.parametrize(
+    ("out", "runs"),
+    [
+        ('{"decision": "ask"}', False),  # nobody is there to answer
+        ('{"decision": "defer"}', False),
+        ('[{"decision": "deny"}]', False),
+        ('\ufeff{"decision": "deny"}', False),
+        ('\ufeff{"decision": "allow"}', True),
+        ('{"continue": "false"}', False),
+        ('{"continue": 0}', False),
+        ('{"continue": null}', True),
+        ('{"continue": true}', True),
+        ("[info] all is well", True),
+        ("all is well", True),
+    ],
+)
+def test_an_unclear_answer_never_lets_a_call_run(
+    tmp_path: Path, format: str, out: str, runs: bool
+) -> None:
+    hook = Hook(command=["printf", "%s", out], tools="terminal", format=format, name="guard")
+    run(tmp_path, [("terminal", {"command": "touch ran"}), "done"], hook)
+    assert (tmp_path / "ran").exists() is runs

@@ -78,8 +78,12 @@ class Delegates(AgentDirectory):
 
     def for_other_owner(self) -> Delegates:
         """Return a copy with the same agents and bounds, for another owner."""
+        return self.with_agents(self.entries)
+
+    def with_agents(self, agents: Any) -> Delegates:
+        """Return a copy with these agents and the same settings, without an owner."""
         found = copy(self)
-        AgentDirectory.__init__(found, self.argument, self.entries)
+        AgentDirectory.__init__(found, self.argument, agents)
         return found
 
     def isolation_of(self, name: str) -> Isolation | None:

@@ -31,7 +31,7 @@ from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
 from holdfast.tools.hook_answers import PLACES
-from holdfast.tools.hooks import Hook
+from holdfast.tools.hooks import Hook, check
 from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.skills import Skills
 from holdfast.tools.skills_files import (
@@ -61,17 +61,21 @@ _EVENTS: Mapping[str, tuple[str, str]] = {
     "SessionStart": ("start", "before"),
     "SessionEnd": ("end", "before"),
 }
-# Tools by their names in matchers.
-_TOOLS: Mapping[str, str] = {
-    "Bash": "terminal",
-    "Read": "read_file",
-    "Write": "write_file",
-    "Edit": "edit_file",
-    "MultiEdit": "edit_file",
-    "Glob": "glob",
-    "Grep": "grep",
-    "TodoWrite": "plan",
-    "Task": "delegate",
+_PATCHING = ("apply_patch", "str_replace_based_edit_tool")
+# Tools by their names in matchers; none for a tool of Claude Code without a counterpart.
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "Bash": ("terminal", "terminal_background"),
+    "Read": ("read_file",),
+    "Write": ("write_file", *_PATCHING),
+    "Edit": ("edit_file", *_PATCHING),
+    "MultiEdit": ("edit_file", *_PATCHING),
+    "NotebookEdit": (),
+    "Glob": ("glob",),
+    "Grep": ("grep",),
+    "TodoWrite": ("plan",),
+    "Task": ("delegate",),
+    "WebFetch": (),
+    "WebSearch": (),
 }
 
 
@@ -159,13 +163,9 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         changed["hooks"] = (*arguments["hooks"], *hooks)
     if any(one.agents for one in loaded):
         team = arguments["delegates"]
-        bounds: dict[str, Any] = {}
-        if isinstance(team, Delegates):
-            names_of_bounds = ("max_depth", "max_running", "detached", "send_to", "max_messages")
-            bounds = {name: getattr(team, name) for name in names_of_bounds}
-            team = team.given
-        changed["delegates"] = Delegates(
-            _merged(team or {}, [one.agents for one in loaded]), **bounds
+        team = team if isinstance(team, Delegates) else Delegates(team or {})
+        changed["delegates"] = team.with_agents(
+            _merged(team.entries, [one.agents for one in loaded])
         )
     return changed
 
@@ -298,16 +298,9 @@ class _Reader:
 
     def _servers(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        given = manifest.get("mcpServers")
-        inline: list[tuple[str, Any]] = [("mcpServers", given)] if isinstance(given, dict) else []
-        paths = [self._root / ".mcp.json"]
-        if isinstance(given, str):
-            paths.append(Path(os.path.realpath(self._root / given)))
-        for path in paths:
-            if path.is_file() and (config := self._try(path, self._json)) is not None:
-                inline.append((path.name, config.get("mcpServers", config)))
+        inline = self._configs(manifest, "mcpServers", ".mcp.json")
         for place, servers in inline:
-            for name, entry in cast("dict[str, Any]", servers).items():
+            for name, entry in servers.items():
                 try:
                     made = self._filled(entry)
                     read_servers({name: made})
@@ -338,21 +331,51 @@ class _Reader:
         return _VARIABLE.sub(variable, value)
 
     def _hooks(self, plugin: str, manifest: Mapping[str, Any]) -> Iterator[Hook]:
-        given = manifest.get("hooks")
-        configs: list[Any] = [given] if isinstance(given, dict) else []
-        paths = [self._root / "hooks" / "hooks.json", self._root / "hooks.json"]
-        if isinstance(given, str):
-            paths.append(Path(os.path.realpath(self._root / given)))
-        for path in dict.fromkeys(paths):
-            if path.is_file() and (config := self._try(path, self._json)) is not None:
-                configs.append(config)
-        for config in configs:
-            events: Any = cast("dict[str, Any]", config).get("hooks", config)
-            for event, groups in cast("dict[str, Any]", events).items():
+        for place, events in self._configs(manifest, "hooks", "hooks/hooks.json", "hooks.json"):
+            for event, groups in events.items():
                 if event == "description":
                     continue
-                for group in cast("list[Any]", groups) if isinstance(groups, list) else []:
+                if not isinstance(groups, list):
+                    self.problems[f"{place}: {event}"] = "it is no list"
+                    continue
+                for group in cast("list[Any]", groups):
                     yield from self._group(plugin, event, group)
+
+    def _configs(
+        self, manifest: Mapping[str, Any], key: str, *defaults: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the objects of a kind of parts with their places: those of the default files, and
+        those in the manifest and in the files that it names."""
+        given = manifest.get(key, [])
+        more = cast("list[Any]", given) if isinstance(given, list) else [given]
+        paths: dict[Path, None] = {}
+        for one in [*[name for name in defaults if (self._root / name).is_file()], *more]:
+            if isinstance(one, dict):
+                yield from self._config(key, key, cast("dict[str, Any]", one))
+            elif isinstance(one, str) and "\0" not in one:
+                path = (
+                    self._root / one
+                    if one in defaults
+                    else Path(os.path.realpath(self._root / one))
+                )
+                if self._root in path.parents and path.is_file():
+                    paths[path] = None
+                else:
+                    self.problems[one] = "it does not exist in the plugin's folder"
+            else:
+                self.problems[key] = f"it takes objects and paths, not {one!r:.100}"
+        for path in paths:
+            if (config := self._try(path, self._json)) is not None:
+                yield from self._config(str(path.relative_to(self._root)), key, config)
+
+    def _config(
+        self, place: str, key: str, config: dict[str, Any]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        inner = config.get(key, config)
+        if isinstance(inner, dict):
+            yield place, cast("dict[str, Any]", inner)
+        else:
+            self.problems[place] = f"{key} is no JSON object"
 
     def _group(self, plugin: str, event: str, group: Any) -> Iterator[Hook]:
         """Yield the hooks of one matcher."""
@@ -363,10 +386,9 @@ class _Reader:
             self.problems[where] = "there is no such place for hooks here"
             return
         matcher: Any = cast("dict[str, Any]", group).get("matcher", "")
-        names = _matched(matcher) if on == "tool" else ["*"]
-        if names is None:
-            self.problems[f"{where} {matcher}"] = "this matcher is no list of names with |"
-            return
+        names, problem = _matched(matcher) if on == "tool" else (["*"], "")
+        if problem:
+            self.problems[f"{where} {matcher}"] = problem
         for entry in cast("list[Any]", entries):
             command = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
             shell, seconds = command.get("command"), command.get("timeout", _HOOK_SECONDS)
@@ -377,34 +399,47 @@ class _Reader:
                 self.problems[f"{where} {shell}"] = f"{', '.join(limited)} has no meaning here"
             else:
                 for tools in names:
-                    yield Hook(
+                    hook = Hook(
                         on=on,
                         when=when,
                         tools=tools,
                         command=("/bin/sh", "-c", shell),
-                        timeout=float(seconds) if isinstance(seconds, int | float) else None,
+                        timeout=seconds,
                         env=dict.fromkeys(_ROOTS, str(self._root)),
                         name=f"{plugin}:{event}",
                         format=self._format,
                     )
+                    try:
+                        check([hook])
+                    except ConfigurationError as error:
+                        self.problems[f"{where} {shell}"] = str(error)
+                        continue
+                    yield hook
 
 
-def _matched(matcher: Any) -> Sequence[str] | None:
-    """Return the patterns of Holdfast's tools for a matcher of Claude Code, None for a regular
-    expression that is more than names with `|`."""
+def _matched(matcher: Any) -> tuple[Sequence[str], str]:
+    """Return the patterns of Holdfast's tools for a matcher of Claude Code, and the problem with a
+    part of it that fits no tool."""
     if matcher in ("", "*", ".*", None):
-        return ["*"]
+        return ["*"], ""
     found: list[str] = []
-    for name in str(matcher).split("|"):
-        name = name.strip().removesuffix(".*").removesuffix("*") + "*" * name.endswith("*")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+\*?", name):
-            return None
-        server, _, tool = name.removeprefix("mcp__").partition("__")
+    unfit: list[str] = []
+    for given in str(matcher).split("|"):
+        given = given.strip()
+        name = given.removesuffix("*").removesuffix(".")
+        starred = given.endswith("*")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            return [], "this matcher is no list of names with |"
         if name.startswith("mcp__"):
+            server, _, tool = (name + "*" * starred).removeprefix("mcp__").partition("__")
             found.append(f"{server.rstrip('*') or '*'}.{tool or '*'}")
-        else:
-            found.append(_TOOLS.get(name, name))
-    return list(dict.fromkeys(found))
+            continue
+        known = [one for one in _TOOLS if one.startswith(name)] if starred else [name]
+        tools = [tool for one in known for tool in _TOOLS.get(one, (one,))]
+        found += tools
+        if not tools:
+            unfit.append(given)
+    return list(dict.fromkeys(found)), f"no tool here fits {', '.join(unfit)}" if unfit else ""
 
 
 def _line(value: Any) -> str:

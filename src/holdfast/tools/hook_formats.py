@@ -153,7 +153,7 @@ class ClaudeCode:
             context_text = _shown(ran.out)  # there a plain text is for the model
         reason = _text(special, "permissionDecisionReason") or _text(given, "reason")
         decision = _decision(special, "permissionDecision") or _decision(given, "decision")
-        halts = given.get("continue") is False
+        halts = _halts(ran, given)
         if halts and on == "stop":
             return None  # the run ends, whatever else the command says
         if halts or ran.code == _DENY_EXIT_CODE:
@@ -226,8 +226,11 @@ class OpenHands:
             return _failed(ran, context, name)
         added = _text(given, "additionalContext")
         reason = _text(given, "reason")
-        denies = ran.code == _DENY_EXIT_CODE or given.get("continue") is False
-        if denies or _decision(given, "decision") in _DENIALS:
+        denies = ran.code == _DENY_EXIT_CODE or _halts(ran, given)
+        decision = "deny" if denies else _decision(given, "decision")
+        if decision in _ASKS:
+            decision = _asked(context, reason, told)
+        if decision in _DENIALS:
             return _denial(told, reason or _shown(ran.err), added, place)
         return HookAnswer(None, added * place.adds)
 
@@ -257,10 +260,10 @@ def _failed(ran: HookOutput, context: ToolContext, name: str) -> None:
 
 
 def _output(ran: HookOutput) -> dict[str, Any]:
-    """Return the JSON object that a command printed; an empty one for any other text. Raises
-    `HookFailed` for a broken object, unless the exit code speaks for itself."""
-    out = ran.out.strip()
-    if not out.startswith(b"{"):
+    """Return the JSON object that a command printed; an empty one for a plain text. Raises
+    `HookFailed` for a broken object and a list, unless the exit code speaks for itself."""
+    out = ran.out.removeprefix(b"\xef\xbb\xbf").strip()  # some programs print a byte order mark
+    if not out.startswith((b"{", b"[")) or (out[:1] == b"[" and not _is_json(out)):
         return {}
     try:
         return msgspec.json.decode(out, type=dict[str, Any])
@@ -268,6 +271,25 @@ def _output(ran: HookOutput) -> dict[str, Any]:
         if ran.code == 0:
             raise HookFailed(f"failed: the command's output is not JSON: {error}") from error
         return {}
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except ValueError:
+        return False
+    except RecursionError:  # nested deeply, and no plain text
+        pass
+    return True
+
+
+def _halts(ran: HookOutput, given: dict[str, Any]) -> bool:
+    """Return whether a command's `continue` is false. Raises `HookFailed` for a value that is no
+    boolean, unless the exit code speaks for itself."""
+    value = given.get("continue")
+    if value is not None and not isinstance(value, bool) and ran.code == 0:
+        raise HookFailed("failed: the command printed a continue that is neither true nor false")
+    return value is False
 
 
 def _text(given: dict[str, Any], key: str) -> str:
