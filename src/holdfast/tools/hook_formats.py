@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 
 from holdfast.content import TextContent, ToolResult
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
 from holdfast.tools.results import clean
@@ -266,6 +267,8 @@ def _output(ran: HookOutput) -> dict[str, Any]:
     if not out.startswith((b"{", b"[")) or (out[:1] == b"[" and not _is_json(out)):
         return {}
     try:
+        if too_deep(out):
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
         return msgspec.json.decode(out, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
         if ran.code == 0:
