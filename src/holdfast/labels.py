@@ -15,6 +15,7 @@ MAX_TITLE_CHARS = 200
 MAX_TAGS = 50
 _MAX_FIRST_LINE_CHARS = 80
 _MAX_TAG_CHARS = 100
+_JOINERS = "\u200c\u200d"  # within emoji and words of some languages
 _FORKED = re.compile(r" \(fork(?: (\d{1,6}))?\)$")
 
 
@@ -59,12 +60,13 @@ def fork_title(title: str) -> str:
 
 
 def check_title(where: str, title: object) -> str:
-    """Return a title on one line. Raises `ConfigurationError` for one that is empty or too
-    long."""
+    """Return a title on one line, without characters that are not printable. Raises
+    `ConfigurationError` for one that is empty or too long."""
     if not isinstance(title, str):
         raise ConfigurationError(f"{where}: title takes a str, not {title!r:.80}.")
-    shown = " ".join(title.split())
-    if not shown or len(shown) > MAX_TITLE_CHARS:
+    shown = "".join([it for it in " ".join(title.split()) if it.isprintable() or it in _JOINERS])
+    shown = " ".join(shown.split())
+    if not shown.strip(_JOINERS) or len(shown) > MAX_TITLE_CHARS:
         raise ConfigurationError(
             f"{where}: title takes 1 to {MAX_TITLE_CHARS} characters, not {len(shown)}."
         )

@@ -38,6 +38,7 @@ from holdfast.errors import (
     Conflict,
     ConversationBusy,
     ConversationClosed,
+    HoldfastError,
     LimitExceeded,
     LLMError,
     ServerError,
@@ -501,3 +502,27 @@ def test_a_command_with_a_key_asks_once() -> None:
         conversation.execute(cmd.Ask("Well?", "a1"), "k")
         assert len(outcomes(conversation.get_history())) == 1
         assert len(llm.requests) == 2
+
+
+class _Exits(ScriptedLLM):
+    """A model that ends its thread when it is asked aside."""
+
+    exits = False
+
+    def completion(self, *arguments: Any, **more: Any) -> Completion:
+        if self.exits:
+            raise SystemExit("no key")
+        return super().completion(*arguments, **more)
+
+
+def test_a_model_that_exits_has_its_question_answered_with_the_failure() -> None:
+    llm = _Exits(["done"])
+    with Conversation(Agent(llm)) as conversation:
+        conversation.send_message("go")
+        conversation.run()
+        llm.exits = True
+        with pytest.raises(HoldfastError, match="no key"):
+            conversation.ask("how?", timeout=5)
+        last = conversation.get_history()[-1]
+        assert isinstance(last, ev.AsideAnswered)
+        assert last.failed == "no key"

@@ -557,3 +557,18 @@ def test_a_server_asks_models_and_agents_and_runs_commands_if_allowed(tmp_path: 
         pytest.raises(ConfigurationError, match="allow-hook-commands"),
     ):
         RemoteConversation(agent, space).send_message("go")
+
+
+def test_a_hook_on_stop_shows_a_model_the_latest_events_of_a_long_conversation() -> None:
+    def long() -> str:
+        """Long."""
+        return "x" * 30_000
+
+    hook = Hook(on="stop", prompt="All is done.", llm=judge(says("allow")))
+    llm = ScriptedLLM([*[("long", {})] * 15, "all done"])
+    with Conversation(Agent(llm, [long], hooks=[hook], stuck=None)) as conversation:
+        conversation.send_message("go")
+        assert conversation.run().status is ConversationStatus.FINISHED
+    [request] = hook.llm.requests
+    assert "all done" in str(request.messages)
+    assert len(str(request.messages)) < 450_000

@@ -317,3 +317,16 @@ def test_the_model_of_titles_is_in_the_serial_form() -> None:
     again = Agent.from_json(form.to_json(), variables=form.secrets)
     assert isinstance(again.title, LLM)
     assert again.title.model == "gpt-5-nano"
+
+
+def test_a_title_has_no_characters_that_steer_a_terminal_or_cannot_be_stored() -> None:
+    with Conversation(Agent(ScriptedLLM(["done"]))) as conversation:
+        conversation.rename("a\0b \x1b[2J\u202etxt \U0001f468\u200d\U0001f469")
+        assert conversation.title == "ab [2Jtxt \U0001f468\u200d\U0001f469"
+        for title in ("\0\x1b", "\u200d"):
+            with pytest.raises(ConfigurationError, match="title takes"):
+                conversation.rename(title)
+            with pytest.raises(ConfigurationError, match="title takes"):
+                conversation.fork(title=title)
+        with pytest.raises(ConfigurationError, match="title takes"):
+            conversation.fork(title="\ud800")

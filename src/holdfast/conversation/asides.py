@@ -134,7 +134,7 @@ class Asides(ObjectStruct):
         fields: dict[str, Any]
         try:
             fields = {"text": clean(self._ask(question, token, spent, ignored))}
-        except Exception as error:
+        except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             kind = type(error).__name__ if isinstance(error, HoldfastError) else "HoldfastError"
             failed = clean(str(error)) or type(error).__name__
             if token and self._context.closing:

@@ -46,7 +46,7 @@ class Titling:
         context, journal = self._context, self._context.journal
         try:
             title, by = written(context, self._titler, self._cancelled)
-        except Exception as error:
+        except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             if self._cancelled:
                 return  # the next process tries again
             text = clean(f"No title was written: {type(error).__name__}: {error}")

@@ -138,6 +138,8 @@ def _answer(
 
 def _question(request: dict[str, Any]) -> str:
     data = msgspec.json.encode(request)
+    if len(data) > _MAX_DATA_BYTES and "events" in request:
+        data = msgspec.json.encode(_latest(request, len(data) - _MAX_DATA_BYTES))
     if len(data) > _MAX_DATA_BYTES:
         most = f"{_MAX_DATA_BYTES:,}"
         raise HookFailed(f"failed: {len(data):,} bytes to judge are more than {most}")
@@ -145,6 +147,15 @@ def _question(request: dict[str, Any]) -> str:
     what = _ON[request["on"]][request["when"]]
     fenced = f"----- DATA {mark} -----\n{data.decode()}\n----- END OF DATA {mark} -----"
     return f"You judge {what}.\n\n{fenced}\n\nJudge it by the rule."
+
+
+def _latest(request: dict[str, Any], excess: int) -> dict[str, Any]:
+    """Return a request without so many of its first events that it is `excess` bytes shorter."""
+    first, events = 0, request["events"]
+    while excess > 0 and first < len(events):
+        excess -= len(msgspec.json.encode(events[first]))
+        first += 1
+    return {**request, "events": events[first:]}
 
 
 def _schema(place: HookPlace) -> dict[str, Any]:
