@@ -230,6 +230,16 @@ def priced(text: str) -> Any:
     return lambda _: Completion(text, usage=Usage(100, 5), cost=0.25, model="judge-1")
 
 
+def test_a_judging_model_that_answers_in_another_form_is_asked_once_more() -> None:
+    other = ScriptedLLM([priced("Sure, it is done!"), priced('{"done": true}')], "judge-1")
+    agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
+    with ran(agent) as one:
+        assert one.state.status is S.FINISHED
+        [note] = verdicts(one.get_history())
+        assert (note.cost, note.usage.input_tokens) == (0.5, 200)
+        assert "Your last answer was not taken" in other.requests[1].body.decode()
+
+
 def test_a_model_with_a_rubric_judges_and_its_cost_is_on_the_verdict() -> None:
     no = '```json\n{"done": false, "score": 0.4, "missing": "cite a source"}\n```'
     other = ScriptedLLM([priced(no), priced('{"done": true, "score": 1}')], "judge-1")
@@ -260,7 +270,9 @@ def test_the_agents_own_model_judges_by_default_and_is_counted_once() -> None:
 
 
 def test_a_model_that_answers_with_another_form_judges_nothing() -> None:
-    with ran(Agent(ScriptedLLM(["done", "Looks good!"]), goal=Goal(GOAL))) as conversation:
+    with ran(
+        Agent(ScriptedLLM(["done", "Looks good!", "It does!"]), goal=Goal(GOAL))
+    ) as conversation:
         error = conversation.state.error
         assert error is not None
         assert "another form" in error.message

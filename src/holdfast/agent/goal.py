@@ -26,6 +26,7 @@ from holdfast.tools.results import clean
 
 PROMPT = "The goal of your work: {goal}\nWhen you stop, it is judged whether the goal is reached."
 TOLD = "The goal is not reached yet: {missing}"
+_ATTEMPTS = 2  # of a judging model to answer in the form
 _OUTPUT_CHARACTERS = 4000  # of a failed command's output, its end
 _LOG_CHARACTERS = 60_000  # of the events that a model is shown, the latest
 _PART_CHARACTERS = 2000  # of one message, call or result among them
@@ -142,16 +143,31 @@ class RubricJudge(msgspec.Struct, frozen=True):
             raise wrong("RubricJudge: llm", "an LLM, or None for the agent's own", self.llm)
 
     def __call__(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
-        """Return the verdict. Raises `LLMError`, and `ToolError` for an answer of another form."""
+        """Return the verdict. A model whose answer has another form is asked once more. Raises
+        `LLMError`, and `ToolError` if its second answer has one too."""
         llm: Any = context.llm if self.llm is None else self.llm
-        message = Message((TextContent(question(review, self.rubric)),))
-        answer: Completion = llm.completion([message], system=SYSTEM, cancelled=context.cancelled)
-        found = _read(answer.text)
-        if self.llm is None:  # its use is journaled by the lent model
-            return found
-        cost = llm.cost(answer.usage) if answer.cost is None else answer.cost
-        model = answer.model or str(llm.model)
-        return msgspec.structs.replace(found, usage=answer.usage, cost=cost, model=model)
+        asked, problem = question(review, self.rubric), ""
+        usage, cost = Usage(), cast("float | None", 0.0)
+        for _ in range(_ATTEMPTS):
+            text = asked + (f"\n\nYour last answer was not taken: {problem}" if problem else "")
+            message = Message((TextContent(text),))
+            answer: Completion = llm.completion(
+                [message], system=SYSTEM, cancelled=context.cancelled
+            )
+            if self.llm is not None:  # the use of the agent's own is journaled by the lent model
+                price = llm.cost(answer.usage) if answer.cost is None else answer.cost
+                usage += answer.usage
+                cost = None if cost is None or price is None else cost + price
+            try:
+                found = _read(answer.text)
+            except ToolError as error:
+                problem = str(error)
+                continue
+            if self.llm is None:
+                return found
+            model = answer.model or str(llm.model)
+            return msgspec.structs.replace(found, usage=usage, cost=cost, model=model)
+        raise ToolError(problem)
 
 
 class AgentJudge(msgspec.Struct, frozen=True, eq=False):
