@@ -50,6 +50,8 @@ def test_the_server_takes_every_example_of_its_own_description(server: Serving) 
     found = examples(server)
     assert len(found) > 15
     refused: list[str] = []
+    key = "/api/secrets/OPENAI_API_KEY"  # the example of a named model refers to it
+    assert server.ask("PUT", key, {"value": "sk-of-the-team"}).status < 300
     for number, (method, path, example, kind) in enumerate(found):
         own, workspace = f"c{number}", f"w{number}"
         server.make(own)

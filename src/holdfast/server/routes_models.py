@@ -80,7 +80,7 @@ def add(routes: Routes) -> None:
     @secrets.put(
         "/{name}",
         "Set a secret of the tenant",
-        example={"value": "sk-...", "description": "of the team"},
+        example={"value": "sk-of-the-team", "description": "of the team"},
     )
     def set_secret(tenant: str, name: _SecretName, body: shapes.SecretValue) -> None:
         """Kept encrypted. Agents and named models of the tenant refer to it as `${NAME}` in fields
