@@ -224,7 +224,7 @@ def test_nothing_survives_a_killed_owner(engine: str, engines: Path, tmp_path: P
     with owner.stdout:
         assert owner.stdout.readline() == b"ready\n"
         assert processes(str(engines))
-        assert processes(f"sleep\0{seconds}")
+        until(lambda: processes(f"sleep\0{seconds}"))
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         assert gone(str(engines))
