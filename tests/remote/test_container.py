@@ -22,6 +22,7 @@ from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.remote.container import ENGINES, ContainerCommand, mount_option
 from holdfast.runtime import Mount, Runtime
 from tests import stand_in_engine
+from tests.waiting import until
 
 _ENGINES = ["docker", "podman", "apptainer"]
 _BWRAP = shutil.which("bwrap")
