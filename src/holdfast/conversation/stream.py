@@ -64,6 +64,7 @@ class EventStream:
         run: Callable[[], object],
         at_rest: Callable[[], bool],
         interrupt: Callable[[], None],
+        ends: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin the run, or follow the run of another thread.
 
@@ -75,12 +76,15 @@ class EventStream:
                 thread drives it; the stream then follows that thread.
             at_rest: Returns True if the loop has nothing to do. Called under the journal's lock.
             interrupt: Cancels the run.
+            ends: Returns True if the stream ends although the run goes on. Called under the
+                journal's lock, when all events and deltas were yielded.
         """
         self._journal = journal
         self._delta_source = deltas
         self._last_seq = after_seq
         self._at_rest = at_rest
         self._interrupt = interrupt
+        self._ends = ends
         self._deltas: deque[tuple[int, Delta]] = deque()  # each with the last seq when it arrived
         self._events: deque[AnyEvent] = deque()
         self._error: BaseException | None = None  # of the run, raised on the consumer's thread
@@ -136,7 +140,7 @@ class EventStream:
                 item = self._take()
                 if item is not None:
                     return item
-                self._ended = self._is_over()
+                self._ended = self._is_over() or self._ends()
                 if not self._ended:
                     self._journal.changed.wait()
         return None

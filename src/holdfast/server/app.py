@@ -42,6 +42,9 @@ from holdfast.server.sse import PING
 _access = logging.getLogger("holdfast.server.access")
 _log = logging.getLogger("holdfast.server")
 
+# Adds the routes of a protocol, by which clients reach the published agents.
+Door = Callable[[Routes, Mapping[str, Published]], None]
+
 _KEY_CACHE_SECONDS = 2.0  # a revoked key stays usable for at most this long
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -68,7 +71,8 @@ _NO_TELEMETRY: Any = {
 
 class App:
     """An ASGI application. `service` is the object that its routes share. See `Guard` for
-    `hosts` and `origins`. `agents` are the published agents that chat clients may ask, by name."""
+    `hosts` and `origins`. `agents` are the published agents that clients of the `doors` may ask, by
+    name. A door adds the routes of one protocol."""
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class App:
         origins: Sequence[str] = (),
         ping: float = PING,
         agents: Mapping[str, Published] = MappingProxyType({}),
+        doors: Sequence[Door] = (),
     ) -> None:
         quota = quota or Quota()
         self._metrics = Metrics()
@@ -88,7 +93,7 @@ class App:
         self._keys = keys
         self._observers = host.observers
         self._known: dict[bytes, tuple[float, Caller]] = {}
-        app = _fastapi(self.service, usage, self._metrics, agents)
+        app = _fastapi(self.service, usage, self._metrics, agents, doors)
         self.fastapi = app
         files = page.files()
         page.add(app, files)
@@ -175,7 +180,11 @@ class App:
 
 
 def _fastapi(
-    service: Service, usage: QuotaUsage, metrics: Metrics, agents: Mapping[str, Published]
+    service: Service,
+    usage: QuotaUsage,
+    metrics: Metrics,
+    agents: Mapping[str, Published],
+    doors: Sequence[Door],
 ) -> FastAPI:
     # FastAPI's documentation pages are off because they load scripts from other hosts.
     app = FastAPI(
@@ -193,6 +202,8 @@ def _fastapi(
     routes_conversations.add(routes)
     routes_workspaces.add(routes)
     routes_openai.add(routes, agents)
+    for door in doors:
+        door(routes, agents)
     routes_agents.add(routes, agents)
     routes_models.add(routes)
     routes_events.add_family(routes)

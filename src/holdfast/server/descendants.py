@@ -19,6 +19,7 @@ from holdfast.server.records import (
 from holdfast.server.shapes import Item
 
 if TYPE_CHECKING:
+    from holdfast.events import AnyEvent
     from holdfast.store import Store, Summary
 
 _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
@@ -39,6 +40,10 @@ class Descendants:
             return self._records.find(tenant, id).store_id
         except ConversationNotFound:
             return self.child(tenant, id).id
+
+    def tail(self, tenant: str, id: str) -> list[AnyEvent]:
+        """Return the events of such a conversation since its last condensation, at least."""
+        return self._store.tail(self.place(tenant, id))
 
     def child(self, tenant: str, id: str) -> Summary:
         """Return a descendant of one of the tenant's conversations. Raises

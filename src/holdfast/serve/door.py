@@ -1,0 +1,407 @@
+"""The base of the protocol doors: a conversation as a door sees it, and those of this process.
+
+A door is a translator. It turns a protocol's requests into commands (`holdfast.commands`), and the
+items of a turn into the protocol's messages. It keeps nothing but a cursor, the seq of the last
+event that its client has received: all else is in the journal.
+
+`LocalDoor` opens conversations in this process. `HostedDoor` (`holdfast.serve.hosted`) has those of
+an agent server. The sessions of both have the same methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Literal, Protocol, cast
+
+import msgspec
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.content import Data, ToolCall, ToolResult
+from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation.fold import Fold
+from holdfast.conversation.hosting import Hosting
+from holdfast.conversation.stream import EventStream
+from holdfast.errors import ConversationNotFound
+from holdfast.llm.completion import Delta
+from holdfast.store import Store, Summary
+from holdfast.tools.running import start_thread
+
+RUNNING = ConversationStatus.RUNNING
+
+# --- what a conversation waits for ---
+
+
+class ApprovalRequest(Data, frozen=True):
+    """A call that waits for a decision. An approval is bound to its arguments."""
+
+    call: ToolCall
+    reason: str = ""
+    risk: str = ""
+
+    def approve(self, arguments: dict[str, Any] | None = None, *, by: str = "user") -> cmd.Approve:
+        """Return the command that lets the call run, with other `arguments` if given."""
+        return cmd.Approve(self.call.id, self.call.arguments_hash, arguments, by)
+
+    def reject(self, reason: str = "", *, by: str = "user") -> cmd.Reject:
+        return cmd.Reject(self.call.id, reason, by)
+
+
+class QuestionRequest(Data, frozen=True):
+    """A running call's question to the user."""
+
+    call_id: str
+    question: ev.Question
+
+    def answer(
+        self, values: dict[str, Any] | bool | None = True, *, by: str = "user"
+    ) -> cmd.Answer:
+        """Return the command that answers with the values of the question's form, True for yes."""
+        return cmd.Answer(self.question.id, values, by=by)
+
+    def decline(self, reason: str = "", *, by: str = "user") -> cmd.Answer:
+        return cmd.Answer(self.question.id, None, reason, by)
+
+
+class ClientCallRequest(Data, frozen=True):
+    """A call of a tool that the client runs."""
+
+    call: ToolCall
+
+    def finish(self, result: ToolResult, *, runner: str) -> tuple[cmd.Command, ...]:
+        """Return the commands that bring the result. `runner` is the door's name."""
+        return cmd.Claim(self.call.id, runner), cmd.Return(self.call.id, runner, result)
+
+
+PendingItem = ApprovalRequest | QuestionRequest | ClientCallRequest
+
+
+class Rest(Data, frozen=True):
+    """The end of a turn: the conversation waits for its user, for a client, or has failed.
+
+    `seq` is the cursor with which the next turn begins. `reason` is the first that applies;
+    `ended` means that nobody drives the conversation here any more (a shutdown, a removal).
+    """
+
+    seq: int
+    status: ConversationStatus
+    reason: Literal["finished", "paused", "approval", "question", "call", "error", "stuck", "ended"]
+    pending: tuple[PendingItem, ...] = ()
+    error: ev.ErrorRecorded | None = None
+    answer: str = ""
+    output: Any = None
+
+
+class CallProgress(Data, frozen=True):
+    """A message of a running call about its progress. It is not journaled."""
+
+    call_id: str
+    message: str
+
+
+class Silence(Data, frozen=True):
+    """The sign that no item has come for a while, for doors that keep a connection alive."""
+
+
+TurnItem = ev.AnyEvent | Delta | CallProgress | Silence | Rest
+
+
+def pending_items(fold: Fold) -> tuple[PendingItem, ...]:
+    """Return all that a conversation waits for, in the order of its calls."""
+    found: list[PendingItem] = []
+    offered = {item.call.id for item in fold.offers if not item.runner}
+    for id, item in fold.open.items():
+        if item.asked is not None:
+            found.append(ApprovalRequest(item.call, item.asked, item.risk))
+        found += [QuestionRequest(id, question) for question in item.questions]
+        if id in offered:
+            found.append(ClientCallRequest(item.effective))
+    return tuple(found)
+
+
+def waits(fold: Fold) -> bool:
+    """Return True if a running conversation waits for an answer or for a client."""
+    now = fold.turn
+    return any(item.questions for item in fold.open.values()) or (
+        bool(now) and all(item.held_by_client and not item.runner for item in now)
+    )
+
+
+def rests(fold: Fold) -> bool:
+    """Return True if the conversation does nothing until somebody acts."""
+    return fold.status is not RUNNING or waits(fold)
+
+
+def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
+    """Return the rest at which a conversation is."""
+    pending = pending_items(fold)
+    reason: Any = str(fold.status.value)
+    if ended:
+        reason = "ended"
+    elif fold.status is RUNNING:
+        asks = any(isinstance(item, QuestionRequest) for item in pending)
+        reason = "question" if asks else "call" if pending else "ended"
+    elif fold.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        reason = "approval"
+    elif fold.status is ConversationStatus.IDLE:
+        reason = "finished"
+    last = fold.assistant
+    answer = "" if last is None else last.final_text
+    return Rest(seq, fold.status, reason, pending, fold.error, answer, fold.output.value)
+
+
+def conversation_id(door: str, *parts: str) -> str:
+    """Return the id of the conversation that a protocol's ids name: the same for the same ids,
+    in every process. Use it where the client chooses the id."""
+    digest = sha256(msgspec.json.encode(parts)).hexdigest()
+    return f"{door}-{digest[:32]}"
+
+
+# --- a conversation as a door sees it ---
+
+
+class DoorSession(Protocol):
+    """A conversation. The methods block, but for `stream`; all are thread-safe."""
+
+    @property
+    def id(self) -> str: ...
+
+    def state(self) -> ConversationState:
+        """Return a snapshot."""
+        ...
+
+    def pending(self) -> tuple[PendingItem, ...]:
+        """Return all that the conversation waits for."""
+        ...
+
+    def execute(self, *commands: cmd.Command) -> None:
+        """Carry out commands; nothing is run. `cmd.Interrupt()` cancels the run."""
+        ...
+
+    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+        """Carry out `commands`, run, and yield the events after `after_seq`, with the deltas
+        between them, until the conversation rests. The last item is a `Rest`.
+
+        With commands the run continues also after a pause or an error. Without any it only
+        continues what is unfinished, for example after a restart. A turn that is left early lets
+        the run go on. Raises the errors of the commands before the first item.
+        """
+        ...
+
+    def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+        """Yield the same as `turn`, on an event loop."""
+        ...
+
+
+class AnswerPieces:
+    """The text of answers as pieces that are sent once, from deltas and from the events that
+    follow them. `take` returns the text to send now, and True if it begins a new answer."""
+
+    def __init__(self, kind: Literal["text", "reasoning"] = "text") -> None:
+        self._kind = kind
+        self._sent = ""
+
+    def take(self, item: TurnItem) -> tuple[str, bool]:
+        """Return the text of an item that was not sent yet, and whether a new answer begins."""
+        begins = not self._sent
+        if isinstance(item, Delta):
+            if item.kind == "restart":
+                self._sent = ""
+            elif item.kind == self._kind:
+                self._sent += item.text
+                return item.text, begins and bool(item.text)
+        elif isinstance(item, ev.AssistantReplied):
+            text = item.text if self._kind == "text" else item.reasoning
+            sent, self._sent = self._sent, ""
+            if text.startswith(sent):
+                return text[len(sent) :], not sent and bool(text)
+            if text.strip().startswith(sent.strip()):  # the whole text was stripped
+                return text.strip()[len(sent.strip()) :], False
+            return text, True  # an answer in place of one that broke off: no text is taken back
+        return "", False
+
+
+# --- conversations of this process ---
+
+
+class _Transients:
+    """The deltas and the progress of one conversation, for its streams."""
+
+    def __init__(self) -> None:
+        self.listeners: tuple[Callable[[Delta], None], ...] = ()
+
+    def listen(self, listener: Callable[[Delta], None]) -> None:
+        self.listeners += (listener,)
+
+    def forget(self, listener: Callable[[Delta], None]) -> None:
+        self.listeners = tuple(one for one in self.listeners if one is not listener)
+
+    def delta(self, item: Any) -> None:
+        for listener in self.listeners:
+            listener(item)
+
+    def progress(self, call_id: str, message: str) -> None:
+        self.delta(CallProgress(call_id, message))
+
+
+class LocalSession:
+    """A conversation of this process. See `DoorSession`."""
+
+    def __init__(self, conversation: Conversation, transients: _Transients) -> None:
+        self.conversation = conversation
+        self._transients = transients
+
+    @property
+    def id(self) -> str:
+        return self.conversation.id
+
+    @property
+    def _hosting(self) -> Hosting:
+        return self.conversation.hosting
+
+    def state(self) -> ConversationState:
+        return self.conversation.state
+
+    def pending(self) -> tuple[PendingItem, ...]:
+        journal = self._hosting.journal
+        with journal.changed:
+            return pending_items(journal.fold)
+
+    def execute(self, *commands: cmd.Command) -> None:
+        for command in commands:
+            self.conversation.execute(command)
+
+    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+        return self._turn(after_seq, commands, threading.Event())
+
+    def _turn(
+        self, after_seq: int, commands: Sequence[cmd.Command], left: threading.Event
+    ) -> Generator[TurnItem]:
+        hosting = self._hosting
+        journal, seq = hosting.journal, after_seq
+        hosting.open()
+        hosting.check_not_inside("turn")
+        # Deltas of an answer that another thread receives now have lost their beginning.
+        whole = not hosting.busy
+        items = EventStream(
+            journal,
+            self._transients,
+            after_seq,
+            lambda: self.execute(*commands),
+            hosting.run if commands else hosting.advance,
+            hosting.at_rest,
+            hosting.interrupt,
+            lambda: left.is_set() or waits(journal.fold),
+        )
+        for item in items:
+            if isinstance(item, ev.Event):
+                seq = item.seq
+                whole = whole or isinstance(item, ev.AssistantReplied)
+            if whole or not isinstance(item, Delta):
+                yield cast("TurnItem", item)
+        with journal.changed:
+            yield rest_of(journal.fold, seq, journal.closed or left.is_set())
+
+    async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+        loop, left = asyncio.get_running_loop(), threading.Event()
+        queue: asyncio.Queue[TurnItem | BaseException] = asyncio.Queue()
+
+        def put(item: TurnItem | BaseException) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(queue.put_nowait, item)
+
+        def work() -> None:
+            try:
+                for item in self._turn(after_seq, commands, left):
+                    put(item)
+            except BaseException as error:
+                put(error)
+
+        start_thread(work, f"holdfast-door-{self.id}")
+        try:
+            while True:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+                if isinstance(item, Rest):
+                    return
+        finally:
+            left.set()
+            with self._hosting.journal.changed:
+                self._hosting.journal.changed.notify_all()
+
+
+class LocalDoor:
+    """The conversations of one store, opened in this process. Thread-safe. `close` closes those
+    that are open; the store stays open.
+
+    Args:
+        agent: Answers in conversations that are begun without another one.
+        options: Of every conversation; see the parameters of `Conversation`.
+    """
+
+    def __init__(self, agent: Agent, store: Store, **options: Any) -> None:
+        self.agent = agent
+        self.store = store
+        self._options: Mapping[str, Any] = {"on_question": "wait", **options}
+        self._open: dict[str, LocalSession] = {}
+        self._lock = threading.Lock()
+
+    def begin(
+        self,
+        id: str | None = None,
+        *,
+        agent: Agent | None = None,
+        tags: Sequence[str] = (),
+        **options: Any,
+    ) -> LocalSession:
+        """Return the conversation of this id, a new one if there is none. One that is open here
+        stays as it is. A new one gets the `tags`, by which `list` finds it."""
+        with self._lock:
+            if id is not None and id in self._open:
+                return self._open[id]
+            transients = _Transients()
+            given = {**self._options, **options}
+            conversation = Conversation(
+                agent or self.agent,
+                self.store,
+                id,
+                on_delta=transients.delta,
+                on_progress=transients.progress,
+                **given,
+            )
+            if tags and not conversation.state.last_seq:
+                conversation.tag(*tags)
+            session = self._open[conversation.id] = LocalSession(conversation, transients)
+            return session
+
+    def find(self, id: str, **options: Any) -> LocalSession:
+        """Return the conversation of this id. Raises `ConversationNotFound`."""
+        if id not in self._open and not self.store.list([id]):
+            raise ConversationNotFound(
+                f"There is no conversation {id[:200]!r}.", "conversation", id
+            )
+        return self.begin(id, **options)
+
+    def list(self, tags: Sequence[str] = ()) -> list[Summary]:
+        """Return the conversations with these tags, the last written first."""
+        return [one for one in self.store.list(tags=tags) if not one.spawned_by]
+
+    def leave(self, id: str) -> None:
+        """Close a conversation here; the store keeps it. Idempotent."""
+        with self._lock:
+            session = self._open.pop(id, None)
+        if session is not None:
+            session.conversation.close()
+
+    def close(self) -> None:
+        """Close all conversations here. A run that this cuts off continues when the conversation
+        is begun again and a turn asks for it."""
+        for id in list(self._open):
+            self.leave(id)

@@ -1,0 +1,246 @@
+"""The conversations of an agent server, as a door sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from math import inf
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.agent.serial_form import ToolForm
+from holdfast.conversation import ConversationState
+from holdfast.conversation.fold import Fold, fold
+from holdfast.errors import Conflict, ConversationNotFound, Denied
+from holdfast.llm.completion import Delta
+from holdfast.serve.door import (
+    RUNNING,
+    CallProgress,
+    PendingItem,
+    Silence,
+    TurnItem,
+    pending_items,
+    rest_of,
+    rests,
+)
+from holdfast.server.forms import builtin_names, with_tools
+from holdfast.server.host import Host
+from holdfast.server.openai import Published
+from holdfast.server.shapes import CreateRequest, FeedBatch, Page
+
+PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
+
+_DELTAS = msgspec.json.Decoder(Delta)
+_PROGRESS = msgspec.json.Decoder(CallProgress)
+
+
+class HostedSession:
+    """A tenant's conversation on a host. See `DoorSession`.
+
+    `change(function, *arguments)` calls a blocking function on a thread, for `stream`.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        tenant: str,
+        id: str,
+        change: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
+        self._host = host
+        self._tenant = tenant
+        self._id = id
+        self._change = change
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    def state(self) -> ConversationState:
+        return self._host.state(self._tenant, self._id)
+
+    def pending(self) -> tuple[PendingItem, ...]:
+        return pending_items(self._fold())
+
+    def _fold(self) -> Fold:
+        return fold(self._host.family.tail(self._tenant, self._id))
+
+    def execute(self, *commands: cmd.Command) -> None:
+        for command in commands:
+            self._host.execute(self._tenant, self._id, command)
+
+    def _begin(self, commands: Sequence[cmd.Command]) -> tuple[Fold, bool]:
+        """Carry out commands and begin the run. Return the fold of what is in the journal then,
+        and True if a run was under way before."""
+        runs = self._host.status(self._tenant, self._id) == RUNNING.value
+        self.execute(*commands)
+        if commands or runs:
+            self._host.run(self._tenant, self._id)
+        return self._fold(), runs
+
+    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+        loop = asyncio.new_event_loop()
+        items = self.stream(after_seq, *commands)
+        try:
+            while (item := loop.run_until_complete(anext(items, None))) is not None:
+                yield item
+        finally:
+            loop.run_until_complete(items.aclose())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+        feed = await self._change(self._host.feed, self._tenant, self._id)
+        with feed.subscribe(asyncio.get_running_loop()) as reader:
+            begun: tuple[Fold, bool] = await self._change(self._begin, commands)
+            folded, runs = begun
+            # Deltas of an answer that was under way have lost their beginning.
+            whole, seq, ended = not runs, after_seq, False
+            # Until the cursor reaches the fold, what it says has not been sent yet.
+            while not ended and (seq < folded.last_seq or not rests(folded)):
+                missed = reader.missed
+                batch = await reader.next(seq, PING_SECONDS)
+                ended, quiet = batch.ended, True
+                for item in _items(batch):
+                    if isinstance(item, ev.Event):
+                        seq = item.seq
+                        if seq > folded.last_seq:
+                            folded.apply(item)
+                        if isinstance(item, ev.AssistantReplied):
+                            whole, missed = True, reader.missed
+                    elif missed != reader.missed:
+                        whole = False
+                    if whole or not isinstance(item, Delta):
+                        quiet = False
+                        yield item
+                    if seq >= folded.last_seq and rests(folded):
+                        break
+                if quiet and not ended:
+                    yield Silence()
+            yield rest_of(folded, seq, ended and not rests(folded))
+
+
+def _items(batch: FeedBatch) -> Generator[ev.AnyEvent | Delta | CallProgress]:
+    """Yield a batch's events with its notes between them."""
+    newest = batch.frames[-1].seq if batch.frames else 0
+    notes = deque(batch.notes)
+
+    def until(seq: float) -> Generator[Delta | CallProgress]:
+        while notes and (newest if (after := notes[0].after) is None else after) < seq:
+            note = notes.popleft()
+            yield (_DELTAS if note.kind == "delta" else _PROGRESS).decode(note.data)
+
+    for frame in batch.frames:
+        yield from until(frame.seq)
+        yield ev.decode(frame.data)
+    yield from until(inf)
+
+
+class HostedDoor:
+    """A tenant's conversations with the published agents of a server. All methods block and raise
+    the errors of `Host`."""
+
+    def __init__(
+        self,
+        host: Host,
+        tenant: str,
+        change: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
+        self._host = host
+        self._tenant = tenant
+        self._change = change
+
+    def begin(
+        self,
+        agent: Published,
+        id: str = "",
+        *,
+        tools: Sequence[ToolForm] = (),
+        instructions: str = "",
+        tags: Sequence[str] = (),
+    ) -> HostedSession:
+        """Return the conversation of this id, a new one if there is none.
+
+        Args:
+            tools: Tools that the client runs, for the turns from now on.
+            instructions: The client's addition to the system prompt, for the same turns.
+            tags: Tags of a new conversation, by which `list` finds it.
+        """
+        host, tenant, rows = self._host, self._tenant, self._host.chats.rows
+        request = request_for(agent, tools, instructions)
+        encoded = msgspec.json.encode([instructions, tools], order="deterministic")
+        setting = sha256(encoded).digest()
+        if not (id and self._exists(id)):
+            with suppress(Conflict):  # another request was first
+                made = created(host, tenant, agent, replace(request, id=id, tags=tuple(tags)))
+                rows.add(tenant, made, setting)
+                return HostedSession(host, tenant, made, self._change)
+        if rows.setting(tenant, id) != setting:
+            with host.chats.turn(tenant, id):
+                host.chats.refit(tenant, id, request, setting)
+        return HostedSession(host, tenant, id, self._change)
+
+    def _exists(self, id: str) -> bool:
+        try:
+            self._host.family.place(self._tenant, id)
+        except ConversationNotFound:
+            return False
+        return True
+
+    def find(self, id: str) -> HostedSession:
+        """Return the conversation of this id. Raises `ConversationNotFound`."""
+        self._host.family.place(self._tenant, id)
+        return HostedSession(self._host, self._tenant, id, self._change)
+
+    def list(self, tags: Sequence[str] = (), cursor: str | None = None, limit: int = 100) -> Page:
+        """Return a page of the conversations with these tags, the newest first."""
+        return self._host.list(self._tenant, None, cursor, limit, tags)
+
+    def delete(self, id: str) -> None:
+        self._host.delete(self._tenant, id)
+
+
+def request_for(
+    agent: Published, tools: Sequence[ToolForm] = (), instructions: str = ""
+) -> CreateRequest:
+    """Return the request for a conversation with an agent, with the client's tools and
+    instructions, which are taken literally."""
+    form: dict[str, Any] = dict(agent.form.mapping)
+    if instructions:
+        form["system_prompt_extensions"] = [
+            *form.get("system_prompt_extensions", []),
+            instructions.replace("${", "$${"),
+        ]
+    if tools:
+        form = with_tools(form, [*builtin_names(form), *(tool.name for tool in tools)])
+    return CreateRequest(
+        agent=form,
+        secrets=dict(agent.form.secrets),
+        tools=[*agent.tools, *tools],
+        tool_module_qualnames={tool.name: tool.module for tool in agent.tools if tool.module},
+        client_tools=True,
+        questions=True,
+        deltas=True,
+    )
+
+
+def created(host: Host, tenant: str, agent: Published, request: CreateRequest) -> str:
+    """Create a conversation, and return its id. The tenant's oldest chats at rest make room.
+    Raises `Denied` if the server may not run all tools of the agent."""
+    made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
+    own = {tool.name for tool in agent.tools}
+    refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
+    if refused:
+        host.delete(tenant, made.id)
+        raise Denied(
+            f"This server may not run these tools of the agent {agent.name!r}:"
+            f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
+        )
+    return made.id

@@ -1,0 +1,161 @@
+"""The base of the doors: the same turns over a store in this process and over an agent server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, ScriptedLLM, SQLiteStore
+from holdfast import commands as cmd
+from holdfast.agent.serial_form import ToolForm
+from holdfast.content import TextContent, ToolResult
+from holdfast.errors import ConversationNotFound
+from holdfast.events import AssistantReplied, MessageAdded, ToolCallFinished
+from holdfast.llm.completion import Delta
+from holdfast.serve.door import (
+    AnswerPieces,
+    ApprovalRequest,
+    ClientCallRequest,
+    DoorSession,
+    LocalDoor,
+    QuestionRequest,
+    Rest,
+    conversation_id,
+)
+from holdfast.serve.hosted import HostedDoor
+from holdfast.server.openai import publish
+from holdfast.server.policy import Policy
+from holdfast.tools.preset.asking import register_asking_tools
+from tests.agent_servers import Serving
+from tests.door_tools import pay
+
+ASK = ("ask_user", {"question": "Which colour?"})
+Begin = Callable[..., DoorSession]
+
+
+@contextmanager
+def local(folder: Path, script: Sequence[Any]) -> Generator[Begin]:
+    agent = _agent(script)
+    with SQLiteStore(folder / "store.db") as store:
+        door = LocalDoor(agent, store)
+        try:
+            yield door.begin
+        finally:
+            door.close()
+
+
+@contextmanager
+def hosted(folder: Path, script: Sequence[Any]) -> Generator[Begin]:
+    agent = publish("painter", _agent(script))
+    policy = Policy(["tests.*", "holdfast.*"], entry_points=False)
+    with Serving(folder, agents={"painter": agent}, policy=policy) as server:
+        door = HostedDoor(server.host, "default")
+        yield partial(door.begin, agent)
+
+
+def _agent(script: Sequence[Any]) -> Agent:
+    return Agent(ScriptedLLM(script, stream=True), [pay, *register_asking_tools()], confirm=["pay"])
+
+
+@pytest.fixture(params=[local, hosted])
+def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return lambda *script: request.param(tmp_path, script)
+
+
+def said(text: str) -> cmd.Send:
+    return cmd.Send((TextContent(text),))
+
+
+def test_a_turn_yields_events_and_deltas_and_rests(begin: Any) -> None:
+    with begin("red as a rose", "again") as open:
+        session: DoorSession = open("a")
+        *items, rest = session.turn(0, said("Which?"))
+        assert isinstance(rest, Rest)
+        assert (rest.reason, rest.answer) == ("finished", "red as a rose")
+        pieces = AnswerPieces()
+        assert "".join(pieces.take(item)[0] for item in items) == "red as a rose"
+        assert any(isinstance(item, Delta) for item in items)
+        later = list(session.turn(rest.seq, said("And now?")))
+        assert [one.text for one in later if isinstance(one, MessageAdded)] == ["And now?"]
+        again = list(session.turn(rest.seq))
+        assert [one for one in later if not isinstance(one, Delta)] == again
+
+
+def test_an_approval_a_question_and_an_end_are_rests(begin: Any) -> None:
+    with begin([("pay", {"amount": 3})], [ASK], "done") as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Buy it."))
+        assert rest.reason == "approval"
+        (item,) = rest.pending
+        assert isinstance(item, ApprovalRequest)
+        assert session.pending() == rest.pending
+        *items, rest = session.turn(rest.seq, item.approve())
+        assert any(isinstance(one, ToolCallFinished) for one in items)
+        assert rest.reason == "question"
+        (item,) = rest.pending
+        assert isinstance(item, QuestionRequest)
+        *_, rest = session.turn(rest.seq, item.answer({"answer": "red"}))
+        assert (rest.reason, rest.answer, rest.pending) == ("finished", "done", ())
+
+
+def test_a_turn_on_an_event_loop_is_the_same(begin: Any) -> None:
+    async def collected(session: DoorSession) -> list[Any]:
+        return [item async for item in session.stream(0, said("Paint."))]
+
+    with begin([ASK], "done") as open:
+        session: DoorSession = open()
+        *items, rest = asyncio.run(collected(session))
+        assert rest.reason == "question"
+        assert [one.seq for one in items if isinstance(one, AssistantReplied)]
+        *_, rest = session.turn(rest.seq, rest.pending[0].decline("no"))
+        assert rest.reason == "finished"
+
+
+def test_an_interrupt_pauses_and_the_next_message_goes_on(begin: Any) -> None:
+    with begin([ASK], "never mind") as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Paint."))
+        session.execute(cmd.Interrupt())
+        *_, rest = session.turn(rest.seq)
+        assert rest.reason == "paused"
+        *_, rest = session.turn(rest.seq, said("Forget it."))
+        assert (rest.reason, rest.answer) == ("finished", "never mind")
+
+
+def test_a_conversation_is_found_again(begin: Any) -> None:
+    id = conversation_id("agui", "painter", "thread 1")
+    assert id == conversation_id("agui", "painter", "thread 1")
+    with begin("one", "two") as open:
+        *_, first = open(id).turn(0, said("1"))
+        *_, rest = open(id).turn(first.seq, said("2"))
+        assert rest.answer == "two"
+
+
+def test_a_tool_of_the_client_is_a_rest(tmp_path: Path) -> None:
+    shape = {"type": "object", "properties": {}}
+    with hosted(tmp_path, [[("look", {})], "seen"]) as open:
+        session = open(tools=[ToolForm(name="look", description="", input_schema=shape)])
+        *_, rest = session.turn(0, said("Look."))
+        assert rest.reason == "call"
+        (item,) = rest.pending
+        assert isinstance(item, ClientCallRequest)
+        result = ToolResult((TextContent("blue"),))
+        *_, rest = session.turn(rest.seq, *item.finish(result, runner="test"))
+        assert rest.answer == "seen"
+
+
+def test_conversations_are_listed_by_tag_and_unknown_ones_refused(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "store.db") as store:
+        door = LocalDoor(_agent(["hi"]), store)
+        door.begin("a", tags=["door=test"])
+        door.begin("b").execute(said("x"))
+        assert [one.id for one in door.list(["door=test"])] == ["a"]
+        with pytest.raises(ConversationNotFound):
+            door.find("c")
+        door.close()
