@@ -235,12 +235,26 @@ def test_a_judging_model_that_answers_in_another_form_is_asked_once_more() -> No
     agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
     with ran(agent) as one:
         assert one.state.status is S.FINISHED
-        [note] = verdicts(one.get_history())
-        assert (note.cost, note.usage.input_tokens) == (0.5, 200)
+        assert spent(one) == [(0.25, "judge-1")] * 2
         assert "Your last answer was not taken" in other.requests[1].body.decode()
 
 
-def test_a_model_with_a_rubric_judges_and_its_cost_is_on_the_verdict() -> None:
+def spent(conversation: Conversation) -> list[tuple[float | None, str]]:
+    """The cost and the model of each call of another model than the agent's."""
+    notes = [e for e in conversation.get_history() if isinstance(e, ev.NoteRecorded)]
+    return [(note.cost, note.model) for note in notes if note.usage != Usage()]
+
+
+def test_the_use_of_a_judge_that_comes_to_no_verdict_is_counted() -> None:
+    other = ScriptedLLM([priced("Looks good!"), priced("It does!")], "judge-1")
+    agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
+    with ran(agent) as one:
+        assert one.state.status is S.ERROR
+        assert spent(one) == [(0.25, "judge-1")] * 2
+        assert one.state.usage.input_tokens >= 200
+
+
+def test_a_model_with_a_rubric_judges_and_its_cost_is_counted() -> None:
     no = '```json\n{"done": false, "score": 0.4, "missing": "cite a source"}\n```'
     other = ScriptedLLM([priced(no), priced('{"done": true, "score": 1}')], "judge-1")
     goal = Goal("cited", RubricJudge("Each claim has a source.", other))
@@ -248,9 +262,7 @@ def test_a_model_with_a_rubric_judges_and_its_cost_is_on_the_verdict() -> None:
     with ran(Agent(ScriptedLLM(["It rains.", "It rains [1]."]), goal=goal), store=store) as one:
         assert one.state.answer == "It rains [1]."
         notes = verdicts(one.get_history())
-        assert [(n.cost, n.usage.input_tokens, n.model) for n in notes] == [
-            (0.25, 100, "judge-1")
-        ] * 2
+        assert spent(one) == [(0.25, "judge-1")] * 2
         assert [n.details["score"] for n in notes] == [0.4, 1.0]
         assert totals(store, one.id).own.cost == 0.5
         shown = other.requests[1].body.decode()
@@ -403,6 +415,31 @@ def test_an_interrupt_ends_a_judge_and_a_resumed_run_asks_it_again() -> None:
         conversation.resume()
         conversation.wait(30)
         assert (conversation.status, asked) == (S.FINISHED, ["1", "1"])
+
+
+def test_a_judging_agent_goes_on_after_an_interrupt_in_the_same_process() -> None:
+    entered, looked = threading.Event(), list[int]()
+
+    def look(context: ToolContext) -> str:
+        """Looks."""
+        looked.append(1)
+        entered.set()
+        context.sleep(30 if len(looked) == 1 else 0)
+        return "fine"
+
+    judge = AgentJudge(
+        Agent(ScriptedLLM([("look", {}), ("look", {}), ("finish", {"done": True})]), [look])
+    )
+    with Conversation(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, judge))) as conversation:
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert entered.wait(30)
+        conversation.interrupt()
+        until(lambda: conversation.hosting.at_rest())
+        conversation.resume()
+        conversation.wait(30)
+        assert conversation.status is S.FINISHED
+        assert len(conversation.children) == 1
 
 
 def test_stop_hooks_are_asked_before_the_judge_and_see_all_events() -> None:

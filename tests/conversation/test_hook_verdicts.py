@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -405,6 +407,26 @@ def test_two_messages_at_one_point_of_the_journal_have_children_of_their_own() -
             if isinstance(event, ev.MessageAdded)
         ]
     assert texts == ["one", "two"]
+
+
+def test_equal_messages_are_judged_each_by_itself() -> None:
+    both = Barrier(2)
+    no, yes = [("finish", {"decision": it, "reason": "r"}) for it in ("deny", "allow")]
+
+    def answer(request: Any) -> Any:
+        both.wait(30)
+        return yes
+
+    reviewer = Agent(ScriptedLLM([no, yes, answer, answer]))
+    agent = Agent(ScriptedLLM([]), hooks=[Hook(agent=reviewer, on="message")])
+    with Conversation(agent) as conversation:
+        with pytest.raises(HookDenied):
+            conversation.send_message("go")
+        conversation.send_message("go")  # nothing of the denied one holds for it
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(conversation.send_message, ["stop", "stop"]))
+        sent = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
+    assert sent == ["go", "stop", "stop"]
 
 
 PROGRAM = """

@@ -85,8 +85,10 @@ def test_a_fork_on_the_server_is_named_after_its_origin(host: Host) -> None:
 def test_a_remote_conversation_is_labelled_and_found(tmp_path: Path) -> None:
     with Serving(tmp_path) as server:
         workspace = RemoteWorkspace(f"http://127.0.0.1:{server.port}", server.key)
-        agent = Agent(ScriptedLLM(["Done."]))
+        agent = Agent(ScriptedLLM(["Done.", "About dates"]))
         with RemoteConversation(agent, workspace) as conversation:
+            with pytest.raises(ConfigurationError, match="first message"):
+                conversation.write_title()
             conversation.send_message("Fix the dates")
             conversation.run()
             conversation.rename("Dates")
@@ -94,6 +96,9 @@ def test_a_remote_conversation_is_labelled_and_found(tmp_path: Path) -> None:
             conversation.tag("new")
             conversation.untag("new")
             assert conversation.title == "Dates"
+            assert conversation.write_title() == "About dates"
+            until(lambda: conversation.title == "About dates")
+            conversation.rename("Dates")
             assert conversation.tags == ("bug", "customer=acme & sons")
             with pytest.raises(ConfigurationError):
                 conversation.tag("")
@@ -142,3 +147,18 @@ def test_a_labelled_creation_that_fails_leaves_nothing(
         assert host.list(T).items == []
         assert host.create(T, request).id == "a"
         assert host.get(T, "a").title == "One"
+
+
+def test_a_label_or_a_question_that_is_wrong_in_any_state_is_invalid(tmp_path: Path) -> None:
+    with Serving(tmp_path) as server:
+        place = server.make("a")
+
+        def status(path: str, body: Any) -> int:
+            return server.ask("POST", f"{place}/{path}", body).status
+
+        assert status("labels", {"title": " "}) == 422
+        assert status("labels", {}) == 422
+        assert status("labels", {"add": [""]}) == 422
+        assert status("ask", {"question": " "}) == 422
+        assert status("ask", {"question": "Why?"}) == 409  # nothing was said yet
+        assert status("ask", {"question": "x" * 3_000_000}) == 413

@@ -214,6 +214,26 @@ def test_a_conversation_is_removed_although_another_server_drives_it(
     assert types(both[0], "a") == []
 
 
+def test_a_conversation_is_rewound_and_named_by_a_server_that_does_not_have_it_open(
+    both: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, other = both
+    with LocalRuntime() as runtime:
+        tools = [tool for tool in runtime.tools if tool.name == "terminal"]
+    script = [("terminal", {"command": "echo two > notes.md"}), "done", "About notes"]
+    one.create(T, saying(*script, tools=tools, id="a", undo=True))
+    one.execute(T, "a", Send("go"))
+    one.run(T, "a")
+    finished(other, "a")
+    assert one._scheduler.conversations.find("a") is not None
+    [file] = tmp_path.rglob("notes.md")
+    found = other.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k")
+    assert found.files.changed == ("notes.md",)
+    assert not file.exists()
+    assert one.rewind(T, "a", shapes.RewindRequest(seq=1, id="back"), "k") == found
+    assert one.write_title(T, "a") == "About notes"
+
+
 def test_tools_and_secrets_set_elsewhere_are_those_of_the_next_step(
     both: tuple[Host, Host], tmp_path: Path
 ) -> None:

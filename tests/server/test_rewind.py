@@ -110,8 +110,9 @@ def test_a_repeated_request_makes_one_fork_and_the_snapshots_go_with_the_workspa
         assert file.read_text() == "one"
         file.write_text("by hand")  # a repetition must not touch what came later
         again = host.rewind(T, "a", wanted, "key")
-        assert again.conversation == found.conversation
-        assert again.files.kept == ("notes.md",)
+        assert again == found
+        with pytest.raises(Conflict, match="key"):
+            host.rewind(T, "a", RewindRequest(seq=seq, id="other"), "key")
         assert file.read_text() == "by hand"
         assert [item.id for item in host.list(T).items] == ["back", "a"]
         with pytest.raises(ConfigurationError, match="seq"):

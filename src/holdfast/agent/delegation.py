@@ -44,9 +44,8 @@ class Delegates(AgentDirectory):
         detached: True lets background children go on when their parent is closed.
         send_to: Ids of conversations outside the tree that `send_to` may address.
         max_messages: Messages that a conversation may send to others until the user speaks again.
-        isolation: The folder in which children work: "worktree" is a git worktree, "copy" a copy
-            of the folder, each for one child; None is the folder of their parent. A sub-agent's own
-            setting goes before.
+        isolation: The folder in which each child works: "worktree" has what git tracks, "copy" all
+            of the parent's, None is the parent's own. A sub-agent's own setting goes before.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from holdfast.errors import ToolError
 from holdfast.llm.completion import Completion
 from holdfast.tools import ToolContext
 from holdfast.tools.callables import refuse_async
+from holdfast.tools.context import LendsModels
 from holdfast.tools.results import clean
 
 PROMPT = "The goal of your work: {goal}\nWhen you stop, it is judged whether the goal is reached."
@@ -143,30 +144,23 @@ class RubricJudge(msgspec.Struct, frozen=True):
             raise wrong("RubricJudge: llm", "an LLM, or None for the agent's own", self.llm)
 
     def __call__(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
-        """Return the verdict. A model whose answer has another form is asked once more. Raises
-        `LLMError`, and `ToolError` if its second answer has one too."""
-        llm: Any = context.llm if self.llm is None else self.llm
+        """Return the verdict. A model whose answer has another form is asked once more; each call
+        is counted by the conversation. Raises `LLMError`, and `ToolError` if its second answer has
+        another form too."""
+        llm: Any = context.llm
+        if self.llm is not None:
+            llm = llm.lend(self.llm) if isinstance(llm, LendsModels) else self.llm
         asked, problem = question(review, self.rubric), ""
-        usage, cost = Usage(), cast("float | None", 0.0)
         for _ in range(_ATTEMPTS):
             text = asked + (f"\n\nYour last answer was not taken: {problem}" if problem else "")
             message = Message((TextContent(text),))
             answer: Completion = llm.completion(
                 [message], system=SYSTEM, cancelled=context.cancelled
             )
-            if self.llm is not None:  # the use of the agent's own is journaled by the lent model
-                price = llm.cost(answer.usage) if answer.cost is None else answer.cost
-                usage += answer.usage
-                cost = None if cost is None or price is None else cost + price
             try:
-                found = _read(answer.text)
+                return _read(answer.text)
             except ToolError as error:
                 problem = str(error)
-                continue
-            if self.llm is None:
-                return found
-            model = answer.model or str(llm.model)
-            return msgspec.structs.replace(found, usage=usage, cost=cost, model=model)
         raise ToolError(problem)
 
 

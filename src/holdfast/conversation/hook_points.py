@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -127,14 +128,15 @@ class ModelAnswer(msgspec.Struct, frozen=True):
 
 
 class _HookChildren(msgspec.Struct, frozen=True):
-    """The children of hooks that are not around a call. Their ids derive from the place, the last
-    event that matters, and a digest of the subject: the same question finds the same child after a
-    crash, and another question never finds it."""
+    """The children of hooks that are not around a call. Their ids derive from the place, a digest
+    of the subject, and the `moment`, "" for the last event that matters: the same question finds
+    the same child after a crash, and another question never finds it."""
 
     _journal: Journal
     _children: Callable[[], Children]
     _on: str
     _told: Callable[[], dict[str, Any]]
+    _moment: str
 
     def spawn(
         self,
@@ -150,9 +152,10 @@ class _HookChildren(msgspec.Struct, frozen=True):
         """See `ToolContext.spawn`."""
         journal = self._journal
         with journal.changed:
-            tail = reversed(journal.tail)
+            tail = () if self._moment else reversed(journal.tail)
             seq = next((event.seq for event in tail if not isinstance(event, _PASSING)), 0)
-        digest = hashlib.sha256(msgspec.json.encode(self._told())).hexdigest()[:12]
+        subject = self._moment.encode() + msgspec.json.encode(self._told())
+        digest = hashlib.sha256(subject).hexdigest()[:12]
         named = copy(context)
         named.call_id = f"hook-{self._on}-{seq}-{digest}"
         children = self._children()
@@ -171,6 +174,9 @@ class HookPoints(ObjectStruct):
     _family: Hosting  # weak: makes the children of hooks
     _closed: Cancellation | None = None  # cancels waits that do not belong to the run
     _started: bool = False
+    # Each question is an attempt of its own: its unnamed children have the ids that they had when
+    # it was asked before.
+    _asked: count[int] = msgspec.field(default_factory=lambda: count(1))
     _additions: tuple[Addition, ...] = ()  # of the start hooks, for the next request
 
     def _ask(
@@ -195,15 +201,17 @@ class HookPoints(ObjectStruct):
         told: Callable[[Any], dict[str, Any]],
         subject: object,
         children: Callable[[], Children] | None = None,
+        moment: str = "",
     ) -> ToolContext:
         """Return the context of a hook. `children` makes its children, those of the conversation by
-        default."""
+        default. `moment` is the id of what is judged; "" for the present state."""
         context, journal = self._context, self._context.journal
         spawns = _HookChildren(
-            journal, children or self._family.children, on, partial(told, subject)
+            journal, children or self._family.children, on, partial(told, subject), moment
         )
         return ToolContext(
             journal.id,
+            attempt=next(self._asked),
             cancelled=cancelled,
             runtime=context.runtime,
             mark=journal.process_environment,
@@ -301,13 +309,16 @@ class HookPoints(ObjectStruct):
             self._context.check_open()  # a close that came before cancels no token of this message
             token = self._closed = self._closed or Cancellation()
         self._check_closed(token)
-        what = "The message was not sent"
+        what, moment = (
+            "The message was not sent",
+            command.event_id or self._context.journal.new_id(),
+        )
         added: list[Addition] = []
         notes: list[HookNote] = []
         for bound in hooked.message:
             try:
                 incoming = Incoming(content, sender)
-                context = self._context_of(token, "message", _message_json, incoming)
+                context = self._context_of(token, "message", _message_json, incoming, moment=moment)
                 said = hooked.ask(bound, context, _message_json, _is_content, incoming, what)
                 changed = content if said.change is None else _checked_change(said.change)
                 if said.deny is not None:

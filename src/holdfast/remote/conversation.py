@@ -390,6 +390,11 @@ class RemoteConversation(ConversationInterface):
         fork = RemoteConversation(self.agent, self.workspace, made.id, **options, _made=made)
         return Rewound(fork, found.files)
 
+    def write_title(self) -> str:
+        """Have the server write a title from the first message with `Agent.title`, or else the
+        agent's model, and return it, like `Conversation.write_title`."""
+        return self._copy.read(_title, "POST", "/title").title
+
     # --- state ---
 
     @property
@@ -894,6 +899,14 @@ class _RewindReply(msgspec.Struct):
 
 def _rewound(data: bytes) -> _RewindReply:
     return msgspec.json.decode(data, type=_RewindReply)
+
+
+class _TitleReply(msgspec.Struct):
+    title: str
+
+
+def _title(data: bytes) -> _TitleReply:
+    return msgspec.json.decode(data, type=_TitleReply)
 
 
 class _Chosen(msgspec.Struct):

@@ -123,13 +123,9 @@ class OwnFolder:
         if not self._home.exists():
             return
         (self._home / "ready").unlink(missing_ok=True)
-        registered = (self._top / ".git").is_file()
         shutil.rmtree(self._home, ignore_errors=True)
         if self._home.exists():
             raise RuntimeFault(f"{self._home} could not be removed.")
-        if registered:
-            with suppress(RuntimeFault):
-                self._git("worktree", "prune")
         self._snapshots = None
 
     @contextmanager
@@ -168,11 +164,10 @@ class OwnFolder:
             what = f"The files of this git repository are in {top}, another folder (core.worktree)."
             raise RuntimeFault(f"{what} {advice}")
         try:
-            self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+            head = self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         except RuntimeFault as error:
             raise RuntimeFault(f"The repository {top} has no commit yet. {advice}") from error
-        self._git("worktree", "prune")
-        self._git("worktree", "add", "--quiet", "--detach", "--no-checkout", str(self._top), "HEAD")
+        self._make_repository(head)
         # The child's index is at HEAD: its status shows the same changes as its parent's. The files
         # are copied here, because git would run filters that the repository's own files name.
         self._git("read-tree", "HEAD", folder=self._top)
@@ -180,6 +175,27 @@ class OwnFolder:
         self._copy_listed(top, dict.fromkeys(filter(None, listed.split("\0"))))
         prefix = os.path.relpath(workdir, top)
         return "" if prefix == "." else prefix
+
+    def _make_repository(self, head: str) -> None:
+        """Make a repository that reads the parent's objects and begins with its branches and
+        configuration. All that the child adds, commits or stashes is in it, and ends with it."""
+        found = self._git("rev-parse", "--path-format=absolute", "--git-common-dir")
+        common, own = Path(found.removesuffix("\n")), self._top / ".git"
+        kind = self._git("rev-parse", "--show-object-format").strip()
+        options = ["--quiet", "--template=", f"--object-format={kind}"]
+        self._git("init", *options, str(self._top), folder=self._home)
+        (own / "info").mkdir(exist_ok=True)
+        for name in ("config", "shallow", "info/exclude"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(common / name, own / name)
+        for name in ("core.worktree", "core.bare", "extensions.refStorage"):
+            with suppress(RuntimeFault):  # it is not set
+                self._git("config", "--file", str(own / "config"), "--unset-all", name)
+        (own / "objects" / "info" / "alternates").write_text(f"{common / 'objects'}\n")
+        kinds = ("refs/heads", "refs/tags", "refs/remotes")
+        refs = self._git("for-each-ref", "--format=%(objectname) %(refname)", *kinds)
+        (own / "packed-refs").write_text(refs, errors="surrogateescape")
+        (own / "HEAD").write_text(head)
 
     def _copy_listed(self, top: Path, names: Iterable[str]) -> None:
         """Copy these files of the repository at `top`, but none through a link to a folder."""

@@ -29,7 +29,7 @@ from holdfast.server.records import (
     place_of,
     store_id,
 )
-from holdfast.server.shapes import ToolStanding
+from holdfast.server.shapes import CreatedConversation, ToolStanding
 from holdfast.server.tool_resolution import import_parts, resolve_tools
 from holdfast.server.workspaces import Workspaces
 from holdfast.tools.secrets import Secret, Secrets
@@ -81,6 +81,19 @@ class BuiltAgent(NamedTuple):
     standings: list[ToolStanding]
     warnings: list[str]
     secrets: Secrets | None = None  # of the conversation
+
+    def created(
+        self, record: NewRecord | ConversationRecord, status: str = "idle"
+    ) -> CreatedConversation:
+        """Return the answer to a request that made or changed a conversation of this agent."""
+        return CreatedConversation(
+            id=record.id,
+            status=status,
+            created=record.created,
+            workspace=record.workspace,
+            tools=self.standings,
+            warnings=self.warnings,
+        )
 
 
 def build_agent(

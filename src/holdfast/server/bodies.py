@@ -230,6 +230,12 @@ class Standing(msgspec.Struct, frozen=True):
     status: str
 
 
+class TitleReply(msgspec.Struct, frozen=True):
+    """The title that was written."""
+
+    title: str
+
+
 class AgentChosen(msgspec.Struct, frozen=True, omit_defaults=True):
     """A conversation's status after the request. `replaced` is true if a published agent has taken
     the place of the conversation's own."""

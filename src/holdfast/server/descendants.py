@@ -3,10 +3,11 @@ and are found through their parent conversation."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConversationNotFound
+from holdfast.errors import ConversationNotFound, LeaseHeld
 from holdfast.server.records import (
     HOSTED,
     IDLE,
@@ -44,6 +45,15 @@ class Descendants:
     def tail(self, tenant: str, id: str) -> list[AnyEvent]:
         """Return the events of such a conversation since its last condensation, at least."""
         return self._store.tail(self.place(tenant, id))
+
+    def remove(self, id: str) -> None:
+        """Remove the descendants of a conversation, except those that a client created. One that
+        another process drives stays, without a parent."""
+        for child in self._store.list(spawned_by=id):
+            if not self._records.recorded(child.id):
+                self.remove(child.id)
+                with suppress(ConversationNotFound, LeaseHeld):
+                    self._store.delete(child.id)
 
     def child(self, tenant: str, id: str) -> Summary:
         """Return a descendant of one of the tenant's conversations. Raises

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 DEFAULT = records.DEFAULT
+T = TypeVar("T")
 
 _SHARED_IDLE_SECONDS = 2.0  # an unused conversation is left to the other servers after this time
 _MAX_PAGE = 1000  # conversations or events in one answer
@@ -280,7 +281,7 @@ class Host:
             self._check_free(tenant, id)
             new = self._agents.new_record(id, wanted, built, workspace, own)
             self.check()
-            made, most = encode(_created(new, built)), self.bounds.conversations
+            made, most = encode(built.created(new)), self.bounds.conversations
             if labels is None:
                 found = self._records.add(new, made, key, digest, most)
             else:
@@ -379,7 +380,7 @@ class Host:
                     built.agent, self._store, record.store_id, secrets=built.secrets
                 )
                 forked = original.fork(request.seq, id=place, title=request.title)
-                created = _created(new, built, forked.status.value)
+                created = built.created(new, forked.status.value)
                 forked.close()
                 made = encode(created)
                 valid = self._records.mark_complete(tenant, new_id, made, key, digest)
@@ -395,22 +396,44 @@ class Host:
         """Fork a conversation, and put the files of its workspace back to their content of that
         time, like `Conversation.rewind`. A repeated request under the same `key` makes no second
         fork."""
-        record = self._records.find(tenant, id)
+        record, kind = self._records.find(tenant, id), shapes.RewoundConversation
+        name, digest = f"\nrewind\n{key}" if key else "", self._digest(f"rewind {id}", request)
+        if (known := self._records.find_answer(tenant, name, digest)) is not None:
+            return msgspec.json.decode(known, type=kind)
         if not record.options.undo:
             raise errors.ConfigurationError(
                 "rewind: this conversation keeps no snapshots of files. Create it with undo, or use"
                 " fork, which leaves files alone."
             )
-        self._scheduler.use(record, lambda live: live.check_rests())
+        self._use_here(record, lambda live: live.check_rests())
         forked = self.fork(tenant, id, shapes.ForkRequest(seq=request.seq, id=request.id), key)
         try:
-            files = self._scheduler.use(record, lambda live: live.put_back(request.seq))
+            files = self._use_here(record, lambda live: live.put_back(request.seq))
         except BaseException:
             if not key:  # else a repetition tries again
                 with suppress(errors.HoldfastError):
                     self.delete(tenant, forked.id)
             raise
-        return shapes.RewoundConversation(conversation=forked, files=files)
+        found = kind(conversation=forked, files=files)
+        if key:
+            self._records.store_answer(tenant, name, digest, encode(found))
+        return found
+
+    def write_title(self, tenant: str, id: str) -> str:
+        """Write a title from the first message, like `Conversation.write_title`; return it."""
+        return self._use_here(self._records.find(tenant, id), lambda live: live.write_title())
+
+    def _use_here(
+        self, record: records.ConversationRecord, work: Callable[[OpenConversation], T]
+    ) -> T:
+        """Return the result of `work`, once no other server has the conversation open. Raises
+        `LeaseHeld` if that takes too long."""
+        try:
+            return self._scheduler.use(record, work)
+        except errors.LeaseHeld:
+            if self._others is None:
+                raise
+        return self._others.until_free(record.store_id, lambda: self._scheduler.use(record, work))
 
     def _remove_half(self, tenant: str, id: str) -> None:
         """Remove a fork that is not complete."""
@@ -502,7 +525,7 @@ class Host:
             raise
 
     def _remove(self, record: records.ConversationRecord) -> None:
-        _remove_children(self._store, record.store_id, self._records)
+        self.family.remove(record.store_id)
         with suppress(errors.ConversationNotFound):
             self._store.delete(record.store_id)
         self.webhooks.forget(record.store_id)
@@ -531,7 +554,7 @@ class Host:
             with live.run_lock:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
-        return _created(record, built, status)
+        return built.created(record, status)
 
     def use(self, tenant: str, id: str, request: shapes.AgentRequest) -> shapes.CreatedConversation:
         """Replace the conversation's agent from its next step on. It gets the secrets of the
@@ -559,7 +582,7 @@ class Host:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
         self._scheduler.wake(record.store_id)
-        return _created(record, built, status)
+        return built.created(record, status)
 
     def set_secrets(
         self, tenant: str, id: str, request: shapes.SecretsRequest
@@ -966,34 +989,11 @@ class Host:
 # --- helpers ---
 
 
-def _remove_children(store: Store, id: str, kept: Records) -> None:
-    """Remove the spawned descendants of a conversation, except those that a client created. A
-    descendant that another process drives stays, without a parent."""
-    for child in store.list(spawned_by=id):
-        if not kept.recorded(child.id):
-            _remove_children(store, child.id, kept)
-            with suppress(errors.ConversationNotFound, errors.LeaseHeld):
-                store.delete(child.id)
-
-
 def _labels(request: shapes.CreateRequest) -> cmd.Label | None:
     """Return the command that sets a new conversation's title and tags, or None. Raises
     `ConfigurationError`."""
     given = request.title is not None or request.tags
     return cmd.Label(request.title, add=request.tags) if given else None
-
-
-def _created(
-    record: records.NewRecord | records.ConversationRecord, built: BuiltAgent, status: str = "idle"
-) -> shapes.CreatedConversation:
-    return shapes.CreatedConversation(
-        id=record.id,
-        status=status,
-        created=record.created,
-        workspace=record.workspace,
-        tools=built.standings,
-        warnings=built.warnings,
-    )
 
 
 def _id(given: str) -> str:

@@ -195,6 +195,10 @@ class LocalConversation:
         """Raise `Conflict` while the conversation runs."""
         check_rests(self._conversation)
 
+    def write_title(self) -> str:
+        """See `Conversation.write_title`."""
+        return self._conversation.write_title()
+
     # --- tools ---
 
     def services(self) -> list[SourceHealth] | None:

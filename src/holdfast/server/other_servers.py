@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from holdfast.commands import Command, Resume
 from holdfast.conversation import ConversationStatus
@@ -17,6 +17,8 @@ from holdfast.object_struct import ObjectStruct
 from holdfast.server.idempotent_commands import refusing
 from holdfast.server.records import HOSTED, IDLE, RUN, ConversationRecord, Records
 from holdfast.store import Store
+
+T = TypeVar("T")
 
 # A request waits this long: an owner that died is taken over within 10 s.
 PATIENCE_SECONDS = 20.0
@@ -116,14 +118,13 @@ class OtherServers(ObjectStruct):
             return  # no other server has it open
         self.records.want(record, record.driven)
 
-    def until_free(self, id: str, work: Callable[[], None]) -> None:
-        """Do `work` once no other server drives the conversation. Raises `LeaseHeld` if that takes
-        too long."""
+    def until_free(self, id: str, work: Callable[[], T]) -> T:
+        """Return the result of `work`, once no other server has the conversation open. Raises
+        `LeaseHeld` if that takes too long."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                work()
-                return
+                return work()
             except LeaseHeld:
                 if time.monotonic() >= until:
                     raise

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import commands as cmd
-from holdfast.errors import NotPending
+from holdfast.errors import ConfigurationError, NotPending
 from holdfast.server import bodies
+from holdfast.server.guard import refused
 from holdfast.server.host import Host
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import CallId, Client, Id, Key, Routes
@@ -135,7 +136,6 @@ RUNS = (
         outcome.""",
         bodies.AskRequest,
         {"question": "What are you doing?", "aside": "a1"},
-        largest=None,
     ),
 )
 TIMERS = (
@@ -191,7 +191,11 @@ def _endpoint(host: Host, row: CommandRoute) -> Any:
         for name, value in ({} if body is None else msgspec.structs.asdict(body)).items():
             # A decision that names no call is about all, one without a hash about the present one.
             fields[name] = "" if value is None and name in ("call_id", "arguments_hash") else value
-        host.execute(tenant, id, row.command(**fields), key)
+        try:
+            command = row.command(**fields)
+        except ConfigurationError as error:  # wrong in any state
+            raise refused(422, str(error)) from error
+        host.execute(tenant, id, command, key)
         return bodies.Standing(host.status(tenant, id))
 
     types: dict[str, Any] = {"tenant": str, "id": Id}

@@ -12,7 +12,7 @@ from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.labels import check_tags
 from holdfast.server import routes_commands, shapes
-from holdfast.server.bodies import MessageRequest, Sent, Standing, TimerList
+from holdfast.server.bodies import MessageRequest, Sent, Standing, TimerList, TitleReply
 from holdfast.server.routes import Id, Key, Routes
 
 _AGENT = {
@@ -175,6 +175,18 @@ def add(routes: Routes) -> None:
         if not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
         return host.rewind(tenant, id, body, key or "")
+
+    @routes.post(
+        "/{id}/title",
+        "Write a conversation's title",
+        gave={"title": "Dates that fail"},
+        conflicts=True,
+        state_error=True,
+    )
+    def write_title(tenant: str, id: Id) -> TitleReply:
+        """Asks the agent's `title` model, or else its own, for a title by the first message, and
+        replaces the present one. `labels` sets a title that the client has written."""
+        return TitleReply(host.write_title(tenant, id))
 
     @routes.put(
         "/{id}/tools",

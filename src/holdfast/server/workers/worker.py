@@ -243,6 +243,9 @@ class WorkerSide:
     def check_rests(self) -> None:
         self._conversation().check_rests()
 
+    def write_title(self) -> str:
+        return self._conversation().write_title()
+
     def set_tools(self, order: Order) -> AgentReport:
         built, report = self._build(order)
         live = self._conversation()
@@ -330,7 +333,7 @@ class WorkerSide:
 METHODS = callable_methods(
     WorkerSide,
     "ping drain hand_over drive check open execute finish_inbox begin go_on report_state"
-    " pending_confirmations put_back check_rests set_tools use set_secrets close",
+    " pending_confirmations put_back check_rests write_title set_tools use set_secrets close",
 )
 """The methods that the server may call."""
 

@@ -286,6 +286,9 @@ class WorkerConversation(WorkerConnection):
     def check_rests(self) -> None:
         self.channel.call("check_rests")
 
+    def write_title(self) -> str:
+        return self.channel.call("write_title", type=str)
+
     # --- tools ---
 
     def services(self) -> list[SourceHealth] | None:
