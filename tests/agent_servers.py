@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import Agent, ScriptedLLM, SQLiteStore
 from holdfast.agent.serial_form import form_of
-from holdfast.server.app import App
+from holdfast.server.app import App, Door
 from holdfast.server.database import Database
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
@@ -62,6 +62,7 @@ class Serving:
         tls: Any = None,
         serving: dict[str, Any] | None = None,
         agents: Mapping[str, Any] = MappingProxyType({}),
+        doors: Sequence[Door] = (),
         database: Database | None = None,
         store: Store | None = None,
         **options: Any,
@@ -89,6 +90,7 @@ class Serving:
             origins=origins,
             ping=ping,
             agents=agents,
+            doors=doors,
         )
         self.server = AgentServer(
             self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0, **(serving or {})

@@ -1,8 +1,11 @@
-"""A tool for tests of the doors, which a server can import too."""
+"""Tools for tests of the doors, which a server can import too."""
 
 from __future__ import annotations
 
 from holdfast import tool
+from holdfast.tools.preset.asking import make_ask_user
+
+ask_user = make_ask_user()
 
 
 @tool

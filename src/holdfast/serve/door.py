@@ -141,9 +141,11 @@ def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
     """Return the rest at which a conversation is."""
     pending = pending_items(fold)
     reason: Any = str(fold.status.value)
+    # While a client runs calls, its door pauses the conversation.
+    held = fold.status is ConversationStatus.PAUSED and waits(fold)
     if ended:
         reason = "ended"
-    elif fold.status is RUNNING:
+    elif fold.status is RUNNING or held:
         asks = any(isinstance(item, QuestionRequest) for item in pending)
         reason = "question" if asks else "call" if pending else "ended"
     elif fold.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
@@ -153,6 +155,29 @@ def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
     last = fold.assistant
     answer = "" if last is None else last.final_text
     return Rest(seq, fold.status, reason, pending, fold.error, answer, fold.output.value)
+
+
+def result_commands(
+    fold: Fold, results: Mapping[str, ToolResult], runner: str
+) -> list[cmd.Command]:
+    """Return the commands that bring a client's results, by call id. Offered calls without one are
+    settled as not run; without any result, all calls of clients are.
+
+    Calls can be claimed only while the conversation runs. The results are returned while it is
+    paused, so that all of them precede the next request to the model.
+    """
+    offered = [item.call.id for item in fold.offers]
+    given = [call_id for call_id in offered if call_id in results]
+    found: list[cmd.Command] = []
+    if given:
+        if fold.status is ConversationStatus.PAUSED:
+            found.append(cmd.Resume())
+        found += [cmd.Claim(call_id, runner) for call_id in given]
+        found.append(cmd.Pause())
+        found += [cmd.Return(call_id, runner, results[call_id]) for call_id in given]
+    open = offered if given else [id for id, item in fold.open.items() if item.held_by_client]
+    reason = "the client gave no result."
+    return [*found, *(cmd.Settle(id, reason, "cancelled") for id in open if id not in given)]
 
 
 def conversation_id(door: str, *parts: str) -> str:

@@ -24,6 +24,7 @@ from holdfast.serve.door import (
     RUNNING,
     CallProgress,
     PendingItem,
+    Rest,
     Silence,
     TurnItem,
     pending_items,
@@ -33,7 +34,7 @@ from holdfast.serve.door import (
 from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
-from holdfast.server.shapes import CreateRequest, FeedBatch, Page
+from holdfast.server.shapes import CreateRequest, FeedBatch, ForkRequest, Page
 
 PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
 
@@ -67,23 +68,31 @@ class HostedSession:
         return self._host.state(self._tenant, self._id)
 
     def pending(self) -> tuple[PendingItem, ...]:
-        return pending_items(self._fold())
+        return pending_items(self.fold())
 
-    def _fold(self) -> Fold:
+    def fold(self) -> Fold:
+        """Return the fold of the present journal, of which all before the last condensation is
+        left out."""
         return fold(self._host.family.tail(self._tenant, self._id))
 
     def execute(self, *commands: cmd.Command) -> None:
         for command in commands:
             self._host.execute(self._tenant, self._id, command)
 
-    def _begin(self, commands: Sequence[cmd.Command]) -> tuple[Fold, bool]:
-        """Carry out commands and begin the run. Return the fold of what is in the journal then,
-        and True if a run was under way before."""
+    def hold(self, rest: Rest) -> None:
+        """Pause the conversation at a rest at which its client runs calls: no time limit of the
+        server ends them, also after a restart."""
+        if rest.reason == "call" and rest.status is RUNNING:
+            self.execute(cmd.Pause())
+
+    def begin(self, commands: Sequence[cmd.Command]) -> tuple[Fold, bool]:
+        """Carry out commands and begin the run, which nobody needs to follow. Return the fold of
+        what is in the journal then, and True if a run was under way before."""
         runs = self._host.status(self._tenant, self._id) == RUNNING.value
         self.execute(*commands)
         if commands or runs:
             self._host.run(self._tenant, self._id)
-        return self._fold(), runs
+        return self.fold(), runs
 
     def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
         loop = asyncio.new_event_loop()
@@ -99,7 +108,7 @@ class HostedSession:
     async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
         feed = await self._change(self._host.feed, self._tenant, self._id)
         with feed.subscribe(asyncio.get_running_loop()) as reader:
-            begun: tuple[Fold, bool] = await self._change(self._begin, commands)
+            begun: tuple[Fold, bool] = await self._change(self.begin, commands)
             folded, runs = begun
             # Deltas of an answer that was under way have lost their beginning.
             whole, seq, ended = not runs, after_seq, False
@@ -186,6 +195,14 @@ class HostedDoor:
             with host.chats.turn(tenant, id):
                 host.chats.refit(tenant, id, request, setting)
         return HostedSession(host, tenant, id, self._change)
+
+    def fork(self, id: str, seq: int) -> HostedSession:
+        """Return a fork of a conversation after event `seq`. Its open calls are settled."""
+        host, tenant = self._host, self._tenant
+        request = ForkRequest(seq=seq, title="")  # the events that follow keep their seqs
+        forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, request))
+        host.chats.rows.add(tenant, forked.id, host.chats.rows.setting(tenant, id))
+        return HostedSession(host, tenant, forked.id, self._change)
 
     def _exists(self, id: str) -> bool:
         try:

@@ -48,6 +48,11 @@ CREATE TABLE IF NOT EXISTS chat_turns (tenant TEXT NOT NULL, digest BLOB NOT NUL
     conversation TEXT NOT NULL, seq INTEGER NOT NULL, answered INTEGER NOT NULL,
     at REAL NOT NULL, PRIMARY KEY(tenant, digest)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS chat_turns_by_conversation ON chat_turns(tenant, conversation);
+CREATE TABLE IF NOT EXISTS responses (tenant TEXT NOT NULL, response TEXT NOT NULL,
+    conversation TEXT NOT NULL, seq INTEGER NOT NULL, request BLOB NOT NULL,
+    PRIMARY KEY(tenant, response)) WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS responses_by_conversation
+    ON responses(tenant, conversation, seq);
 """
 
 
@@ -59,6 +64,15 @@ class RequestedTurn(NamedTuple):
     seq: int
     answered: int
     at: float
+
+
+class ResponseRow(NamedTuple):
+    """A turn that has an id in OpenAI's Responses API: its conversation, the last event before it,
+    and the parts of its request that the journal does not hold."""
+
+    conversation: str
+    seq: int
+    request: bytes
 
 
 class ChatRecords:
@@ -93,7 +107,7 @@ class ChatRecords:
 
     def forget(self, tenant: str, id: str) -> None:
         with self._records.writing(forced=False) as db:
-            for table in ("chat_turns", "chats", "chat_answers"):  # in the order of `begin_turn`
+            for table in ("chat_turns", "chats", "chat_answers", "responses"):  # as in `begin_turn`
                 statement = f"DELETE FROM {table} WHERE tenant = ? AND conversation = ?"
                 db.execute(statement, (tenant, id))
 
@@ -135,6 +149,35 @@ class ChatRecords:
         statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
         where = "tenant = ? AND digest = ? AND conversation = ?"
         self._run(f"{statement} WHERE {where}", tenant, digest, id)
+
+    # --- responses ---
+
+    def add_response(self, tenant: str, id: str, row: ResponseRow) -> bool:
+        """Record a response. Return False if another one begins at the same event."""
+        with self._records.writing(forced=True) as db:
+            statement = (
+                "INSERT INTO responses(tenant, response, conversation, seq, request) VALUES (?, ?,"
+                " ?, ?, ?) ON CONFLICT DO NOTHING RETURNING seq"
+            )
+            return db.execute(statement, (tenant, id, *row)).fetchone() is not None
+
+    def response(self, tenant: str, id: str) -> ResponseRow | None:
+        columns = ", ".join(ResponseRow._fields)
+        query = f"SELECT {columns} FROM responses WHERE tenant = ? AND response = ?"
+        row = self._records.row(query, tenant, id)
+        return None if row is None else ResponseRow(row[0], row[1], bytes(row[2]))
+
+    def next_response(self, tenant: str, row: ResponseRow) -> int | None:
+        """Return the seq before the response that follows in the same conversation, or None."""
+        query = (
+            "SELECT seq FROM responses WHERE tenant = ? AND conversation = ? AND seq > ?"
+            " ORDER BY seq LIMIT 1"
+        )
+        found = self._records.row(query, tenant, row.conversation, row.seq)
+        return None if found is None else found[0]
+
+    def remove_response(self, tenant: str, id: str) -> None:
+        self._run("DELETE FROM responses WHERE tenant = ? AND response = ?", tenant, id)
 
     def unanswered(self) -> list[tuple[str, str]]:
         query = "SELECT DISTINCT tenant, conversation FROM chat_turns WHERE answered = 0"

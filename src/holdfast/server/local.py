@@ -30,6 +30,7 @@ from holdfast.temporary import TemporaryFolder
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
     from holdfast.llm.model import Model
+    from holdfast.server.app import Door
 
 
 class LocalServer:
@@ -46,6 +47,8 @@ class LocalServer:
         variables: The values of `${NAME}` in agents.
         max_running: The number of conversations that run at once.
         agents: Agents published by name to clients of OpenAI's API, at `{url}/v1`.
+        doors: Further protocols, such as `holdfast.serve.responses_routes.add`, for the clients of
+            `agents`.
         models: Models that agents of clients may name (`NamedModel`), with the keys of this server.
         observer: Follows all conversations (see `holdfast.observe`).
         webhook_allow: Hosts to which webhooks may be sent although they are not public.
@@ -74,6 +77,7 @@ class LocalServer:
         network: Sequence[str] = (),
         allow_hook_commands: bool = False,
         models: Mapping[str, Model] | None = None,
+        doors: Sequence[Door] = (),
     ) -> None:
         if network and not sandbox:
             raise ConfigurationError("LocalServer: network is for the sandbox; add sandbox=True.")
@@ -95,6 +99,7 @@ class LocalServer:
         self._agents = dict(agents or {})
         self._models = {name: offer(name, model) for name, model in (models or {}).items()}
         self._webhook_allow = tuple(webhook_allow)
+        self._doors = tuple(doors)
         self._runtimes = WorkspaceRuntimes(sandbox, tuple(network))
         self._observers = observers("LocalServer: observer", observer)
         self._stack = ExitStack()
@@ -149,6 +154,7 @@ class LocalServer:
                 quota=guard.Quota(rate=0),
                 hosts=guard.host_names("127.0.0.1", []),
                 agents=published,
+                doors=self._doors,
             )
             server = AgentServer(served, listen("127.0.0.1", 0))
             stack.callback(server.close)

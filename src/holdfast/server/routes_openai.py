@@ -92,7 +92,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     async def get_model(request: Request, model: str) -> Response:
         """In the form of OpenAI's API."""
         if (agent := agents.get(model)) is None:
-            return _unknown(model, agents)
+            return unknown_model(model, agents)
         return Response(msgspec.json.encode(_model(agent)), media_type=_MEDIA)
 
     @routes.post(
@@ -111,20 +111,20 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         asked = await service.json(request, ChatRequest, largest=None)
         agent = agents.get(asked.model)
         if agent is None:
-            return _unknown(asked.model, agents)
+            return unknown_model(asked.model, agents)
         try:
             turn = openai.parse_request(asked, agent)
         except RecursionError:
-            return _error(400, "The request is nested too deeply.", "invalid_request_error")
+            return error_response(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
-            return _failed(error)
+            return failed_response(error)
         chat = Chat(service, service.caller(request).tenant, agent, turn)
         try:
             await chat.begin()
         except RequestRefused:
             raise
         except Exception as error:
-            response = _failed(error)
+            response = failed_response(error)
             response.headers.update(_NO_RETRY if chat.placed else {})
             return response
         headers = {CONVERSATION: chat.place.id}
@@ -279,17 +279,17 @@ class Chat:
         themselves: the agent's own retries are used up, or the conversation waits for a person."""
         progress, id = self._progress, self.place.id
         if not progress.done:
-            return _error(503, _INTERRUPTED, "server_error", retry=False)
+            return error_response(503, _INTERRUPTED, "server_error", retry=False)
         if progress.status in ("error", "stuck"):
             await self._service.read(self._hosted.forget, self.place)
         if progress.status == "error":
             error = progress.error
             code, message = ("LLMError",) * 2 if error is None else (error.error, error.message)
-            return _error(422, message, "server_error", code, retry=False)
+            return error_response(422, message, "server_error", code, retry=False)
         if (found := _ENDS.get(progress.status)) is None:
             return None
         kind, message = found
-        return _error(422, message.format(id=id), kind, progress.status, retry=False)
+        return error_response(422, message.format(id=id), kind, progress.status, retry=False)
 
     async def _leave(self) -> None:
         if self.reader is not None:
@@ -311,25 +311,27 @@ def _model(agent: Published) -> dict[str, Any]:
     return {"id": agent.name, "object": "model", "created": agent.created, "owned_by": "holdfast"}
 
 
-def _unknown(name: str, agents: Mapping[str, Published]) -> Response:
+def unknown_model(name: str, agents: Mapping[str, Published]) -> Response:
+    """Return the answer to a request for an agent that the server does not publish."""
     available = f"It has: {', '.join(agents)}."
     if not agents:
         available = "It has none: start it with --agent NAME=FILE."
     message = f"There is no agent {name[:100]!r} on this server. {available}"
-    return _error(404, message, "invalid_request_error", "model_not_found", "model")
+    return error_response(404, message, "invalid_request_error", "model_not_found", "model")
 
 
-def _failed(error: Exception) -> Response:
+def failed_response(error: Exception) -> Response:
+    """Return the answer for an exception, in the form of OpenAI's API."""
     response = error_answer(error)
     message = msgspec.json.decode(bytes(response.body))["error"]["message"]
     status = 400 if response.status_code == 422 else response.status_code
     if isinstance(error, errors.TooMany) and error.bound != "open":
         status = 422  # not 429, because waiting does not help
     other = "invalid_request_error" if status < 500 else "server_error"
-    return _error(status, message, _KINDS.get(status, other))
+    return error_response(status, message, _KINDS.get(status, other))
 
 
-def _error(
+def error_response(
     status: int,
     message: str,
     kind: str,
@@ -337,5 +339,6 @@ def _error(
     param: str | None = None,
     retry: bool = True,
 ) -> Response:
+    """Return an error in the form of OpenAI's API. Without `retry`, clients do not repeat it."""
     body, headers = openai.failure(message, kind, code, param), None if retry else _NO_RETRY
     return Response(body, status, headers, _MEDIA)

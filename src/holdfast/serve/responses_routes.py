@@ -1,0 +1,413 @@
+"""`/v1/responses`: the server's agents for clients of OpenAI's Responses API."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response, StreamingResponse
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.content import ToolCall
+from holdfast.conversation.fold import Fold, fold
+from holdfast.errors import ConfigurationError, Conflict, NotFound
+from holdfast.serve.door import RUNNING, Rest, Silence, TurnItem, rest_of, rests
+from holdfast.serve.hosted import HostedDoor, HostedSession
+from holdfast.serve.responses import ResponseTurn, StoredRequest, after
+from holdfast.serve.responses_input import (
+    Json,
+    ResponseRequest,
+    as_chat,
+    input_items,
+    read_input,
+    turn_commands,
+)
+from holdfast.server.chats import ResponseRow
+from holdfast.server.guard import RequestRefused, client_left
+from holdfast.server.host import Host
+from holdfast.server.openai import ChatMessage, Published, history_events, parse_request
+from holdfast.server.routes import Routes
+from holdfast.server.routes_openai import failed_response, unknown_model
+from holdfast.server.service import Service, wait_for_disconnect
+
+_MEDIA = "application/json"
+_PAGE = 1000
+_STORED = msgspec.json.Decoder(StoredRequest)
+
+
+def add(routes: Routes, agents: Mapping[str, Published]) -> None:
+    """Add the routes of the Responses API."""
+    service, routes = routes.service, routes.under("/v1", "openai")
+    shape = {"type": "object", "required": ["id", "object"]}
+
+    @routes.post(
+        "/responses",
+        "Ask an agent for a response",
+        schema=shape,
+        also=(400, 404, 409, 413, 422, 503),
+        client=False,
+        example={"model": "coder", "input": "Hi"},
+        takes=ResponseRequest,
+    )
+    async def create_response(request: Request) -> Response:
+        """Like OpenAI's Responses API, plain, streamed or in the background. The agent's tools run
+        on the server. Functions of the request belong to the client."""
+        asked = await service.json(request, ResponseRequest, largest=None)
+        if (agent := agents.get(asked.model)) is None:
+            return unknown_model(asked.model, agents)
+        responses = _Responses(service, service.caller(request).tenant)
+        try:
+            service.check_open()
+            running = await service.change(responses.place, agent, asked)
+            if asked.background:
+                await service.change(running.begin)
+                if not asked.stream:
+                    return _answer(running.turn.resource())
+            items = running.items()
+            try:
+                first = await anext(items)
+            except BaseException:
+                await service.change(responses.forget, running.turn.id)
+                raise
+        except (RequestRefused, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            return failed_response(error)
+        if asked.stream:
+            return _streamed(running.events(first, items))
+        return await running.whole(request, first, items)
+
+    @routes.get(
+        "/responses/{response_id}", "Get a response", schema=shape, client=False, also=(404,)
+    )
+    async def get_response(
+        request: Request, response_id: str, stream: bool = False, starting_after: int = -1
+    ) -> Response:
+        """Returns the response as it is now. With `stream` its events follow, after the
+        sequence number `starting_after`."""
+        responses = _Responses(service, service.caller(request).tenant)
+        try:
+            if not stream:
+                turn = await service.read(responses.found, response_id)
+                return _answer(turn.resource())
+            running = await service.read(responses.again, response_id)
+            items = running.items()
+            return _streamed(running.events(await anext(items), items, starting_after))
+        except Exception as error:
+            return failed_response(error)
+
+    @routes.post(
+        "/responses/{response_id}/cancel",
+        "Cancel a response",
+        schema=shape,
+        client=False,
+        also=(404, 409),
+    )
+    async def cancel_response(request: Request, response_id: str) -> Response:
+        """Interrupts the run of a response. One that is complete stays as it is."""
+        responses = _Responses(service, service.caller(request).tenant)
+        try:
+            return _answer((await service.change(responses.cancelled, response_id)).resource())
+        except Exception as error:
+            return failed_response(error)
+
+    @routes.delete(
+        "/responses/{response_id}", "Delete a response", schema=shape, client=False, also=(404,)
+    )
+    async def delete_response(request: Request, response_id: str) -> Response:
+        """Forgets a response. With its last response a conversation is removed."""
+        responses = _Responses(service, service.caller(request).tenant)
+        try:
+            await service.change(responses.delete, response_id)
+        except Exception as error:
+            return failed_response(error)
+        return _answer({"id": response_id, "object": "response", "deleted": True})
+
+    @routes.get(
+        "/responses/{response_id}/input_items",
+        "List the input items of a response",
+        schema={"type": "object", "required": ["object", "data"]},
+        client=False,
+        also=(404,),
+    )
+    async def list_input_items(
+        request: Request, response_id: str, limit: int = 20, order: str = "desc", after: str = ""
+    ) -> Response:
+        """The user's messages and the results of the client's functions."""
+        responses = _Responses(service, service.caller(request).tenant)
+        try:
+            found = await service.read(responses.input_items, response_id)
+        except Exception as error:
+            return failed_response(error)
+        found = found if order == "asc" else found[::-1]
+        ids = [item["id"] for item in found]
+        begin = ids.index(after) + 1 if after in ids else 0
+        page = found[begin : begin + max(1, min(limit, 100))]
+        more = begin + len(page) < len(found)
+        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
+        about = {"object": "list", "first_id": first, "last_id": last, "has_more": more}
+        return _answer({**about, "data": page})
+
+
+def _answer(found: Json) -> Response:
+    return Response(msgspec.json.encode(found), media_type=_MEDIA)
+
+
+def _streamed(events: AsyncIterator[bytes]) -> Response:
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+class _RunningResponse(NamedTuple):
+    """A response whose turn may go on, after the event `seq`."""
+
+    service: Service
+    session: HostedSession
+    turn: ResponseTurn
+    seq: int
+    commands: tuple[cmd.Command, ...] = ()
+    past: tuple[TurnItem, ...] = ()  # the items of a turn that is over
+
+    def begin(self) -> None:
+        self.session.begin(self.commands)
+
+    async def items(self) -> AsyncGenerator[TurnItem]:
+        """Yield the items of the turn. A run that nobody waits for any more is interrupted, unless
+        it is in the background."""
+        for item in self.past:
+            yield item
+        if self.past:
+            return
+        commands = () if self.turn.request.background else self.commands
+        done = False
+        try:
+            async for item in self.session.stream(self.seq, *commands):
+                if isinstance(item, Rest):
+                    done = True
+                    await self.service.change(self.session.hold, item)
+                yield item
+        finally:
+            alone = self.commands and not self.turn.request.background
+            if not done and alone and not self.service.closing:
+                leave = self.service.change(self.session.execute, cmd.Interrupt())
+                await asyncio.shield(asyncio.ensure_future(leave))
+
+    async def whole(
+        self, request: Request, first: TurnItem, items: AsyncGenerator[TurnItem]
+    ) -> Response:
+        """Return the response when its turn is over."""
+
+        async def finished() -> None:
+            self.turn.feed(first)
+            async for item in items:
+                self.turn.feed(item)
+
+        work = asyncio.ensure_future(finished())
+        gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise client_left()
+            await work
+            return _answer(self.turn.resource())
+        except RequestRefused:
+            raise
+        except Exception as error:
+            return failed_response(error)
+        finally:
+            gone.cancel()
+            work.cancel()
+
+    async def events(
+        self, first: TurnItem, items: AsyncGenerator[TurnItem], number: int = -1
+    ) -> AsyncGenerator[bytes]:
+        """Yield the server-sent events after a sequence number."""
+        for event in after(self.turn.start(), number):
+            yield _encoded(event)
+        try:
+            item: TurnItem | None = first
+            while item is not None:
+                events = self.turn.feed(item)
+                for event in after(events, number):
+                    yield _encoded(event)
+                if isinstance(item, Silence):
+                    yield b": ping\n\n"
+                item = await anext(items, None)
+        finally:
+            await items.aclose()
+        yield b"data: [DONE]\n\n"
+
+
+def _encoded(event: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
+
+
+class _Responses:
+    """The responses of a tenant. All methods block."""
+
+    def __init__(self, service: Service, tenant: str) -> None:
+        self._service = service
+        self._host: Host = service.host
+        self._rows = service.host.chats.rows
+        self._tenant = tenant
+        self._door = HostedDoor(service.host, tenant, service.change)
+
+    # --- new ones ---
+
+    def place(self, agent: Published, asked: ResponseRequest) -> _RunningResponse:
+        """Find or make the conversation of a request."""
+        if asked.conversation is not None:
+            raise ConfigurationError(
+                "conversation is not supported: continue with previous_response_id."
+            )
+        if asked.background and asked.store is False:
+            raise ConfigurationError("background takes store: the response is retrieved later.")
+        read = read_input(asked)
+        row = None if asked.previous_response_id is None else self._row(asked.previous_response_id)
+        system = read.system if row is None else [*_STORED.decode(row.request).system, *read.system]
+        decides = not read.messages and bool(read.approvals)
+        if decides:  # a request without a message
+            read.messages.append(ChatMessage("user", "-"))
+        chat = parse_request(as_chat(asked, read, system), agent)
+        said = [] if decides else chat.said
+        if row is None:
+            events = history_events(chat, agent.name)
+            session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)
+            if events:
+                self._host.chats.append(self._tenant, session.id, events)
+            commands: list[cmd.Command] = [cmd.Send(content) for content in said]
+            folded = session.fold()
+            commands = commands or [cmd.Resume()]
+        else:
+            if chat.history:
+                raise ConfigurationError(
+                    "input: with previous_response_id, send only what is new: no answers."
+                )
+            session, folded = self._continued(row)
+            if not rests(folded):
+                raise Conflict(
+                    f"The response {asked.previous_response_id!r} is in progress. Wait for its"
+                    " end, or cancel it."
+                )
+            commands = turn_commands(folded, read, chat.results, said)
+            if folded.status is not RUNNING:  # else a call waits for an answer
+                self._door.begin(
+                    agent, session.id, tools=chat.offers, instructions=chat.instructions
+                )
+                folded = session.fold()
+        stored = StoredRequest(
+            agent.name,
+            int(time.time()),
+            asked.instructions,
+            asked.previous_response_id,
+            system,
+            [
+                {"description": None, "parameters": None, "strict": None, **tool}
+                for tool in asked.tools or []
+            ],
+            "auto" if asked.tool_choice is None else asked.tool_choice,
+            asked.parallel_tool_calls is not False,
+            bool(asked.background),
+            asked.store is not False,
+            asked.metadata or {},
+            agent.form.mapping.get("output_type") is not None,
+        )
+        id = f"resp_{os.urandom(16).hex()}"
+        new = ResponseRow(session.id, folded.last_seq, msgspec.json.encode(stored))
+        if stored.store and not self._rows.add_response(self._tenant, id, new):
+            raise Conflict(
+                f"Another request continues the response {asked.previous_response_id!r} right now."
+            )
+        open = {call_id: item.effective for call_id, item in folded.open.items()}
+        turn = ResponseTurn(id, stored, open)
+        return _RunningResponse(
+            self._service, session, turn, folded.last_seq, tuple(commands or [cmd.Resume()])
+        )
+
+    def _continued(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
+        """Return the conversation that goes on after a response: a fork of it, if another response
+        has continued it."""
+        following = self._rows.next_response(self._tenant, row)
+        session = self._door.find(row.conversation)
+        if following is not None:
+            session = self._door.fork(row.conversation, following)
+        return session, session.fold()
+
+    def forget(self, id: str) -> None:
+        """Forget a response that was refused."""
+        self._rows.remove_response(self._tenant, id)
+
+    # --- those that exist ---
+
+    def _row(self, id: str) -> ResponseRow:
+        if (row := self._rows.response(self._tenant, id)) is None:
+            raise NotFound(f"Response {id[:100]!r} not found.", "response", id)
+        return row
+
+    def _events(self, row: ResponseRow, until: int | None, begin: int) -> list[ev.AnyEvent]:
+        found: list[ev.AnyEvent] = []
+        while page := self._host.read(self._tenant, row.conversation, begin, _PAGE):
+            begin = page[-1].seq
+            found += [event for event in page if until is None or event.seq <= until]
+            if until is not None and begin >= until:
+                break
+        return found
+
+    def again(self, id: str) -> _RunningResponse:
+        """Return a response, to be fed with its items from the beginning."""
+        row = self._row(id)
+        stored, until = _STORED.decode(row.request), self._rows.next_response(self._tenant, row)
+        session = self._door.find(row.conversation)
+        folded = session.fold() if until is None else fold(self._events(row, until, 0))
+        events = self._events(row, until, row.seq)
+        turn = ResponseTurn(id, stored, self._calls_before(row, events))
+        past: list[TurnItem] = []
+        if rests(folded):
+            past = [*events, rest_of(folded, folded.last_seq)]
+        return _RunningResponse(self._service, session, turn, row.seq, (), tuple(past))
+
+    def found(self, id: str) -> ResponseTurn:
+        """Return a response as it is now."""
+        running = self.again(id)
+        running.turn.start()
+        for item in running.past or self._events(self._row(id), None, running.seq):
+            running.turn.feed(item)
+        if running.turn.rest is not None:
+            running.session.hold(running.turn.rest)
+        return running.turn
+
+    def cancelled(self, id: str) -> ResponseTurn:
+        running = self.again(id)
+        if not running.past:
+            running.session.execute(cmd.Interrupt())
+        return self.found(id)
+
+    def delete(self, id: str) -> None:
+        row = self._row(id)
+        self._rows.remove_response(self._tenant, id)
+        if self._rows.next_response(self._tenant, row._replace(seq=-1)) is None:
+            self._host.delete(self._tenant, row.conversation)
+
+    def input_items(self, id: str) -> list[Json]:
+        row = self._row(id)
+        events = self._events(row, self._rows.next_response(self._tenant, row), row.seq)
+        return input_items(events, self._calls_before(row, events))
+
+    def _calls_before(self, row: ResponseRow, events: list[ev.AnyEvent]) -> dict[str, ToolCall]:
+        """Return the calls of an earlier answer that end in these events."""
+        found: dict[str, ToolCall] = {}
+        for event in events:
+            if not isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished):
+                continue
+            seq = event.call_id.partition(".")[0]
+            if event.call_id in found or not seq.isdecimal() or int(seq) > row.seq:
+                continue
+            answers = self._host.read(self._tenant, row.conversation, int(seq) - 1, 1)
+            for answer in answers:
+                if isinstance(answer, ev.AssistantReplied):
+                    found |= {call.id: call for call in answer.calls}
+        return found
