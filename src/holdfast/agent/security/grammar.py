@@ -4,22 +4,20 @@ expansions, and assignments of names that bash or programs act on."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security.paths import word_set
 
 MAX_CHARACTERS = 100_000
-_MAX_TOKENS, _MAX_PARTS, _MAX_BRACES, _MAX_DEPTH = 3000, 200, 64, 12
+_MAX_TOKENS, _MAX_PARTS, _MAX_DEPTH = 3000, 200, 12
 
 # What a word has in place of texts that are not known beforehand. No command has these characters.
 ANYTHING, STATUS, JOB = "\0", "\1", "\2"
 _UNKNOWN_TEXTS = {"status": STATUS, "job": JOB, "quote": ""}
 
 _EXPANSION = (
-    r"(?P<home>\$(?:HOME(?![A-Za-z0-9_])|\{HOME\}))|(?P<status>\$\?)|(?P<job>\$!)"
+    r"(?P<home>\$(?:HOME(?![A-Za-z0-9_])|\{HOME\}))|(?P<status>\$\?|\$\{PIPESTATUS\[\d\]\})|(?P<job>\$!)"
     r"|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\$\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}"
 )
 _SCRIPT = r"(?P<script>\$\((?!\())"
@@ -41,20 +39,20 @@ _REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|(])|&>>?(?![&<>|]
 _DOCUMENT_MARK = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])")
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+")
-# A word of plain letters, or in single quotes on one line.
-_SIMPLE = re.compile(r"[ \t]*(?:([A-Za-z0-9_./:=@%+,^-]+)|'([^'\n]*)')(?=[ \t\n;&|)]|\Z)")
-_BRACES = re.compile(r"(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # braces that stand for themselves
-_BRACE_LIST = re.compile(
-    r"\{((?:[\w./*+-]*,)+[\w./*+-]*|(?:0|[1-9]\d{0,2})\.\.(?:0|[1-9]\d{0,2}))\}", re.ASCII
+_BRACES = re.compile(r"[{}]|(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # that stand for themselves
+_BRACED = re.compile(
+    r"([\w./=*+-]*)\{(?:((?:[\w./*+-]*,)+[\w./*+-]*)|(0|[1-9]\d?)\.\.(0|[1-9]\d?))\}([\w./*+-]*)"
+    r"(?=[ \t\n;&|)]|\Z)",
+    re.ASCII,
 )
-_GLOB = re.compile(r"[*?]|\[.*\]")
+_GLOB = re.compile(r"[*?]|\[[^\[\]]*\]")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
 # Variables with the values for which no program runs or reads something else.
 _HARMLESS = re.compile(
     r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV"
     r"|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED|CARGO_(?:TERM_COLOR|INCREMENTAL)"
     r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER)|GOOS"
-    r"|GOARCH|GO111MODULE|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT"
+    r"|GOARCH|GO111MODULE|DEBUG|VERBOSE|ENVIRONMENT"
     r"|LOG_LEVEL|PORT|HOST|FOO|BAR|HUSKY|MPLBACKEND|PYTEST_DISABLE_PLUGIN_AUTOLOAD|MKL_NUM_THREADS"
     r"|PIP_DISABLE_PIP_VERSION_CHECK|GIT_TERMINAL_PROMPT|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
     r"|DEBIAN_FRONTEND|TOKENIZERS_PARALLELISM|SKIP_\w+|TEST_\w+|APP_ENV|RAILS_ENV|RACK_ENV"
@@ -65,7 +63,7 @@ _HARMLESS = re.compile(
 # Variables that a command may set for its own later words. No program and no shell acts on them.
 _OWN_NAME = re.compile(
     r"(?!histchars|auto_resume|\w*_?proxy|(?:npm|pip|cargo|ld|git)_)[a-z][a-z0-9_]*|[A-Z]"
-    r"|\w*[A-Z]_PID|PID\d?|DIR|FILES?|OUT|OUTPUT|RESULT|SRC|DST|NAME|COUNT|TOTAL|TARGET|URL|VERSION"
+    r"|\w*[A-Z]_PID|PID\d?|DIR|BASE|ROOT|REPO|BRANCH|FILES?|OUT|OUTPUT|RESULT|SRC|DST|NAME|COUNT|TOTAL|TARGET|URL|VERSION"
     r"|STATUS|CODE",
     re.ASCII,
 )
@@ -75,60 +73,59 @@ _RESERVED = word_set(
 )
 
 
+# Words that begin a command with scripts in it, and those behind each script; the last ends it.
+_BLOCKS = {
+    "(": (")",),
+    "{": ("}",),
+    "if": ("then", "elif", "else", "fi"),
+    "while": ("do", "done"),
+    "until": ("do", "done"),
+    "for": ("done",),
+}
+_EXPANDED = ("name", "braced", "script")
+
+
 class UnjudgedCommand(Exception):
     """The command has something that the grammar does not know."""
 
 
 class ShellWord(NamedTuple):
-    """An argument as a program gets it: a pattern, or any words (`ANYTHING`), if `glob`. `bare` is
-    the beginning of the text, as far as it is not quoted."""
+    """An argument as a program gets it: a pattern, or any words (`ANYTHING`), if `glob`."""
 
     text: str
     glob: bool = False
-    bare: str = ""
 
 
-class ShellTemplate(NamedTuple):
-    """A word with variables or commands in it: pieces of a kind of `_PIECE`, each with its text or
-    script, and whether it is quoted."""
-
-    pieces: list[tuple[str, str | Script, bool]]
-
-
-Word = ShellWord | ShellTemplate
+Piece = tuple[str, "str | Script", bool]
+Word = list[Piece]
+"""A word before it is expanded: pieces of a kind of `_PIECE`, each with its text or script, and
+whether it is quoted."""
 
 
 class Redirect(NamedTuple):
     """A redirection to or from `target`, or from a here-document."""
 
     operator: str
-    target: Word = ShellWord("")
+    target: Word
 
 
-class ProgramCall(NamedTuple):
-    """A program's words, its redirections, and the variables that are set before it."""
+class Command(NamedTuple):
+    """A program with its words, its redirections and the variables that are set before it; or a
+    block of the kind `if`, `while`, `until`, `for`, `{` or `(` with its scripts. A loop has its
+    variable and its words."""
 
+    kind: str
     words: list[Word]
     redirects: list[Redirect]
     variables: list[tuple[str, Word]]
-
-
-class Compound(NamedTuple):
-    """`if`, `while`, `until`, `for`, `{` or `(` with its scripts in their order, its redirections,
-    and the variable and the words of a loop."""
-
-    kind: str
     scripts: list[Script]
-    redirects: list[Redirect]
-    variable: str = ""
-    words: Sequence[Word] = ()
 
 
 class ShellPipeline(NamedTuple):
     """Commands joined by `|`. `operator` stands before them: `&&`, `||`, or `;` for any other."""
 
     operator: str
-    calls: list[ProgramCall | Compound]
+    calls: list[Command]
     background: bool
 
 
@@ -163,12 +160,25 @@ def is_plain(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
-def joined(pieces: Sequence[tuple[str, bool]], begin: str) -> ShellWord:
+def joined(pieces: list[tuple[str, bool]]) -> ShellWord:
     """Return the word of these texts, of which those that are bare may be patterns."""
     if not _GLOB.search("".join([text for text, bare in pieces if bare])):
-        return ShellWord("".join([text for text, _ in pieces]), False, begin)
+        return ShellWord("".join([text for text, _ in pieces]))
     escaped = [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
-    return ShellWord("".join(escaped), True, begin)
+    return ShellWord("".join(escaped), True)
+
+
+def fixed(word: Word) -> ShellWord:
+    """Return a word that has no expansion; a pattern for any other."""
+    texts = [(value, kind == "bare") for kind, value, _ in word if isinstance(value, str)]
+    has_expansion = any(kind in _EXPANDED for kind, _, _ in word)
+    return ShellWord(ANYTHING, True) if has_expansion else joined(texts)
+
+
+def _bare(word: Word) -> str:
+    """Return the text of a word without quotes and expansions, "" for any other."""
+    (kind, text, _), *more = word
+    return text if kind == "bare" and not more and isinstance(text, str) else ""
 
 
 class _Parser:
@@ -194,7 +204,7 @@ class _Parser:
             self._skip("\n")
             if self._keyword() in ends:
                 break
-            negated, calls = False, list[ProgramCall | Compound]()
+            negated, calls = False, list[Command]()
             while word := self._take("!", "time"):
                 negated = negated or word == "!"
             while not calls or self._take("|", "|&"):
@@ -204,7 +214,7 @@ class _Parser:
             separator = self._take(";", "&", "\n", "&&", "||")
             # What follows `!` and `&&` runs where the negated command has failed.
             operator = {"&&": "||" if negated else "&&", "||": "||"}.get(separator, ";")
-            if not separator and self._token not in ends:
+            if not separator and self._keyword() not in ends:
                 raise UnjudgedCommand(f"it has {self._keyword()!r} behind a command")
         if operator != ";" or (not found and ends != ("",)):
             raise UnjudgedCommand("it ends where it should go on")
@@ -214,8 +224,8 @@ class _Parser:
     def _keyword(self) -> str:
         """Return the operator or reserved word that comes next; " " for anything else."""
         token = self._token
-        if isinstance(token, ShellWord):
-            return token.text if token.bare == token.text in _RESERVED else " "
+        if isinstance(token, list):
+            return text if (text := _bare(token)) in _RESERVED else " "
         return token if isinstance(token, str) else " "
 
     def _take(self, *words: str) -> str:
@@ -234,91 +244,70 @@ class _Parser:
             raise UnjudgedCommand(f"it lacks {words[0]!r}")
         return word
 
-    def _command(self) -> ProgramCall | Compound:
-        kind, scripts, variable, words = self._keyword(), list[Script](), "", list[Word]()
-        if not self._take("(", "{", "if", "while", "until", "for"):
-            return self._call()
-        if kind in ("(", "{"):
-            end = ")" if kind == "(" else "}"
-            scripts = [self.script(end)]
-            self._expect(end)
-        elif kind == "if":
-            word = "if"
-            while word in ("if", "elif"):
-                scripts.append(self.script("then"))
-                self._expect("then")
-                scripts.append(self.script("elif", "else", "fi"))
-                word = self._expect("elif", "else", "fi")
-            if word == "else":
-                scripts.append(self.script("fi"))
-                self._expect("fi")
-        else:
-            if kind == "for":
-                variable, words = self._loop()
-            else:
-                scripts = [self.script("do")]
-            self._expect("do")
-            scripts.append(self.script("done"))
-            self._expect("done")
-        found = Compound(kind, scripts, [], variable, words)
-        while isinstance(self._token, Redirect):
-            found.redirects.append(self._token)
-            self._token = self._next()
-        return found
-
-    def _loop(self) -> tuple[str, list[Word]]:
-        """Parse the variable of a loop and its words."""
-        name, words = self._token, list[Word]()
-        if not isinstance(name, ShellWord) or not _OWN_NAME.fullmatch(name.text) or not name.bare:
-            raise UnjudgedCommand("it has a loop that sets a variable which is acted upon")
-        self._token = self._next()
-        self._expect("in")
-        while not isinstance(self._token, str | Redirect):
-            words.append(self._token)
-            self._token = self._next()
-        self._expect(";", "\n")
-        self._skip("\n")
-        return name.text, words
-
-    def _call(self) -> ProgramCall:
-        found = ProgramCall([], [], [])
+    def _command(self) -> Command:
+        found, word = Command(self._take(*_BLOCKS), [], [], [], []), ""
+        if found.kind == "for":
+            self._loop(found)
+        ends = _BLOCKS.get(found.kind, ("",))
+        while word != ends[-1]:
+            found.scripts.append(self.script(*ends))
+            word = self._expect(*ends)
         while not isinstance(self._token, str):
             token = self._token
             if isinstance(token, Redirect):
                 found.redirects.append(token)
+            elif found.kind:
+                raise UnjudgedCommand("it has a word behind a block")
             elif found.words or not self._assigns(found, token):
                 found.words.append(token)
             self._token = self._next()
+        if not found.kind:
+            self._check(found)
+        return found
+
+    def _loop(self, found: Command) -> None:
+        """Parse the variable of a loop and its words."""
+        name = _bare(self._token) if isinstance(self._token, list) else ""
+        if not _OWN_NAME.fullmatch(name):
+            raise UnjudgedCommand("it has a loop that sets a variable which is acted upon")
+        self._token = self._next()
+        self._expect("in")
+        found.variables.append((name, []))
+        while isinstance(self._token, list):
+            found.words.append(self._token)
+            self._token = self._next()
+        self._expect(";", "\n")
+        self._skip("\n")
+        self._expect("do")
+
+    def _check(self, found: Command) -> None:
+        """Raise `UnjudgedCommand` if a program or a variable is not one that can be judged."""
         for name, value in found.variables:
-            text = value.text if isinstance(value, ShellWord) and not value.glob else "$"
-            known = harmless(name, text) or (name == "PYTHONPATH" and text != "$")
-            if not (known if found.words else harmless(name, text) or _OWN_NAME.fullmatch(name)):
+            text = fixed(value).text
+            known = harmless(name, text) or (
+                name == "PYTHONPATH" and text != ANYTHING and found.words
+            )
+            if not (known or (not found.words and _OWN_NAME.fullmatch(name))):
                 raise UnjudgedCommand(f"it sets the variable {name[:40]}")
         if not found.words:
             if bool(found.redirects) == bool(found.variables):
                 raise UnjudgedCommand("it has a part without a command")
-            return found
-        name = found.words[0]
-        if not isinstance(name, ShellWord) or name.glob or set(name.bare) & set("{}"):
+            return
+        name = fixed(found.words[0])
+        if name.glob or "{" in name.text or "}" in name.text:
             raise UnjudgedCommand("it makes up what it runs")
         if name.text in _RESERVED and (name.text != "[[" or found.redirects or found.variables):
             raise UnjudgedCommand(f"it has {name.text!r} where that has another meaning")
-        return found
 
-    def _assigns(self, call: ProgramCall, word: Word) -> bool:
+    def _assigns(self, call: Command, word: Word) -> bool:
         """Add the variable that a word sets to a call; return whether it sets one."""
-        kind, first, _ = ("bare", word.bare, 0) if isinstance(word, ShellWord) else word.pieces[0]
+        (kind, first, _), *others = word
         match = _ASSIGNED.match(first) if kind == "bare" and isinstance(first, str) else None
         if match is None:
             return False
-        patterned = isinstance(word, ShellWord) and word.glob and word.bare != word.text
-        if match[2] != "=" or self._more or patterned:
+        if match[2] != "=" or self._more:
             raise UnjudgedCommand(f"it sets the variable {match[1][:40]}")
-        if isinstance(word, ShellWord):
-            value = ShellWord(word.text[match.end() :], word.glob)
-        else:
-            value = ShellTemplate([("bare", first[match.end() :], False), *word.pieces[1:]])
-        call.variables.append((match[1], value))
+        call.variables.append((match[1], [("bare", match.string[match.end() :], False), *others]))
         return True
 
     # --- tokens ---
@@ -332,11 +321,9 @@ class _Parser:
         """Read the token behind the present one."""
         if self._more:
             return self._more.pop(0)
-        begin, self._left = self._at, self._left - 1
-        if simple := _SIMPLE.match(self._text, begin):  # most words
-            self._at, text = simple.end(), simple[1]
-            return ShellWord(text or simple[2], False, text or "")
+        self._left -= 1
         self._match(_BLANKS)
+        begin = self._at
         if (self._match(_COMMENT) and self._depth > 1) or self._left < 0:
             raise UnjudgedCommand("it has more words than are read, or a comment within a command")
         if self._at == len(self._text):
@@ -349,7 +336,17 @@ class _Parser:
             while operator[0] == "\n" and self._marks:
                 self._skip_document(self._marks.pop(0))
             return operator[0]
-        first, *self._more = self._words()
+        if braced := self._match(_BRACED):
+            before, texts, low, high, behind = braced.groups()
+            step = 1 if texts or int(high) >= int(low) else -1
+            within = texts.split(",") if texts else range(int(low), int(high) + step, step)
+            texts = [f"{before}{one}{behind}" for one in within]
+            if "" in texts:
+                raise UnjudgedCommand("it has a word that braces make vanish")
+            words: list[Word] = [[("bare", text, False)] for text in texts]
+            first, *self._more = words
+        else:
+            first = self._word()
         if self._marks and "\n" in self._text[begin : self._at]:
             raise UnjudgedCommand("it has a here-document that begins within a word")
         return first
@@ -360,11 +357,10 @@ class _Parser:
             if mark is None:
                 raise UnjudgedCommand("it has a here-document that is not read")
             self._marks.append(mark)
-            return Redirect(operator)
+            return Redirect(operator, [])
         self._match(_BLANKS)
-        target, *more = self._words()
-        text = target.text if isinstance(target, ShellWord) else ""
-        if more or (operator == ">&" and text not in ("1", "2")):
+        target = self._word()
+        if operator == ">&" and fixed(target).text not in ("1", "2"):
             raise UnjudgedCommand("it redirects to a descriptor that is not known")
         return Redirect(operator, target)
 
@@ -389,12 +385,9 @@ class _Parser:
         self._depth, (self._token, self._more) = self._depth - 1, outer
         return found
 
-    def _words(self) -> list[Word]:
-        """Read a word; it is several if it has braces."""
-        if self._text.startswith("<(", self._at):
-            self._at += 2
-            return [ShellTemplate([("reads", self._inner(), False)])]
-        pieces, quoted, dynamic = list[tuple[str, str | Script, bool]](), False, False
+    def _word(self) -> Word:
+        """Read a word."""
+        pieces, quoted = Word(), False
         while quoted or not _END.match(self._text, self._at):
             piece = self._match(_QUOTED_PIECE if quoted else _PIECE)
             kind = "" if piece is None else str(piece.lastgroup)
@@ -402,7 +395,6 @@ class _Parser:
                 odd = self._text[self._at : self._at + 1]
                 raise UnjudgedCommand(f"it has {odd!r} where that has a meaning of its own")
             quoted = quoted != (kind == "quote")
-            dynamic = dynamic or kind in ("name", "braced", "script")
             value = _UNKNOWN_TEXTS.get(kind, piece[kind])
             if kind in ("home", "tilde"):
                 value = self._home
@@ -413,42 +405,10 @@ class _Parser:
             ):
                 raise UnjudgedCommand("it has a here-document with two ends, or an odd home folder")
             pieces.append((kind, self._inner() if kind == "script" else value, quoted))
-        bare = "".join([str(value) for kind, value, _ in pieces if kind == "bare"])
+        bare = [value for kind, value, _ in pieces if kind == "bare" and isinstance(value, str)]
         descriptor = self._text[self._at : self._at + 1] in ("<", ">")
-        if not pieces or (descriptor and re.fullmatch(r"\d+|\{.*", bare)):
+        if not pieces or (descriptor and re.fullmatch(r"\d+|\{.*", "".join(bare))):
             raise UnjudgedCommand("it has no word where one is expected, or a descriptor")
-        several = set("{}") & set(bare) and (len(pieces) > 1 or len(bare) > 1)
-        found = _expanded(pieces) if several else [pieces]
-        if dynamic:
-            return [ShellTemplate(one) for one in found]
-        return [
-            joined(
-                [(str(value), kind == "bare") for kind, value, _ in one],
-                str(one[0][1]) if one[0][0] == "bare" else "",
-            )
-            for one in found
-        ]
-
-
-def _expanded(
-    pieces: Sequence[tuple[str, str | Script, bool]],
-) -> list[list[tuple[str, str | Script, bool]]]:
-    """Return the words that the braces of a word make of it."""
-    choices, count = list[list[tuple[str, str | Script, bool]]](), 1
-    for kind, value, quoted in pieces:
-        parts = _BRACE_LIST.split(value) if kind == "bare" and isinstance(value, str) else [value]
-        for index, part in enumerate(parts):
-            texts: Sequence[str | Script] = [part]
-            if index % 2 and isinstance(part, str):
-                first, dots, last = part.partition("..")
-                texts = part.split(",")
-                if dots and "," not in part:
-                    step = 1 if int(last) >= int(first) else -1
-                    texts = [str(one) for one in range(int(first), int(last) + step, step)]
-            elif kind == "bare" and isinstance(part, str) and not _BRACES.fullmatch(part):
-                raise UnjudgedCommand("it has braces that are not read")
-            count *= len(texts)
-            if count > _MAX_BRACES:
-                raise UnjudgedCommand("it has more words in braces than are looked at")
-            choices.append([(kind, text, quoted) for text in texts])
-    return [list(one) for one in itertools.product(*choices)]
+        if not all(map(_BRACES.fullmatch, bare)) or (len(pieces) > 1 and {"{", "}"} & {*bare}):
+            raise UnjudgedCommand("it has braces that are not read")
+        return pieces

@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -46,13 +46,18 @@ class FileNames(NamedTuple):
         )
 
 
+ALL_FILES = FileNames()
+
+
 class FolderScan(NamedTuple):
     """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory; whether all of it was looked at."""
+    directory; whether all of it was looked at; whether a name may be taken for several words or
+    for an option."""
 
     secrets: list[str]
     leads_out: bool
     whole: bool
+    odd: bool
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -229,8 +234,16 @@ class ShellPaths:
         with open(real, "rb") as file:
             return b"PRIVATE KEY" in file.read(200_000)
 
-    def read_all(self, path: str, cwd: str, names: FileNames, act: str) -> RiskFinding:
-        """Judge reading a folder with all files in it that have one of these names."""
+    def read_all(
+        self,
+        path: str,
+        cwd: str,
+        names: FileNames,
+        act: str,
+        counts: Callable[[str, str], bool] = lambda folder, file: True,
+    ) -> RiskFinding:
+        """Judge reading a folder with all files in it that have one of these names. Files of which
+        `counts` is false are not read."""
         found = self.judge("read", path, cwd, act)
         if found.rank == HIGH:
             return found
@@ -241,16 +254,17 @@ class ShellPaths:
         if not os.path.isdir(real) or (found.rank == LOW and not self.inside(real)):
             return found
         scan = self.scan(real, names)
-        if scan.secrets:
-            return RiskFinding(HIGH, f"{everything}, and that has secrets: {scan.secrets[0][:80]}")
+        if secret := next((one for one in scan.secrets if counts(real, one)), ""):
+            return RiskFinding(HIGH, f"{everything}, and that has secrets: {secret[:80]}")
         if not scan.whole:
             return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
         links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
         return max(found, links) if scan.leads_out else found
 
-    def scan(self, real: str, names: FileNames = FileNames()) -> FolderScan:
-        """Look through a folder for these names, but not through others' packages in it."""
-        secrets, leads_out, todo = list[str](), False, [real]
+    def scan(self, real: str, names: FileNames = ALL_FILES, everywhere: bool = False) -> FolderScan:
+        """Look through a folder for these names, but not through others' packages in it unless it
+        is `everywhere`; never through what is git's."""
+        secrets, leads_out, odd, todo = list[str](), False, False, [real]
         while todo and self._left > 0:
             folder = todo.pop()
             try:
@@ -263,8 +277,10 @@ class ShellPaths:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if not is_folder and not names.keep(entry.name):
                     continue
+                odd = odd or re.search(r"^-|[\s'\"\\]", entry.name) is not None
                 if is_folder:
-                    todo += [entry.path] if entry.name not in _FOREIGN else []
+                    skipped = (".git",) if everywhere else _FOREIGN
+                    todo += [entry.path] if entry.name not in skipped else []
                     continue
                 below = entry.path[len(real) :]
                 if entry.is_symlink():
@@ -273,24 +289,7 @@ class ShellPaths:
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
-        return FolderScan(secrets, leads_out, self._left > 0)
-
-    def odd_names(self, real: str, names: FileNames) -> bool:
-        """Return whether folders, or files with these names, have or may have names
-        that are taken for several words or for an option. Those within `.git` are git's."""
-        todo = [real]
-        while todo:
-            try:
-                entries = list(os.scandir(todo.pop()))
-            except OSError:
-                continue
-            self._left -= len(entries)
-            folders = [one for one in entries if one.is_dir(follow_symlinks=False)]
-            kept = [*folders, *[one for one in entries if names.keep(one.name)]]
-            if self._left < 0 or any(re.search(r"^-|[\s'\"\\]", one.name) for one in kept):
-                return True
-            todo += [one.path for one in folders if one.name != ".git"]
-        return False
+        return FolderScan(secrets, leads_out, self._left > 0, odd or self._left <= 0)
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """Return the paths that a glob may become at this moment, and the glob itself; None if they

@@ -1,16 +1,40 @@
-"""Judging a program by its row of the table."""
+"""Judging a program by its row of the table, and programs that need more than a row: those with a
+language of their own, those that run another one, and git, whose settings may name programs."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
-from holdfast.agent.security import special, table
+from holdfast.agent.security import table
 from holdfast.agent.security.grammar import ANYTHING, ShellWord
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, word_set
+from holdfast.agent.security.network import fetch, is_url
+from holdfast.agent.security.paths import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    FileNames,
+    made_again,
+    word_set,
+)
 from holdfast.agent.security.script import ScriptReader, changes
-from holdfast.agent.security.use import PUBLISHES, ProgramUse, commanded, parse_options, row, rows
+from holdfast.agent.security.use import (
+    PUBLISHES,
+    ProgramOptions,
+    ProgramUse,
+    commanded,
+    parse_options,
+    row,
+    rows,
+    text_of,
+)
+
+Words = Sequence[ShellWord]
 
 # Folders where a name with its folder is the same program as without.
 _SYSTEM = word_set("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
@@ -53,8 +77,8 @@ def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str
         use.note(LOW, "only says something")
     elif asks in ("--version", "--help") and (known.kind or known.signs or f"{name}.run" in rows()):
         use.note(MEDIUM, "may run what the settings of the project name")
-    elif name in special.WHOLE:
-        special.WHOLE[name](use)
+    elif name in _WHOLE:
+        _WHOLE[name](use)
     elif name in commanded():
         _command(use, args)
     elif name in rows():
@@ -72,19 +96,19 @@ def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
     if before := rows().get(f"{use.name}."):
         found = parse_options(use, before.options, words, stop=True)
         words = found.operands
-        use = special.git(use, found) if use.name == "git" else use
+        use = _git(use, found) if use.name == "git" else use
     what = words[0].text if words else "install" if use.name in ("yarn", "pnpm") else ""
     name, rest = f"{use.name}.{what}", words[1:]
     if len(words) > 1 and f"{name}.{words[1].text}" in rows():
         name, rest = f"{name}.{words[1].text}", words[2:]
     inner = use._replace(name=name, args=rest)
-    if name in special.WHOLE:
-        special.WHOLE[name](inner)
+    if name in _WHOLE:
+        _WHOLE[name](inner)
     elif name == "uv.pip":
         _command(use._replace(name="pip"), rest)
     elif name in rows():
         _by_row(inner, rest)
-    elif use.name in ("yarn", "pnpm") and special.is_project(what):
+    elif use.name in ("yarn", "pnpm") and is_project(what):
         use.run(words)
     elif use.name in rows():
         _by_row(use, words)
@@ -108,7 +132,7 @@ def _by_row(use: ProgramUse, words: Sequence[ShellWord]) -> None:
     found = parse_options(use, options, words[:split], use.name in table.STOPS)
     if project and any(_OUTSIDE.search(value) for _, value in found.given):
         use.note(UNKNOWN, "has an option with a path outside of the working directory")
-    part = special.PART.get(use.name) or special.PART.get(use.name[:4])
+    part = _PART.get(use.name) or _PART.get(use.name[:4])
     operands = found.operands if part is None else part(use, found)
     if letters[-1:] == "X":  # a program, behind some words
         for kind, word in zip(letters[:-1], operands, strict=False):
@@ -151,3 +175,405 @@ def _cd(use: ProgramUse) -> str:
         use.note(UNKNOWN, "goes to a folder by a link")
         return ""
     return found
+
+
+# --- searching ---
+
+
+def _grep(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge the files that grep and ripgrep search."""
+    ripgrep, listing = use.name == "rg", found.has("--files")
+    files = found.operands[0 if listing or found.has("-e", "-f") else 1 :]
+    deep, included, names = ripgrep or "*" in found.flags, found.values("--include"), FileNames()
+    if ripgrep:
+        names = FileNames(hidden=found.has("-g", "--glob", "-u", "--hidden", "-.", "--no-ignore"))
+    elif not found.has("--exclude") and not re.search(r"[/\\\[]", "".join(included)):
+        names = FileNames(tuple(included))  # of both options the last one decides
+    # Ripgrep also ignores an input that is no pipe and no file, such as /dev/null.
+    files = files or ([ShellWord(".")] if deep else [])
+    use.paths("R" if deep and not listing else "r", files, names=names)
+    return ()
+
+
+def _find(use: ProgramUse) -> None:
+    """Judge find: the files that it may find, and what it does with them."""
+    roots, names, tests = _found_by(use.args)
+    use.note(LOW, "only looks")
+    use.paths("l", roots)
+    rest = iter(tests)
+    for text in (word.text for word in rest):
+        if text in ("-exec", "-delete"):
+            until = itertools.takewhile(lambda word: word.text not in (";", "+"), rest)
+            command = [*until] if text == "-exec" else [ShellWord("rm"), ShellWord("{}")]
+            if "-L" in [word.text for word in use.args]:
+                use.note(UNKNOWN, "follows links to what it works on")
+            if re.fullmatch(r"rm( -r?f?)? \{\}", " ".join([word.text for word in command])):
+                if not names or not all(map(made_again, names)):
+                    use.note(HIGH, "deletes what is found")
+                use.paths("w", roots)
+            elif not command or command[-1].text != "{}":
+                use.note(UNKNOWN, "runs a program that may do more than read what it finds")
+            else:
+                _reads_found(use, command[:-1], roots, names)
+        elif text in table.FIND_VALUED:
+            next(rest, None)
+        elif text not in table.FIND_ALONE:
+            use.note(UNKNOWN, f"has a word {text[:40]} that is not in its table")
+
+
+def _found_by(words: Words) -> tuple[Words, tuple[str, ...], Words]:
+    """Return where find looks, the names that the files have, and the words behind that."""
+    texts = [word.text for word in words]
+    begin = [at for at, text in enumerate(texts) if re.match(r"-(?![LPH]$)|[(!]", text)]
+    tests = words[begin[0] :] if begin else ()
+    roots = [one for one in words[: len(words) - len(tests)] if one.text not in ("-L", "-P", "-H")]
+    names = [to for one, to in itertools.pairwise(texts) if one in ("-name", "-iname")]
+    exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
+    plain = exact and not re.search(r"[\[\\]", "".join(names))
+    return roots or [ShellWord(".")], tuple(names) if plain else (), tests
+
+
+def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str, ...]) -> None:
+    """Judge a program that is given files with these names in these folders."""
+    texts = [word.text for word in command]
+    if "{}" in "".join(texts) or not texts or texts[0] not in table.READERS:
+        use.note(UNKNOWN, "runs a program that may do more than read what it finds")
+        return
+    use.run(command)
+    # Of a folder that is found, `grep -r` reads files of any name.
+    recursive = any(re.match(r"--?\w*[rR]", text) for text in texts)
+    for root in roots:
+        files = FileNames(() if recursive else names)
+        use.paths("R", [root], names=files)
+
+
+# Listings of files, of which find prints names alone.
+_LISTED = re.compile(
+    r"find( (?!-)\S+)*( (-(name|iname|path|not|type|maxdepth|mindepth|o|print0?|size|mtime)|!|\(|\)"
+    r"|(?!-)\S+))*|git ls-files( -z| (?!-)\S+)*"
+)
+
+
+def _xargs(use: ProgramUse) -> None:
+    """Judge xargs: it gives the files that the pipeline has found to a program that reads them."""
+    found, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
+    first: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
+    plain = _LISTED.fullmatch(" ".join([re.sub(r"\s", "?", word.text) for word in first]))
+    changed = reader.wrote or reader.rearranged or reader.found.rank > MEDIUM
+    if not plain or changed or not use.cwd:
+        use.note(UNKNOWN, "runs a program with words that are not known beforehand")
+        return
+    roots, names, tests = _found_by(first[1:])
+    if first[0].text == "git":
+        names, roots = (), [one for one in first[2:] if one.text != "-z"] or [ShellWord(".")]
+    whole = found.has("-0", "--null") and "-print0" in [word.text for word in tests]
+    if not whole and any(
+        re.search(r"[\s'\"\\]", one.text)
+        or reader.paths.scan(use.at(one.text), FileNames(names), everywhere=True).odd
+        for one in roots
+    ):
+        use.note(UNKNOWN, "is given names that may be several, or options")
+    _reads_found(use, [one for one in found.operands if one.text != "{}"], roots, names)
+
+
+# --- sed and awk ---
+
+_SED_PLACE = r"(?:[+~]?\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\[^\n])*/[IM]*)"
+_SED_PART = r"(?:(?!\5)[^\\\n]|\\(?:.|\n))*\5"
+_SED_COMMAND = (
+    rf"(?:[ \t\n;{{}}]|#[^\n]*(?:\n|\Z)|(?:{_SED_PLACE}[ \t]*(?:,[ \t]*{_SED_PLACE})?)?[ \t!]*(?:{{"
+    r"|([aic])(?:[^\\\n]|\\[^\n]|\\\n)*(?:\n|\Z)|r[ \t]*(?P<file>[^\n]+)(?:\n|\Z)"
+    r"|(?:[dDgGhHnNpPxzF=]|[lqQ][ \t]*\d*|[btT][ \t]*\w*|:[ \t]*\w+"
+    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(3)[gpiIMm0-9]*|))"
+    r"[ \t]*(?=[;}\n#]|\Z)))"
+)
+
+
+def _sed(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge a script of sed, which may run programs and read and write files: one that is not
+    plainly without that is not proven."""
+    scripts, files = found.values("-e", "--expression"), found.operands
+    if scripts:
+        if not all(re.fullmatch(r"[\w./*?-]*", word.text) for word in files):
+            use.note(UNKNOWN, "has files with the names of scripts")
+    elif files and not files[0].glob:
+        scripts, files = [files[0].text], files[1:]
+    text, at, command = "\n".join(scripts), 0, re.compile(_SED_COMMAND, re.ASCII)
+    while at < len(text) < 20_000 and (match := command.match(text, at)) and match.end() > at:
+        at = match.end()
+        use.paths("r", [ShellWord(match["file"])] if match["file"] else ())
+    copies = found.values("-i", "--in-place")
+    if at < len(text) or not scripts or text.endswith("\\"):
+        use.note(UNKNOWN, "has a script that may write or run something")
+    if any(re.search(r"[/*]", value) for value in copies):
+        use.note(UNKNOWN, "keeps what it replaces elsewhere")
+    use.paths("w", files if copies else (), "changes")
+    return () if copies else files
+
+
+_AWK_RUNS = re.compile(
+    r"[@`|]|\{.*>|\b(?:system|getline|close|fflush|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB"
+    r"|nextfile|load|include|func|function)\b",
+    re.DOTALL,
+)
+
+
+def _awk(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge a program of awk, which writes with `>` and runs with `|` and some names."""
+    program = found.operands[0] if found.operands else ShellWord("", glob=True)
+    text = program.text.replace("||", " ")
+    if program.glob or len(text) > 5000 or _AWK_RUNS.search(text):
+        use.note(UNKNOWN, "has a program that may run, read or write something")
+    files = [word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)]
+    use.paths("r", files)
+    return ()
+
+
+# --- git ---
+
+# Settings that run no program.
+_SETTING = re.compile(
+    r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|"
+    r"safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|"
+    r"diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+# Settings in a repository's configuration that run nothing of the repository's choice.
+_PLAIN_LINE = (
+    r"\s*(?:[#;].*|\[[\w-]+(?:\s+\"[^\"\\]*\")?\]|(?:clean|smudge|process)\s*=\s*git-lfs (?:clean"
+    r"|smudge|filter-process)(?: --skip)?(?: --)?(?: %f)?"
+    r"|update\s*=\s*(?:checkout|none|rebase|merge)"
+    rf"|(?:{'|'.join(table.GIT_SETTINGS.split())})(?:\s*=.*|\s*))?"
+)
+
+
+def _root(folder: str) -> str:
+    """Return the nearest folder, upwards, that has a repository or looks like one; "" if there is
+    none."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if os.path.isdir(os.path.join(folder, "objects")):
+            break
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return ""
+    return folder
+
+
+def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
+    """Judge the options before git's command, and the repository's settings, which may name
+    programs. They are under `.git`, where no proven command writes. Return where it works."""
+    paths = use.reader.paths
+    for name, value in found.given:
+        if name == "-C":  # what follows is relative to that folder
+            if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
+                use.note(UNKNOWN, "works outside of the working directory")
+            use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
+        elif name == "-c" and not _SETTING.fullmatch(value):
+            use.note(HIGH, f"is given a setting that may run a program: {value[:60]}")
+    root = _root(use.cwd) if use.cwd else ""
+    folder = os.path.join(root, ".git")
+    if root and (os.path.islink(folder) or not os.path.isdir(folder)):
+        use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
+    elif root:
+        files = [text_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
+        plain = re.compile(_PLAIN_LINE, re.IGNORECASE)
+        if not all(plain.fullmatch(line) for file in files for line in file.splitlines()):
+            use.note(MEDIUM, "runs what the settings of the repository name")
+    return use
+
+
+def searched(folder: str, path: str) -> bool:
+    """Return whether git tracks a path below a folder, or no plain line of a `.gitignore` has git
+    ignore it."""
+    at, name = os.path.split(os.path.join(folder, path))
+    root = _root(at)
+    index = text_of(os.path.join(root, ".git", "index"))
+    if f"{os.path.relpath(os.path.join(at, name), root or '/')}\0" in index:
+        return True
+    while root and at.startswith(root):
+        lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
+        if any(line.startswith("!") for line in lines):
+            return True
+        if any(line and line[0] != "#" and fnmatchcase(name, line.lstrip("/")) for line in lines):
+            return False
+        at = os.path.dirname(at)
+    return True
+
+
+def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge a command of git beside its row."""
+    name, words, has, paths = use.name[4:], found.operands, found.has, use.reader.paths
+    if name in ("add", "stash", "stash.push"):  # takes files to where changes are shown
+        names = ["."] if has("-u", "--include-untracked") else []
+        if name == "add":
+            names = ["."] if has("-A", "--all") or not words else [word.text for word in words]
+        for match in [one for name in names for one in paths.matches(name, use.cwd) or ()]:
+            real = paths.real(match, use.cwd)
+            if any(searched(real, secret) for secret in paths.scan(real).secrets):
+                use.note(HIGH, "takes what is secret")
+    elif name in ("clone", "fetch", "pull", "ls-remote"):
+        what = words[0].text if words else ""
+        if is_url(what):
+            use.reader.note(*fetch(what, use.reader.hosts, "", use.reader.confinement))
+        plain = r"(?:https?|git)://(?!.*::).*|git@[\w.-]+:[\w./-]+"
+        if not re.fullmatch(plain if name == "clone" else rf"{plain}|[\w.-]*", what):
+            use.note(UNKNOWN, "fetches in a way that is not judged")
+        if name == "clone":
+            folder = re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2]
+            use.paths("w", words[1:2] or [ShellWord(folder)])
+        return ()
+    elif name == "grep":
+        use.paths("R", [ShellWord(".")])
+        return words if has("-e") else [ShellWord(""), *words[1:]]
+    elif name == "config" and not has("--get", "--get-all", "--list", "-l"):
+        use.note(HIGH, "changes settings, which may run programs")
+    elif name == "rm" and not has("--cached", "-n", "--dry-run"):
+        if has("-r") or any(word.glob for word in words):
+            use.note(HIGH, "deletes files")
+    elif name == "clean" and not has("-n", "--dry-run"):
+        use.note(HIGH, "deletes files that git does not know")
+    elif name in ("checkout", "restore") and has("-b", "--orphan", "-S", "--staged"):
+        return ()
+    return words
+
+
+# --- files and the network ---
+
+
+def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge cp, mv and install: what they read, and the files that they may replace."""
+    deep, moves, paths = "*" in found.flags, use.name == "mv", use.reader.paths
+    targets = [ShellWord(value) for value in found.values("-t", "--target-directory")]
+    sources = found.operands
+    if not targets:
+        sources, targets = found.operands[:-1], found.operands[-1:]
+    use.paths("R" if deep else "r", sources)
+    use.paths("w", [*targets, *(sources if moves else ())])
+    if moves and not all(paths.is_inside(word.text, use.cwd) for word in targets):
+        # A sandbox keeps such a write from the host, but the files are gone with the sandbox.
+        use.note(HIGH, "takes files out of the working directory")
+    for folder in [one.text for one in targets if not moves and os.path.isdir(use.at(one.text))]:
+        # A file of the folder that is replaced may be a link.
+        names = [word.text.rstrip("/").rpartition("/")[2] for word in sources if not word.glob]
+        use.paths("w", [ShellWord(os.path.join(folder, name)) for name in names if name])
+        if deep or len(names) < len(sources):
+            scan = paths.scan(paths.real(folder, use.cwd))
+            if scan.leads_out or not scan.whole:
+                use.note(UNKNOWN, f"writes to {folder[:80]}, which has links out")
+    if deep or (moves and not all(_is_file(use, word) for word in sources)):
+        use.reader.rearranged = True
+    return ()
+
+
+def _removes(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge rm: deleting all that is in a folder is high, but for what tools make again."""
+    for word in found.operands:
+        folder, _, name = word.text.rpartition("/")
+        all_of_it = word.glob and re.fullmatch(r"[.*?]+", name)
+        if all_of_it and not made_again(os.path.basename(folder)):
+            use.note(HIGH, f"deletes all that is in a folder: {word.text[:80]}")
+    return found.operands
+
+
+def _is_file(use: ProgramUse, word: ShellWord) -> bool:
+    """Return whether a path is a file of its own, or not there yet."""
+    path = use.at(word.text)
+    return not word.glob and (not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode))
+
+
+def _asks(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge what curl and wget ask of which address, and what they send to it."""
+    headers = found.values("-H", "--header")
+    methods = {*found.values("-X", "--request", "--method")} - {"GET", "HEAD"}
+    credential = re.compile(r"(?:proxy-)?authorization|cookie|x-.*(?:key|token)", re.IGNORECASE)
+    sends = "$" in found.flags or methods or any(map(credential.match, headers))
+    named = found.has("-O", "--remote-name", "--output-document", "--spider")
+    for url in [word.text for word in found.operands]:
+        if re.search(r"[{}\[\]]", re.sub(r"//\[[0-9a-fA-F:.]+\]", "", url)):
+            use.note(UNKNOWN, "asks addresses that it makes up")
+        what = "sends data" if sends else ""
+        use.reader.note(*fetch(url, use.reader.hosts, what, use.reader.confinement))
+        file = url.partition("?")[0].rpartition("/")[2] or "index.html"
+        use.paths("w", [ShellWord(file)] if named == (use.name == "curl") else ())
+    return ()
+
+
+# --- programs that run another one ---
+
+
+def is_project(name: str) -> bool:
+    """Return whether a program runs the project's own code, and takes names and paths of it."""
+    return row(name).kind == "p*" and "!" in row(name).signs
+
+
+def _runs(use: ProgramUse) -> None:
+    """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
+    words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
+    name = words[0].text if words else "-"
+    if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx"):
+        if not is_project(name):
+            use.note(HIGH, "fetches a program and runs it")
+    elif name.startswith("-"):
+        use.note(UNKNOWN, "has options that are not in its table")
+    use.note(MEDIUM, "runs a program of the project")
+    use.run(words)
+
+
+def _interpreter(use: ProgramUse, found: ProgramOptions) -> Words:
+    """Judge an interpreter: its first operand is code."""
+    if not found.operands and not found.has("--test"):
+        if use.stdin == "pipe" and use.name in ("bash", "sh", "dash", "zsh"):
+            use.note(HIGH, "runs what comes through a pipe or from a file")
+        use.note(UNKNOWN, "runs code that stands in the command, or that it is fed")
+    return found.operands
+
+
+def _python(use: ProgramUse) -> None:
+    """Judge Python: a file of the project, or a module of it or in the table."""
+    use, at = use._replace(name="python"), 0
+    while use.text(at).startswith("-") and use.text(at) != "-m":
+        at += 2 if use.text(at) in ("-W", "-X") else 1
+    found = parse_options(use, row("python").options, use.args[:at], stop=True)
+    if use.text(at) != "-m":
+        found = parse_options(use, row("python").options, use.args, stop=True)
+        for kind, word in zip("c" + "a" * len(use.args), _interpreter(use, found), strict=False):
+            use.operand(kind, word)
+        return
+    module, rest = use.text(at + 1), use.args[at + 2 :]
+    if found.operands:
+        use.note(UNKNOWN, "runs code that it is fed")
+    use.note(MEDIUM, f"runs the module {module[:60]}")
+    program = module.replace("_", "-")
+    files = [use.at(os.path.join(source, *module.split("."))) for source in ("", "src")]
+    if f"python.{module}" in rows():
+        use.run([ShellWord(f"python.{module}"), *rest])
+    elif is_project(program) or module == "pip":
+        use.run([ShellWord(program), *rest])
+    elif re.fullmatch(r"[A-Za-z_][\w.]*", module) and any(
+        os.path.isfile(f"{one}.py") or os.path.isfile(f"{one}/__init__.py") for one in files
+    ):
+        use.reader.use_path(ShellWord("."), use.cwd, "use", "python works in")
+        for word in rest:
+            use.argument(word)
+    else:
+        use.note(UNKNOWN, f"runs the module {module[:60]}, which is not of the project")
+
+
+# Programs that are judged without their row, and what is judged beside it: that gives back the
+# operands that are left for the row.
+_WHOLE: Mapping[str, Callable[[ProgramUse], None]] = {
+    "find": _find,
+    "xargs": _xargs,
+    **dict.fromkeys(("npx", *table.RUNNERS), _runs),
+    **dict.fromkeys(("python", "python2", "python3"), _python),
+}
+_PART: Mapping[str, Callable[[ProgramUse, ProgramOptions], Words]] = {
+    "sed": _sed,
+    "rm": _removes,
+    "git.": _git_part,  # all commands of git
+    **dict.fromkeys(("grep", "egrep", "fgrep", "rg"), _grep),
+    **dict.fromkeys(("awk", "gawk", "mawk"), _awk),
+    **dict.fromkeys(("cp", "mv", "install"), _copies),
+    **dict.fromkeys(("curl", "wget"), _asks),
+    **dict.fromkeys(table.INTERPRETERS, _interpreter),
+}

@@ -16,7 +16,6 @@ from holdfast.agent.security.analyzers import checked
 from holdfast.agent.security.grammar import harmless
 from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import (
-    HIGH,
     LOW,
     MEDIUM,
     UNKNOWN,
@@ -25,9 +24,8 @@ from holdfast.agent.security.paths import (
     ShellPaths,
     word_set,
 )
-from holdfast.agent.security.programs import judge
+from holdfast.agent.security.programs import judge, searched
 from holdfast.agent.security.script import ScriptReader, shell_effect
-from holdfast.agent.security.special import searched
 from holdfast.content import ToolCall
 from holdfast.errors import RuntimeFault
 from holdfast.runtime import patches
@@ -147,13 +145,20 @@ class RiskRules(msgspec.Struct, frozen=True):
                 findings.append(fetch(value, self.hosts, "", about.confinement))
             elif key in _PATH_KEYS and about.workdir:
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
-                if call.name == "grep" and not changes:
-                    found = _searched(paths, path, about.workdir, call.arguments.get("glob"))
+                if call.name == "grep" and not changes:  # it leaves out what git ignores
+                    names = _names(call.arguments.get("glob"))
+                    found = paths.read_all(path, about.workdir, names, "searches", searched)
                 else:
                     found = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
                 reason = found.reason or f"{call.name} reads {value[:80]}"
                 findings.append(found._replace(reason=reason))
         return max(findings, key=lambda found: found.rank, default=None)
+
+
+def _names(glob: Any) -> FileNames:
+    """Return the names that a glob allows, without what braces and sets would leave out."""
+    last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
+    return FileNames((last,) if last and not re.search(r"[{}\[\\]", last) else ())
 
 
 def _patched(patch: Any) -> list[tuple[str, str]]:
@@ -183,23 +188,6 @@ def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:
 
 def _risk(found: RiskFinding) -> Risk:
     return Risk(_LEVELS[found.rank], found.reason)
-
-
-def _searched(paths: ShellPaths, path: str, workdir: str, glob: Any) -> RiskFinding:
-    """Judge a search by the runtime's `grep` tool, which leaves out what git ignores."""
-    found = paths.judge("read", path, workdir, "searches")
-    real = paths.real(path, workdir)
-    if found.rank == HIGH or not os.path.isdir(real):
-        return found
-    last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
-    patterns = (last,) if last and not re.search(r"[{}\[\\]", last) else ()
-    scan, everything = paths.scan(real, FileNames(patterns)), f"searches all that is in {path[:80]}"
-    for secret in scan.secrets:
-        if searched(real, secret):
-            return RiskFinding(HIGH, f"{everything}, and that has secrets: {secret[:80]}")
-    if scan.whole:
-        return found
-    return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
 
 
 def _input(arguments: Mapping[str, Any]) -> RiskFinding:

@@ -8,13 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.agent.security import grammar
-from holdfast.agent.security.grammar import (
-    ANYTHING,
-    Compound,
-    Script,
-    ShellWord,
-    UnjudgedCommand,
-)
+from holdfast.agent.security.grammar import ANYTHING, Command, Script, ShellWord, UnjudgedCommand
 from holdfast.agent.security.paths import (
     HIGH,
     LOW,
@@ -38,19 +32,22 @@ _CHANGERS = word_set(
     " logout pushd popd disown suspend bg fg caller return shift builtin command coproc umask"
     " ulimit times printf wait jobs break continue test [ [["
 )
-_TEST = re.compile(r"!|-[bcdefghknprswxzLNOS]|-(?:eq|ne|lt|le|gt|ge|nt|ot|ef)|-\d+|={1,2}|!=|-[ao]")
-_HARMLESS_FORMS = {
-    "command": re.compile(r"-[vV]\n.*", re.DOTALL),
-    "printf": re.compile(r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+", re.DOTALL),
-    "wait": re.compile(r"\x02?"),
-    "jobs": re.compile(r""),
-    "set": re.compile(r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?:\n|$))+"),
-}
-# Variables of the environment that may be shown.
-_SHOWN = word_set(
-    "PATH USER SHELL LANG PWD VIRTUAL_ENV HOSTNAME JAVA_HOME GOPATH TERM CONDA_PREFIX"
+_OPERAND = r"(?!-)[^\n\[]*"
+# Within `[[` a number is arithmetic, which runs the subscripts of names.
+_TESTS = (
+    rf"(?:!\n)?(?:(?:-[bcdefghknprswxzLNOS]\n)?{_OPERAND}|{_OPERAND}\n(?:=|==|!=|-nt|-ot)\n{_OPERAND}"
+    r"|[\d\x01]+\n-(?:eq|ne|lt|le|gt|ge)\n[\d\x01]+)"
 )
-
+_HARMLESS_FORMS = {
+    "command": r"-[vV]\n.*",
+    "printf": r"(?!-)(?!(?s:.*?)%[-#0 +'*.\dhlLjzt]*n)(?s:.+)",
+    "wait": r"\x02?",
+    "jobs": r"",
+    "set": r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?:\n|$))+",
+    "test": _TESTS,
+    "[": rf"{_TESTS}\n\]",
+    "[[": rf"{_TESTS}\n\]\]",
+}
 # Judges a program with its words in a folder ("": not known) and its input ("", or "pipe" or
 # "document" for one that is redirected). Returns the folder that the shell is in afterwards.
 ProgramJudge = Callable[["ScriptReader", Sequence[ShellWord], str, str], str]
@@ -104,21 +101,19 @@ class ScriptReader:
         if rank > self.found.rank or not self.found.reason:
             self.found = RiskFinding(rank, reason)
 
-    def use_path(self, word: ShellWord, cwd: str, kind: str, act: str) -> None:
+    def use_path(
+        self, word: ShellWord, cwd: str, kind: str, act: str, names: FileNames | None = None
+    ) -> None:
         """Judge the use of a path: of a `kind` of `ShellPaths.judge`, or to "delete" it with all
-        that is in it."""
+        that is in it. With `names` all files are read that have these names in a folder."""
         for path in self._named(word, cwd, kind, act):
+            if names is not None:
+                self.note(*self.paths.read_all(path, cwd, names, act))
+                continue
             self.note(*self.paths.judge("write" if kind == "delete" else kind, path, cwd, act))
-            name = path.rstrip("/").rpartition("/")[2]
-            if kind == "delete" and (
-                not made_again(name) or self.paths.real(path, cwd) == self.paths.workdir
-            ):
+            again = made_again(path.rstrip("/").rpartition("/")[2])
+            if kind == "delete" and (not again or self.paths.real(path, cwd) == self.paths.workdir):
                 self.note(HIGH, f"deletes a folder and all that is in it: {path[:80]}")
-
-    def search(self, word: ShellWord, cwd: str, names: FileNames, act: str) -> None:
-        """Judge reading the files with these names in a folder, or a file."""
-        for path in self._named(word, cwd, "search", act):
-            self.note(*self.paths.read_all(path, cwd, names, act))
 
     def _named(self, word: ShellWord, cwd: str, kind: str, act: str) -> Sequence[str]:
         """Return the paths that a word may name."""
@@ -177,47 +172,34 @@ class ScriptReader:
         alone, outer = len(pipeline.calls) == 1 and not pipeline.background, self.feeds
         before, after, self.feeds = dict(self._variables), list[str](), list[Sequence[ShellWord]]()
         for index, call in enumerate(pipeline.calls):
-            stdin = "pipe" if index else ""
-            if isinstance(call, Compound):
-                for redirect in call.redirects:
-                    self._redirect(redirect, cwd)
-                after = self._compound(call, cwd)
-                self.feeds.append(())
-            else:
-                after = [self._call(call, cwd, stdin)]
+            after = self._call(call, cwd, "pipe" if index else "")
             if not alone:
                 self._variables = dict(before)
         self.feeds = outer
         return after if alone else [cwd]
 
-    def _compound(self, call: Compound, cwd: str) -> Sequence[str]:
-        """Judge a compound command. Return the folders that it may leave the shell in."""
-        scripts, begin, now = call.scripts, len(self._set), [cwd]
-        if call.kind == "{":
-            return self._script(scripts[0], now)
+    def _block(self, call: Command, cwd: str) -> Sequence[str]:
+        """Judge a block. Return the folders that it may leave the shell in."""
         if call.kind == "(":
-            return self._subshell(scripts[0], cwd)
-        after: Sequence[str] = now
-        for value in [one for word in call.words for one in self._expand(word, cwd)]:
-            self._known_names(value, cwd)
-            self._forget(begin)
-            self._set.append(call.variable)
-            self._variables[call.variable] = value
-            after = self._script(scripts[0], after)
-        self._forget(begin)
+            return self._subshell(call.scripts[0], cwd)
+        begin, after = len(self._set), [cwd]
+        if call.kind == "{":
+            return self._script(call.scripts[0], after)
+        turns: list[ShellWord | None] = [None] * (1 if call.kind == "if" else 2)
         if call.kind == "for":
-            return list(dict.fromkeys([cwd, *after]))
-        for _ in range(1 if call.kind == "if" else 2):
-            for index, script in enumerate(scripts):  # conditions, and what they decide about
-                reached = self._script(script, now)
+            turns = [one for word in call.words for one in self._expand(word, cwd)]
+        for value in turns:
+            for script in call.scripts:  # conditions, and what they decide about
                 self._forget(begin)
-                if index % 2 or index + 1 == len(scripts):
-                    after = [*after, *reached]
-                else:
-                    now = [*now, *reached]
-            if call.kind != "if" and {*after, *now} != {cwd}:
-                self.note(UNKNOWN, "goes to another folder at each turn of a loop")
-        return list(dict.fromkeys([*now, *after]))
+                if value is not None:
+                    self._known_names(value, cwd)
+                    self._set.append(call.variables[0][0])
+                    self._variables[self._set[-1]] = value
+                after = list(dict.fromkeys([*after, *self._script(script, after)]))
+        self._forget(begin)
+        if call.kind in ("while", "until") and after != [cwd]:
+            self.note(UNKNOWN, "goes to another folder at each turn of a loop")
+        return after
 
     def _subshell(self, script: Script, cwd: str) -> Sequence[str]:
         before = dict(self._variables)
@@ -236,38 +218,39 @@ class ScriptReader:
 
     def _expand(self, word: grammar.Word, cwd: str, value: bool = False) -> list[ShellWord]:
         """Return the words that a shell makes of one; as `value` of a variable it makes one."""
-        if isinstance(word, ShellWord):
-            return [word]
-        pieces, alone = list[tuple[str, bool]](), len(word.pieces) == 1
-        for kind, what, quoted in word.pieces:
+        pieces = list[tuple[str, bool]]()
+        for kind, what, quoted in word:
             text, bare = ANYTHING, True
             if not isinstance(what, str):
                 self._subshell(what, cwd)
-                text = "/dev/stdin" if kind == "reads" else ANYTHING
             elif kind not in ("name", "braced"):
                 text, bare = what, kind == "bare"
             elif what in self._variables:
                 text, bare = self._variables[what].text, self._variables[what].glob or not quoted
                 split = " " in text or "\n" in text
-                odd = not re.fullmatch(r"[\w./:=@%+,^*?\0-\2 \n-]*", text) or (split and not alone)
-                if not quoted and not value and odd:
-                    raise UnjudgedCommand(f"it splits the value of {what}")
-                if not quoted and not value and split:
-                    return [grammar.joined([(one, True)], one) for one in text.split()]
-            elif what == "PWD" and cwd and grammar.is_plain(cwd) and not value:
-                text = cwd
-            elif what not in _SHOWN:
+                odd = not re.fullmatch(r"[\w./:=@%+,^*?\0-\2 \n-]*", text)
+                if not quoted and not value and (odd or split):
+                    if odd or len(word) > 1:
+                        raise UnjudgedCommand(f"it splits the value of {what}")
+                    return [grammar.joined([(one, True)]) for one in text.split()]
+            else:
                 raise UnjudgedCommand(f"it uses the variable {what[:40]}")
             pieces.append((text, bare))
-        kinds = {kind for kind, _, _ in word.pieces}
-        if not value and "quote" not in kinds and not any(text for text, _ in pieces):
+        text = "".join([text for text, _ in pieces])
+        if value:
+            return [ShellWord(text, ANYTHING in text)]
+        if not text and all(kind in ("name", "braced") for kind, _, _ in word):
             return []
-        whole = grammar.joined(pieces, pieces[0][0] if word.pieces[0][0] == "bare" else "")
-        return [whole._replace(glob=whole.glob or ANYTHING in whole.text)]
+        whole = grammar.joined(pieces)
+        return [whole._replace(glob=whole.glob or ANYTHING in text)]
 
-    def _call(self, call: grammar.ProgramCall, cwd: str, stdin: str) -> str:
+    def _call(self, call: Command, cwd: str, stdin: str) -> Sequence[str]:
+        """Judge a program or a block. Return the folders that it may leave the shell in."""
         for redirect in call.redirects:
             stdin = self._redirect(redirect, cwd) or stdin
+        if call.kind:
+            self.feeds.append(())
+            return self._block(call, cwd)
         self._left -= 1
         if self._left < 0:
             raise UnjudgedCommand("it has more parts than are judged")
@@ -280,28 +263,23 @@ class ScriptReader:
                 for folder in value.text.split(":"):
                     inside = self.paths.is_inside(folder or ".", cwd or "/")
                     self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80]}")
-            elif name.startswith(("DJANGO", "FLASK")):
-                self.note(MEDIUM, "runs the project's own code")
         words = [one for word in call.words for one in self._expand(word, cwd)]
-        after = self.judge(self, words, cwd, stdin) if words else cwd
         fed = any(redirect.operator[0] == "<" for redirect in call.redirects)
+        after = self.judge(self, words, cwd, stdin) if words else cwd
         self.feeds.append(() if fed else words)
-        return after
+        return [after]
 
     def _redirect(self, redirect: grammar.Redirect, cwd: str) -> str:
         """Judge a redirection. Return the kind of input that it gives to the program."""
-        if redirect.operator == "<<":
-            return "document"
-        if redirect.operator == ">&":
-            return ""
-        words, reads = self._expand(redirect.target, cwd), redirect.operator == "<"
-        if redirect.operator == "<<<":
-            return "document"
+        words = self._expand(redirect.target, cwd) if redirect.target else []
+        if redirect.operator in ("<<", "<<<", ">&"):
+            return "document" if redirect.operator[0] == "<" else ""
         target = words[0] if len(words) == 1 else ShellWord(ANYTHING, True)
         if target.glob:
             self.note(UNKNOWN, "redirects to a path that is not known beforehand")
         if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
             self.note(HIGH, "opens a connection")
+        reads = redirect.operator == "<"
         kind, act = ("read", "reads") if reads else ("write", "writes to")
         self.use_path(target, cwd, kind, act)
         return "pipe" if reads else ""
@@ -318,24 +296,23 @@ def shell_effect(command: str) -> str:
         script, effect = grammar.parse(command, "/"), ""
     except UnjudgedCommand:
         return "changes"
-    # A word with a variable in it may be any; in a test it is no subscript if there is none.
-    subscripts = re.search(r"[*?]|\$\(|\[(?![\[ ])", command)
-    for call in _calls(script):
-        tests = isinstance(call[0], ShellWord) and call[0].text in ("test", "[", "[[")
-        any_word = ShellWord("x") if tests and not subscripts else ShellWord(ANYTHING, True)
-        words = [one if isinstance(one, ShellWord) else any_word for one in call]
+    for call in _programs(script):
+        words = [grammar.fixed(one) for one in call]
+        # In a test a word that is not known is no subscript if the command has none.
+        if words[0].text in ("test", "[", "[[") and not re.search(
+            r"[*?]|\$\(|\[(?![\[ ])", command
+        ):
+            words = [one if not one.glob else ShellWord("x") for one in words]
         if changes(words):
             return "changes"
         effect = "moves" if words[0].text == "cd" else effect
     return effect
 
 
-def _calls(script: Script) -> Iterator[Sequence[grammar.Word]]:
+def _programs(script: Script) -> Iterator[Sequence[grammar.Word]]:
     for call in [call for pipeline in script for call in pipeline.calls]:
-        if isinstance(call, Compound):
-            yield from [words for part in call.scripts for words in _calls(part)]
-        elif call.words:
-            yield call.words
+        yield from [call.words] if call.words and not call.kind else []
+        yield from [words for part in call.scripts for words in _programs(part)]
 
 
 def changes(words: Sequence[ShellWord]) -> bool:
@@ -345,27 +322,10 @@ def changes(words: Sequence[ShellWord]) -> bool:
     if name.text == "export":
         set_to = [text.partition("=") for text in texts]
         return not rest or not all(dash and grammar.harmless(one, to) for one, dash, to in set_to)
-    if name.text in ("test", "[", "[["):
-        return not _tests(name.text, rest, texts)
-    if form := _HARMLESS_FORMS.get(name.text):
-        known = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))
-        return not known or not form.fullmatch("\n".join(texts))
-    return name.text in _CHANGERS
-
-
-def _tests(name: str, words: Sequence[ShellWord], texts: list[str]) -> bool:
-    """Return whether `test` only compares. It runs a subscript: `-v 'a[$(CMD)]'`, and within `[[`
-    also that of a number."""
-    end = {"[": ["]"], "[[": ["]]"]}.get(name, [])
-    if texts[len(texts) - len(end) :] != end or any(word.glob for word in words):
-        return False
-    counts = name == "[[" and any(re.fullmatch(r"-(?:[lgn][te]|ge|le|eq)", text) for text in texts)
-    return all(
-        "[" not in text
-        and (not counts or re.fullmatch(r"[-!\d\x01][\w-]*", text))
-        and (text[:1] != "-" or _TEST.fullmatch(text))
-        for text in texts[: len(texts) - len(end)]
-    )
+    if (form := _HARMLESS_FORMS.get(name.text)) is None:
+        return name.text in _CHANGERS
+    known = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))
+    return not known or not re.fullmatch(form, "\n".join(texts))
 
 
 _DANGER = (

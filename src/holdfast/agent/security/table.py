@@ -7,13 +7,13 @@ makes the risk unknown. `-ab` are letters, `long` has two dashes, `:word` has on
 flag: `+` changes something, `^` throws work away (high), `$` sends something to an address, `*`
 works on all that is in folders, or only lists.
 
-A kind has a letter for each operand; a star repeats one, and what is behind it is for the last:
+A kind has a letter for each operand, of these or of `TEXTS`; a star repeats one, and what is behind
+it is for the last:
 
     r R  read a file, a folder   w D  write to it, delete it   l  look at its name   c  run its code
-    k K  write to, read a plain path                p a  a path or name of the project, or any text
+    s    a text, or `@` and a file                  p a  a path or name of the project, or any text
     g O  a revision or a file to read, to replace   q i y  a list of packages, of Python, of npm
     t x  a text, anything                           X 0  another program with its words, none
-    s    a text, or `@` and a file                  and those of `TEXTS`
 
 Signs behind it: `+` changes something where it stands, `%` does if it has operands, `@` fetches
 something, `!` runs the project's own code (all medium), `~` may make links, so that the paths of
@@ -36,7 +36,7 @@ GROUPS = {
         format= abbrev-commit date= author= grep= since= after= max-count= skip= merges no-merges
         first-parent follow reverse color? no-color word-diff? cached staged unified=
         ignore-space-change ignore-all-space diff-filter= quiet check no-ext-diff no-textconv
-        no-index count until= before= full-history dirstat? minimal ignore-blank-lines patience
+        count until= before= full-history dirstat? minimal ignore-blank-lines patience
         histogram find-renames? show-signature topo-order date-order remotes? branches? tags? raw
         submodule? compact-summary left-right cherry-pick boundary ours theirs base full-index
         no-renames no-prefix exit-code relative? walk-reflogs committer= regexp-ignore-case""",
@@ -66,9 +66,9 @@ GROUPS = {
         jsx? moduleResolution? declaration allowJs checkJs resolveJsonModule
         experimentalDecorators""",
     "go": """:v :m :race :cover :short :count= :run= :bench= :benchmem :timeout= :parallel=
-        :tags= :coverprofile=w :failfast :json :o=w :mod=""",
+        :tags= :coverprofile=w :failfast :json :o=w :mod= :f= :e :u""",
     "docker": """-aqnft all format? tail? since? follow""",
-    "gh": """-cwj -LsRalqBHA? job? attempt? exit-status interval? limit? state? json? repo?
+    "gh": """color? -cwj -LsRalqBHA? job? attempt? exit-status interval? limit? state? json? repo?
         comments log log-failed name-only author? label? jq? search? branch?""",
 }
 
@@ -77,16 +77,15 @@ echo,true,false,:,whoami,expr,sleep,groups,yes,basename,dirname,logname,type,cle
 base64 r* -diD -w= decode &long | cat r* -AbeEnstTuv number &long
 cmp,comm,column,expand,unexpand,fmt,fold,nl,paste,tac,rev,tsort,size,strings,od,hexdump,nm,join,
  objdump,readelf,zcat r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r table &long
-cksum,md5sum,sha1sum,sha256sum,sha512sum r* -btwz tag &long
+cksum,md5sum,sha1sum,sha256sum,sha512sum,shasum r* -btwz -a= tag &long
 cut r* -nsz -bcdf= complement only-delimited output-delimiter= &long
 date d* -uR -d= -I? date= iso-8601? rfc-3339= utc | df l* -aHhiklPTv -tBx= output? &long
 diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= recursive* new-file &long
-du l* -0aAbcDHhkLlmPSsx -dtB= max-depth= exclude= apparent-size &long | env X
+du l* -0aAbcDHhkLlmPSsx -dtB= max-depth= exclude= apparent-size &long
 xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs | top 0 -bc -npud=
 tput t* | fd,fdfind tl* -HIaiglLs -tdeE= type= extension= max-depth= exclude= hidden no-ignore
 cloc,tokei,scc R* quiet by-file | javap r* -clpsv | dos2unix,unix2dos w*+ -q
-sqlite3 kQ*+ :header :csv :json :column :line :readonly :bail :batch | zip kR*+ -rqjv9 -x=
-printenv n*+ | file r* -bEhikLNnrsSv0 -eFP= mime-type &long
+env 0+ | printenv n*+ | file r* -bEhikLNnrsSv0 -eFP= mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
 grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r max-count= include= exclude=
  exclude-dir= context= files-with-matches recursive* &long
@@ -95,7 +94,7 @@ hostname 0 -adfisI | iconv r* -cls -ft= -o=w from-code= to-code= output=w | id t
 ip.addr,address,a,route,r,link,neigh 0
 jq jr* -nrjaeCMsScR null-input raw-output slurp sort-keys compact-output | man,whatis e* -fkaw
 less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX | locale,sysctl e* -ackvnmtqNA &long
-ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= almost-all &long
+ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= almost-all time-style? &long
 lsof t* -abhlnNPRtUvV -cdgpsu= -i?
 netstat,ss,pstree,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx all
 pgrep,pidof t* -afilnovxs -uPt= &long
@@ -111,16 +110,14 @@ tree l* -aAdfiCDFghilnNpqrsStuUvxXJQ -LPI= prune gitignore &long
 uniq rw # -cdDiuz -fsw= repeated skip-fields= &long | wc r* -clmLw &long
 which,whereis t* -asbm all | xxd rw -abCdeEipruhv -cglosn= | bash,sh,dash,zsh ca*! -exun
 timeout tX -fvp -k= -s= foreground preserve-status kill-after= signal= | nice X # -n= | nohup X
-valgrind X -qv leak-check= | stdbuf X -ioe= | touch w*+ -acmh -dt= -r=r date= reference=r no-create
+time X -lpv | stdbuf X -ioe= | touch w*+ -acmh -dt= -r=r date= reference=r no-create
 mkdir w*+ -pv -m=v mode=v parents verbose | rmdir w*+ -pv ignore-fail-on-non-empty parents
 truncate w*+ -c -s= size= | tee w* -aip append
 cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w preserve? recursive* target-directory=w
 mv w*w+ -fintTuv -t=w target-directory=w | install r*w+ -bcCDpTv -m=v mode=v verbose
 rm w*+ -fdvi -rR* -I recursive* force dir verbose one-file-system | chmod vw*+ -cfv verbose
-ln k*+~ -sfnvrT symbolic force no-dereference
 gzip,gunzip,bzip2,xz,unxz,zstd w*+ # -cdfkltqv stdout decompress force keep list test
-unzip.-l,-v,-Z1 r*+ | tar.t,tf,tzf,tvf,tzvf,tjf,-tf,-tzf,-tvf,-tzvf Kt*
-tar.cf,czf,cvf,czvf,cjf,-cf,-czf,-cvf,-czvf,-cjf kR*+ exclude=
+unzip.-l,-v,-Z1 r*+
 kill z*+ -l :9 :15 :TERM :KILL :INT :HUP | git.log,diff,show,rev-list g* &log
 git.status g* -sbvz -u? short branch porcelain? untracked-files? ignored?
 git.blame g* # -bcefklnpstwz -lL= -M? -C? porcelain
@@ -128,7 +125,7 @@ git.grep tg* # -aiIwvhHEFGPnlLzcopqWr -eABCm= ignore-case line-number files-with
 git.ls-files g* -cdmosuktvz -x= cached modified others ignored exclude= exclude-standard
 git.ls-tree g* -drtlz long name-only name-status full-name full-tree abbrev? format=
 git.shortlog g* -nsec numbered summary email no-merges all since= until=
-git.cat-file,merge-base,show-ref,check-ignore,describe g* -tspeadqvznH all always tags
+git.cat-file,merge-base,show-ref,check-ignore,describe g* -tspeadqvznH all always tags is-ancestor
 git.for-each-ref t* &ref
 git.rev-parse t* -q show-toplevel git-dir is-inside-work-tree abbrev-ref? verify short?
 git.version,help,count-objects t* -agvH
@@ -159,7 +156,7 @@ git.checkout O*+~ -qtd -b= -f^ -B=^ quiet detach track? no-track orphan= force^
 git.switch t*+~ -qd -c= quiet create= detach track? no-track orphan=
 git.restore O*+~ -Sq staged quiet -s= source= -W^ worktree^
 git.reset t*+ -qN quiet soft mixed hard^ merge^ keep^
-git.clean t* -ndxXqf -e= dry-run quiet force exclude=
+git.clean t* -ndxXq -f^ -e= dry-run quiet force^ exclude=
 git.revert,cherry-pick t*+~ -nxs -m= mainline= allow-empty &replay
 git.rebase t*+~ -qvn onto= autostash no-autostash keep-empty &replay
 git.merge t*+~ -qvn -m= -s= no-ff ff ff-only squash &replay
@@ -224,7 +221,7 @@ uv.sync,lock,tree,build,init,export,venv p*! -qU quiet dev frozen locked check a
 poetry,pdm,pipenv,conda.show,check,info,list,install,add,remove,update,lock,build,sync,outdated i*!
  -qynvDG quiet yes no-interaction with? dev no-root all-extras -E? tree
 conda,poetry,mamba,micromamba.env.list,info t*
-conda,mamba,micromamba.create,install i*! -qy -n=e yes quiet name=e file=q
+conda,mamba,micromamba.create,install i*! -qy -n=e -c=C yes quiet name=e channel=C file=q
 conda,mamba,micromamba.list,search t*@ -n= name=
 npm. - -s silent prefix=c -w= workspace= workspaces | yarn. - -s silent cwd=c
 pnpm. - -rsw silent recursive filter= -F= -C=c dir=c workspace-root
@@ -281,7 +278,7 @@ shred ^ destroys files
 
 # Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
 # why another one is high (`!`) or unknown (`?`). Lines that begin with a blank go on. `m` is a
-# variable of make, `v` permissions, `j` a program of jq, `Q` one of SQLite.
+# variable of make, `v` permissions, `j` a program of jq.
 TEXTS = r"""
 e? [\w.+-]+  # is given what may change something, or is read
 d? \+.*  # may set the clock
@@ -300,11 +297,9 @@ n! (?!.*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH))\w+  # may show a secret
 P? importtime|dev|utf8|faulthandler|tracemalloc  # may import something
 j? (?!(?s:.*)(?:\$ENV|(?<![.\w$\"])env\b|\b(?:import|include|input_filename|get_search_list)\b
  |\$__prog))(?s:.*)  # has a program that may read the environment or other files
-Q? \.(?:tables|schema|indexes|databases|dump)(?: \w+)?|(?!(?s:.*)\b(?:writefile|readfile|edit
- |fsdir|load_extension|fts3_tokenizer|zipfile)\b)\s*(?:select|explain
- |pragma table_info)\b[^;]*;?\s*  # has what may run or write something
 o? (?![lpa],)[\w,=+-]*  # gives options to another program
 B! [^e]*  # may show the environment of other processes
+C? conda-forge|defaults|bioconda|pytorch|nvidia  # installs from a channel that is not known
 h? (?!@)(?!.*%output).*  # shows a file, or writes to one
 """
 # Lines of a file of requirements that install from elsewhere.
@@ -341,8 +336,8 @@ openssl lua cython elixir ssh rsync zip unzip gdb htop patch
 """)
 # Programs whose options end at the first operand; those that have commands, such as git.
 STOPS = word_set(
-    "awk gawk mawk timeout nice nohup stdbuf valgrind python node nodejs ruby perl bash sh dash zsh"
-    " php lua java go.run xxd env"
+    "awk gawk mawk timeout time nice nohup stdbuf python node nodejs ruby perl bash sh dash zsh"
+    " php lua java go.run xxd"
 )
 # Interpreters; programs that run one of the project's, and options that may stand before that.
 INTERPRETERS = word_set("bash sh dash zsh node nodejs ruby perl php lua tsx ts-node julia")

@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from holdfast.agent.security import table
 from holdfast.agent.security.grammar import ShellWord
-from holdfast.agent.security.paths import HIGH, MEDIUM, UNKNOWN, FileNames, RiskFinding, word_set
+from holdfast.agent.security.paths import (
+    ALL_FILES,
+    HIGH,
+    MEDIUM,
+    UNKNOWN,
+    FileNames,
+    RiskFinding,
+    word_set,
+)
 from holdfast.agent.security.script import ScriptReader
 
 _OPTION = re.compile(r"(--?|:|)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
@@ -26,6 +34,7 @@ _TEXTS = {
     for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
 _ACTS = {
+    "R": ("read", "reads"),
     "r": ("read", "reads"),
     "l": ("look", "looks at"),
     "w": ("write", "writes to"),
@@ -115,14 +124,15 @@ class ProgramUse(NamedTuple):
         else:
             self.reader.judge(self.reader, words, self.cwd, self.stdin)
 
-    def paths(self, kind: str, words: Sequence[ShellWord], what: str = "") -> None:
-        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`."""
+    def paths(
+        self, kind: str, words: Sequence[ShellWord], what: str = "", names: FileNames = ALL_FILES
+    ) -> None:
+        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`; of
+        folders that are read (`R`), that of the files with these names."""
+        act, shown = _ACTS[kind]
         for word in words:
-            if kind == "R":
-                self.reader.search(word, self.cwd, FileNames(), f"{self.name} reads")
-            else:
-                act, shown = _ACTS[kind]
-                self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}")
+            reads = names if kind == "R" else None
+            self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}", reads)
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -145,12 +155,6 @@ class ProgramUse(NamedTuple):
             self.paths(kind, [word])
         elif kind == "c":
             self.runs_code(word)
-        elif kind in "kK":
-            if ":" in text:
-                self.note(HIGH, "has a file on another machine")
-            if word.glob or ".." in text.split("/"):
-                self.note(UNKNOWN, "makes a link or an archive that was not looked at")
-            self.paths("r" if kind == "K" else "w", [word])
         elif kind == "s" and (file := re.match(r"[\w.-]*=?[@<]([^;]*)", text)):
             self.paths("r", [ShellWord(file[1])])
         elif kind == "g" and self.cwd and text[:1] not in ("-", "^", "@"):
