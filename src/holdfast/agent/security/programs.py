@@ -430,7 +430,7 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
     elif name == "rm" and not has("--cached", "-n", "--dry-run"):
         if has("-r") or any(word.glob for word in words):
             use.note(HIGH, "deletes files")
-    elif name == "clean" and not has("-n", "--dry-run"):
+    elif name == "clean" and (has("-f", "--force") or not has("-n", "--dry-run")):
         use.note(HIGH, "deletes files that git does not know")
     elif name in ("checkout", "restore") and has("-b", "--orphan", "-S", "--staged"):
         return ()

@@ -156,7 +156,7 @@ git.checkout O*+~ -qtd -b= -f^ -B=^ quiet detach track? no-track orphan= force^
 git.switch t*+~ -qd -c= quiet create= detach track? no-track orphan=
 git.restore O*+~ -Sq staged quiet -s= source= -W^ worktree^
 git.reset t*+ -qN quiet soft mixed hard^ merge^ keep^
-git.clean t* -ndxXq -f^ -e= dry-run quiet force^ exclude=
+git.clean t* -ndxXqf -e= dry-run quiet force exclude=
 git.revert,cherry-pick t*+~ -nxs -m= mainline= allow-empty &replay
 git.rebase t*+~ -qvn onto= autostash no-autostash keep-empty &replay
 git.merge t*+~ -qvn -m= -s= no-ff ff ff-only squash &replay
