@@ -21,7 +21,7 @@ import pytest
 
 import holdfast
 from holdfast import Agent, Conversation, SQLiteStore
-from holdfast.serve import responses_routes
+from holdfast.serve import agui, responses_routes
 from tests.agent_servers import Serving
 from tests.llm.test_fidelity import WIRE_NAMES, add, answer, model
 from tests.model_server import ModelServer
@@ -149,7 +149,7 @@ def test_the_help_of_the_command(frozen: Any) -> None:
 
 
 def test_the_openapi_document(tmp_path: Path, frozen: Any) -> None:
-    with Serving(tmp_path, doors=[responses_routes.add]) as server:
+    with Serving(tmp_path, doors=[responses_routes.add, agui.add]) as server:
         document = server.ask("GET", "/openapi.json").json
     lines = [
         f"{part}/{name}: {json.dumps(_without_prose(value), sort_keys=True)}"

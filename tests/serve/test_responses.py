@@ -18,7 +18,7 @@ from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.tools.preset.asking import register_asking_tools
 from tests.agent_servers import Reply, Serving
-from tests.door_tools import pay
+from tests.door_tools import pay, write_agent
 from tests.model_server import ModelServer, Stall, calls, sse, text
 from tests.paths import REPO
 from tests.serve_process import KEY, ServeProcess
@@ -279,51 +279,40 @@ def test_approvals_questions_and_background_work_survive_a_kill(tmp_path: Path) 
         Stall(60),
         text("done"),
     ]
-    with ModelServer(script) as model:
-        agent = tmp_path / "painter.json"
-        form = {
-            "model": {"name": "m", "base_url": model.url, "api_key": "sk", "max_retries": 0},
-            "tools": {
-                "local_functions": [
-                    {"function": "tests.door_tools:pay"},
-                    {"function": "tests.door_tools:ask_user"},
-                ]
-            },
-            "confirm": ["pay"],
-        }
-        agent.write_text(json.dumps(form))
-        options = ("--agent", f"painter={agent}", "--allow-tools", "tests.*")
-        with ServeProcess(tmp_path, *options, library=REPO) as server:
-            client = openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1", max_retries=0)
+    with (
+        ModelServer(script) as model,
+        ServeProcess(tmp_path, *write_agent(tmp_path, model.url), library=REPO) as server,
+    ):
+        client = openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1", max_retries=0)
 
-            def again() -> Any:
-                server.kill()
-                server.start()
-                return openai.OpenAI(
-                    api_key=KEY,
-                    base_url=f"{server.url}/v1",
-                    max_retries=0,
-                    _strict_response_validation=True,
-                ).responses
+        def again() -> Any:
+            server.kill()
+            server.start()
+            return openai.OpenAI(
+                api_key=KEY,
+                base_url=f"{server.url}/v1",
+                max_retries=0,
+                _strict_response_validation=True,
+            ).responses
 
-            first = client.responses.create(model="painter", input="Buy paint.")
-            responses = again()
-            (item,) = responses.retrieve(first.id).output
-            decision = {"type": "mcp_approval_response", "approval_request_id": item.id}
-            second = responses.create(
-                model="painter",
-                input=[{**decision, "approve": True}],
-                previous_response_id=first.id,
-            )
-            responses = again()
-            question = ended(responses, second.id).output[-1]
-            output = {"call_id": question.call_id, "output": "red", "type": "function_call_output"}
-            third = responses.create(
-                model="painter", input=[output], previous_response_id=second.id, background=True
-            )
-            until(lambda: len(model.requests) == 3)
-            responses = again()
-            assert ended(responses, third.id).output_text == "done"
+        first = client.responses.create(model="painter", input="Buy paint.")
+        responses = again()
+        (item,) = responses.retrieve(first.id).output
+        decision = {"type": "mcp_approval_response", "approval_request_id": item.id}
+        second = responses.create(
+            model="painter",
+            input=[{**decision, "approve": True}],
+            previous_response_id=first.id,
+        )
+        responses = again()
+        question = ended(responses, second.id).output[-1]
+        output = {"call_id": question.call_id, "output": "red", "type": "function_call_output"}
+        third = responses.create(
+            model="painter", input=[output], previous_response_id=second.id, background=True
+        )
+        until(lambda: len(model.requests) == 3)
+        responses = again()
+        assert ended(responses, third.id).output_text == "done"
 
 
 def test_a_failed_model_is_a_failed_response(tmp_path: Path) -> None:

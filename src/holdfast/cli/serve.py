@@ -29,7 +29,7 @@ from holdfast.cli.option_values import observers_of
 from holdfast.cli.serve_store import ServerStore, server_store
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime
-from holdfast.serve import responses_routes
+from holdfast.serve import agui, responses_routes
 from holdfast.server.app import App
 from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
@@ -43,7 +43,7 @@ from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.serve import AgentServer, tls_context
 from holdfast.server.sockets import address, is_loopback, listen
 
-_DOORS = (responses_routes.add,)  # of the protocols that need no option
+_DOORS = (responses_routes.add, agui.add)  # of the protocols that need no option
 _GRACE_SECONDS = 10.0  # for running work to end
 _THREAD_SECONDS = 3.0  # for threads to end after that
 

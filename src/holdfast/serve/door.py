@@ -64,6 +64,14 @@ class QuestionRequest(Data, frozen=True):
         """Return the command that answers with the values of the question's form, True for yes."""
         return cmd.Answer(self.question.id, values, by=by)
 
+    def answer_loosely(self, value: object, *, by: str = "user") -> cmd.Answer:
+        """Return the command for an answer whose protocol has no forms: the form's values, a bool,
+        None to decline, or the text of the form's only field."""
+        if isinstance(value, str):
+            properties: dict[str, Any] = (self.question.schema or {}).get("properties", {})
+            value = {next(iter(properties)): value} if properties else True
+        return self.answer(cast("dict[str, Any] | bool | None", value), by=by)
+
     def decline(self, reason: str = "", *, by: str = "user") -> cmd.Answer:
         return cmd.Answer(self.question.id, None, reason, by)
 

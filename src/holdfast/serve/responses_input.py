@@ -190,7 +190,7 @@ def turn_commands(
                 yes, reason = decisions.pop(call.id)
                 found.append(item.approve() if yes else item.reject(reason))
             case QuestionRequest(call_id=id) if id in given:
-                found.append(item.answer(_values(item.question, given.pop(id))))
+                found.append(item.answer_loosely(_value(given.pop(id))))
             case _:
                 pass
     waiting = {item.call.id for item in pending if isinstance(item, ClientCallRequest)}
@@ -202,17 +202,13 @@ def turn_commands(
     return [*found, *result_commands(fold, given, RUNNER), *map(cmd.Send, said)]
 
 
-def _values(question: ev.Question, result: ToolResult) -> Json | bool | None:
-    """Return a form's values: a JSON object, or a text for the form's only field."""
+def _value(result: ToolResult) -> object:
+    """Return the answer to a question: a JSON object, a bool, null, or a text."""
     text = text_of(result.content)
     try:
-        value: Any = msgspec.json.decode(text)
+        return msgspec.json.decode(text, type=dict[str, Any] | bool | None)
     except ValueError:
-        value = text
-    if isinstance(value, dict | bool) or value is None:
-        return cast("Json | bool | None", value)
-    properties: Json = (question.schema or {}).get("properties", {})
-    return {next(iter(properties)): text} if properties else True
+        return text
 
 
 def input_items(events: Sequence[ev.AnyEvent], begin: Mapping[str, ToolCall]) -> list[Json]:

@@ -1,0 +1,388 @@
+"""The AG-UI protocol: `POST /agui/{agent}` runs an agent for a web front end, and streams the
+run as events.
+
+| journal | events |
+|---|---|
+| an answer's text, reasoning, calls | `TEXT_MESSAGE_...`, `REASONING_...`, `TOOL_CALL_...` |
+| a call's result | `TOOL_CALL_RESULT` |
+| the plan | `/plan` of the state |
+| an approval or a question | the outcome `interrupt`; an entry of `resume` answers it |
+| a call that the front end runs | the outcome `success` with the call's id |
+
+A thread of an agent is one conversation. A user's message is known again by its id, which is the id
+of its event, so that a repeated request sends nothing twice.
+"""
+
+import asyncio
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.content import (
+    AudioContent,
+    Content,
+    FileContent,
+    ImageContent,
+    TextContent,
+    ToolResult,
+    text_of,
+)
+from holdfast.conversation.fold import Fold, fold
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
+from holdfast.serve.door import (
+    ApprovalRequest,
+    QuestionRequest,
+    Rest,
+    Silence,
+    TurnItem,
+    conversation_id,
+    pending_items,
+    result_commands,
+)
+from holdfast.serve.hosted import HostedDoor, HostedSession
+from holdfast.server.answers import refusal
+from holdfast.server.openai import (
+    CalledFunction,
+    ChatMessage,
+    ChatRequest,
+    ClientToolCall,
+    Function,
+    Published,
+    ToolOffer,
+    history_events,
+    own_id,
+    parse_request,
+    wire_id,
+)
+from holdfast.server.routes import Routes
+from holdfast.server.service import Service
+
+RUNNER = "agui"  # the runner's name in results of a front end's tools
+
+_MAX_ID = 200  # characters of a client's id
+
+
+class AguiFunction(msgspec.Struct):
+    """The function of a call."""
+
+    name: str
+    arguments: str = ""
+
+
+class AguiCall(msgspec.Struct):
+    """A call of an assistant's message."""
+
+    id: str
+    function: AguiFunction
+
+
+class AguiSource(msgspec.Struct, rename="camel"):
+    """The place of a picture or a file: its bytes in Base64 (`data`), or an address (`url`)."""
+
+    type: str
+    value: str
+    mime_type: str = ""
+
+
+class AguiPart(msgspec.Struct):
+    """A part of a message's content."""
+
+    type: str
+    text: str = ""
+    source: AguiSource | None = None
+
+
+class AguiMessage(msgspec.Struct, rename="camel"):
+    """A message of the thread, as the front end knows it."""
+
+    id: str
+    role: str
+    content: str | list[AguiPart] | Json | None = None
+    tool_calls: list[AguiCall] | None = None
+    tool_call_id: str = ""
+    error: str | None = None
+
+
+class AguiTool(msgspec.Struct):
+    """A tool that the front end runs."""
+
+    name: str
+    description: str = ""
+    parameters: Json | None = None
+
+
+class AguiContext(msgspec.Struct):
+    """A piece of information about the user or the page, for the agent."""
+
+    description: str
+    value: str
+
+
+class ApprovalPayload(msgspec.Struct):
+    """The answer to an approval: see the interrupt's schema."""
+
+    approved: bool
+    arguments: Json | None = None
+    reason: str = ""
+
+
+class ResumeEntry(msgspec.Struct, rename="camel"):
+    """The answer to an interrupt of an earlier run."""
+
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class RunAgentInput(msgspec.Struct, rename="camel"):
+    """The fields of a request that the server reads."""
+
+    thread_id: str
+    run_id: str
+    messages: list[AguiMessage]
+    tools: list[AguiTool] | None = None
+    context: list[AguiContext] | None = None
+    state: Any = None
+    resume: list[ResumeEntry] | None = None
+
+
+def add(routes: Routes, agents: Mapping[str, Published]) -> None:
+    """Add the route of AG-UI."""
+    service, routes = routes.service, routes.under("", "agui")
+
+    @routes.post(
+        "/agui/{agent}",
+        "Run an agent for a front end",
+        schema={"type": "string"},
+        given="text/event-stream",
+        also=(404, 413, 422, 503),
+        client=False,
+        example={
+            "threadId": "t",
+            "runId": "r",
+            "messages": [{"id": "1", "role": "user", "content": "Hi"}],
+        },
+        takes=RunAgentInput,
+    )
+    async def run_agent(request: Request, agent: str) -> Response:
+        """A run of the AG-UI protocol, as server-sent events. If the client disconnects, the run
+        is interrupted."""
+        if (found := agents.get(agent)) is None:
+            known = ", ".join(agents) or "none"
+            return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {known}.")
+        asked = await service.json(request, RunAgentInput, largest=None)
+        service.check_open()
+        run = _AguiRun(service, service.caller(request).tenant, found, asked)
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)
+
+
+class _Begin(NamedTuple):
+    """The conversation of a run: its fold before the run, the run's commands, and the messages of
+    the thread if the front end has lost them."""
+
+    session: HostedSession
+    fold: Fold
+    commands: list[cmd.Command]
+    snapshot: list[Json] | None
+
+
+class _AguiRun:
+    """One request."""
+
+    def __init__(
+        self, service: Service, tenant: str, agent: Published, asked: RunAgentInput
+    ) -> None:
+        self._service = service
+        self._tenant = tenant
+        self._agent = agent
+        self._asked = asked
+        self._door = HostedDoor(service.host, tenant, service.change)
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Yield the run's server-sent events. Errors are events, too."""
+        asked = self._asked
+        about = {"threadId": asked.thread_id, "runId": asked.run_id}
+        yield _encoded({"type": "RUN_STARTED", **about, "protocolVersion": "1.0"})
+        try:
+            begin: _Begin = await self._service.change(self._begin)
+            run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begin.fold)
+            for event in run.start(begin.snapshot):
+                yield _encoded(event)
+            async for item in self._items(begin):
+                if isinstance(item, Silence):
+                    yield b": ping\n\n"
+                for event in run.feed(item):
+                    yield _encoded(event)
+        except HoldfastError as error:
+            code = type(error).__name__
+            yield _encoded({"type": "RUN_ERROR", "message": str(error), "code": code})
+
+    async def _items(self, begin: _Begin) -> AsyncGenerator[TurnItem]:
+        """Yield the items of the turn. When its last front end has gone, the run is interrupted."""
+        chats, session, done = self._service.host.chats, begin.session, False
+        chats.enter(self._tenant, session.id)
+        try:
+            async for item in session.stream(begin.fold.last_seq, *begin.commands):
+                if isinstance(item, Rest):
+                    done = True
+                    await self._service.change(session.hold, item)
+                yield item
+        finally:
+            alone = not chats.leave(self._tenant, session.id)
+            if alone and not done and not self._service.closing:
+                leave = self._service.change(session.execute, cmd.Interrupt())
+                await asyncio.shield(asyncio.ensure_future(leave))
+
+    def _begin(self) -> _Begin:
+        """Find or make the conversation. Blocks."""
+        asked, host, tenant = self._asked, self._service.host, self._tenant
+        for id in (asked.thread_id, asked.run_id, *(one.id for one in asked.messages)):
+            if not 0 < len(id) <= _MAX_ID:
+                raise ConfigurationError(f"An id takes 1 to {_MAX_ID} characters.")
+        id = conversation_id("agui", self._agent.name, asked.thread_id)
+        turns = [at for at, one in enumerate(asked.messages) if one.role == "assistant"]
+        past = asked.messages[: turns[-1] + 1] if turns else []
+        new = [one for one in asked.messages[len(past) :] if one.role == "user"]
+        said = [(one.id, content_of(one.content)) for one in new]
+        chat = parse_request(_chat(self._agent.name, asked, past), self._agent)
+        session = self._door.begin(
+            self._agent, id, tools=chat.offers, instructions=chat.instructions
+        )
+        events = host.family.tail(tenant, id)
+        if not events and chat.history:
+            host.chats.append(tenant, id, history_events(chat, self._agent.name))
+            events = host.family.tail(tenant, id)
+        folded = fold(events)
+        known = {event.id for event in events if isinstance(event, ev.MessageAdded)}
+        commands = _commands(asked, folded)
+        commands += [cmd.Send(content, id) for id, content in said if id not in known]
+        snapshot = None
+        if folded.steps and (not turns or not commands):  # it is not at the end of the thread
+            snapshot = thread(host.state(tenant, id).events)
+            snapshot += [
+                {"id": one.id, "role": "user", "content": one.content}
+                for one in new
+                if one.id not in known
+            ]
+        return _Begin(session, folded, commands, snapshot)
+
+
+def _commands(asked: RunAgentInput, folded: Fold) -> list[cmd.Command]:
+    """Return the commands that answer interrupts and bring the results of the front end's tools.
+    Raises `ConfigurationError` for an interrupt that does not wait."""
+    waiting = {interrupt_id(item): item for item in pending_items(folded)}
+    found: list[cmd.Command] = []
+    for entry in asked.resume or []:
+        item = waiting.pop(entry.interrupt_id, None)
+        match item:
+            case ApprovalRequest():
+                found.append(_decision(item, entry))
+            case QuestionRequest() if entry.status == "cancelled":
+                found.append(item.decline())
+            case QuestionRequest():
+                found.append(item.answer_loosely(entry.payload))
+            case _:
+                raise ConfigurationError(
+                    f"resume: no interrupt {entry.interrupt_id[:100]!r} waits for an answer."
+                )
+    results = {
+        own_id(one.tool_call_id): ToolResult.failure(one.error)
+        if one.error
+        else ToolResult(content_of(one.content))
+        for one in asked.messages
+        if one.role == "tool" and wire_id(own_id(one.tool_call_id)) in waiting
+    }
+    moves_on = results or any(one.role == "user" for one in asked.messages[-1:])
+    return [*found, *(result_commands(folded, results, RUNNER) if moves_on else [])]
+
+
+def _decision(item: ApprovalRequest, entry: ResumeEntry) -> cmd.Command:
+    if entry.status == "cancelled":
+        return item.reject()
+    try:
+        payload = msgspec.convert(entry.payload, bool | ApprovalPayload)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(
+            f"resume: the payload for {entry.interrupt_id[:100]!r} takes true, false, or an object"
+            f" with `approved`: {error}."
+        ) from None
+    if isinstance(payload, bool):
+        payload = ApprovalPayload(payload)
+    return item.approve(payload.arguments) if payload.approved else item.reject(payload.reason)
+
+
+def content_of(content: object) -> tuple[Content, ...]:
+    """Return a message's content as blocks. Raises `ConfigurationError`."""
+    if isinstance(content, str):
+        return (TextContent(content),)
+    parts = cast("list[AguiPart]", content) if isinstance(content, list) else []
+    if not parts:
+        raise ConfigurationError("messages: a message has no content.")
+    return tuple(_block(part) for part in parts)
+
+
+def _block(part: AguiPart) -> Content:
+    match part:
+        case AguiPart(type="text", text=text):
+            return TextContent(text)
+        case AguiPart(
+            type="image" | "audio" | "video" | "document" as kind, source=AguiSource() as source
+        ) if source.type == "data":
+            return _media(kind, source)
+        case AguiPart(
+            type="image" | "audio" | "video" | "document", source=AguiSource() as source
+        ) if source.type == "url":
+            return FileContent(url=source.value, mime_type=source.mime_type)
+        case _:
+            raise ConfigurationError(
+                "messages: content takes a text, or parts of the types text, image, audio, video"
+                " and document with a source of the type data or url."
+            )
+
+
+def _media(kind: str, source: AguiSource) -> Content:
+    mime_type = source.mime_type
+    try:
+        data = b64decode(source.value, validate=True)
+    except ValueError:
+        raise ConfigurationError(f"messages: an {kind} is not Base64.") from None
+    if kind == "image":
+        return ImageContent(data, mime_type)
+    if kind == "audio":
+        return AudioContent(data, mime_type)
+    return FileContent(data, mime_type)
+
+
+def _chat(model: str, asked: RunAgentInput, past: Sequence[AguiMessage]) -> ChatRequest:
+    """Return the request in the form of Chat Completions, without what is new in it."""
+    texts = [str(one.content) for one in asked.messages if one.role in ("system", "developer")]
+    texts += [f"{one.description}: {one.value}" for one in asked.context or []]
+    messages = [ChatMessage("system", text) for text in texts]
+    for one in past:
+        if one.role in ("user", "tool"):
+            text = text_of(content_of(one.content))
+            messages.append(ChatMessage(one.role, text, tool_call_id=one.tool_call_id or None))
+        elif one.role == "assistant":
+            calls = [
+                ClientToolCall(call.id, CalledFunction(call.function.name, call.function.arguments))
+                for call in one.tool_calls or []
+            ]
+            text = one.content if isinstance(one.content, str) else ""
+            messages.append(ChatMessage("assistant", text, calls or None))
+    tools = [
+        ToolOffer("function", Function(one.name, one.description, one.parameters))
+        for one in asked.tools or []
+    ]
+    return ChatRequest(model, [*messages, ChatMessage("user", "-")], tools=tools)
+
+
+def _encoded(event: Json) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(event)

@@ -1,0 +1,241 @@
+"""The events of AG-UI: a turn as a run, and a conversation as the messages of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from holdfast import events as ev
+from holdfast.content import Usage, text_of
+from holdfast.conversation.fold import Fold
+from holdfast.llm.completion import Delta
+from holdfast.serve.door import (
+    AnswerPieces,
+    ApprovalRequest,
+    ClientCallRequest,
+    PendingItem,
+    QuestionRequest,
+    Rest,
+    TurnItem,
+)
+from holdfast.server.openai import wire_id
+
+Json = dict[str, Any]
+
+_APPROVAL: Json = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "arguments": {"type": "object", "description": "In place of the call's arguments."},
+        "reason": {"type": "string"},
+    },
+    "required": ["approved"],
+}
+
+
+class AguiEvents:
+    """The events of one run, fed with the items of its turn. `state` is the front end's: a state
+    that is no object stays as it is."""
+
+    def __init__(self, thread_id: str, run_id: str, state: Any, folded: Fold) -> None:
+        self._about = {"threadId": thread_id, "runId": run_id}
+        self._run_id = run_id
+        self._state: Json | None = None
+        if state is None or isinstance(state, dict):
+            self._state = {**cast("Json", state or {})}
+        self._fold = folded.copy()
+        self._texts = 0
+        self._open: tuple[str, str] | None = None  # the kind and id of the message that streams
+        self._parent = ""  # the id of the last message of the answer
+        self._pieces = {"reasoning": AnswerPieces("reasoning"), "text": AnswerPieces("text")}
+        self._usage = Usage()
+        self._model = ""
+
+    def start(self, snapshot: list[Json] | None) -> list[Json]:
+        """Return the state, and the thread's messages if the front end has lost them."""
+        found: list[Json] = []
+        if self._state is not None:
+            state = {**self._state, "plan": self._plan()}
+            found.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        if snapshot is not None:
+            found.append({"type": "MESSAGES_SNAPSHOT", "messages": snapshot})
+        return found
+
+    def feed(self, item: TurnItem) -> list[Json]:
+        """Return the events of an item."""
+        match item:
+            case Delta(kind="text" | "reasoning"):
+                return self._text(item)
+            case ev.AssistantReplied():
+                self._usage += item.usage
+                self._model = item.model
+                found = [*self._text(item), *self._end()]
+                parent = self._parent or self._new_id()
+                for call in item.calls:
+                    found += tool_call(wire_id(call.id), call.name, call.raw_arguments, parent)
+                self._parent = ""
+                return [*found, *self._applied(item)]
+            case ev.ToolCallFinished() if item.call_id in self._fold.open:
+                result = {"messageId": item.id, "toolCallId": wire_id(item.call_id)}
+                text = text_of(item.result.content)
+                found = {"type": "TOOL_CALL_RESULT", **result, "content": text, "role": "tool"}
+                return [found, *self._applied(item)]
+            case ev.Event():
+                return self._applied(item)
+            case Rest():
+                return [*self._end(), self._outcome(item)]
+            case _:
+                return []
+
+    def _applied(self, event: ev.AnyEvent) -> list[Json]:
+        """Apply an event, and return the change of the state."""
+        before = self._fold.plan
+        self._fold.apply(event)
+        if self._fold.plan == before or self._state is None:
+            return []
+        change = {"op": "replace", "path": "/plan", "value": self._plan()}
+        return [{"type": "STATE_DELTA", "delta": [change]}]
+
+    def _plan(self) -> list[Json]:
+        return [{"step": one.step, "state": one.state} for one in self._fold.plan]
+
+    def _new_id(self) -> str:
+        self._texts += 1
+        return f"{self._run_id}-{self._texts}"
+
+    def _text(self, item: Delta | ev.AssistantReplied) -> list[Json]:
+        found: list[Json] = []
+        for kind, pieces in self._pieces.items():
+            text, begins = pieces.take(item)
+            if not text:
+                continue
+            if begins or self._open is None or self._open[0] != kind:
+                found += self._end()
+                id = self._new_id()
+                self._open = kind, id
+                found += [{"type": type, "messageId": id, **more} for type, more in _BEGIN[kind]]
+                self._parent = id if kind == "text" else self._parent
+            assert self._open is not None
+            found.append({"type": _CONTENT[kind], "messageId": self._open[1], "delta": text})
+        return found
+
+    def _end(self) -> list[Json]:
+        if self._open is None:
+            return []
+        (kind, id), self._open = self._open, None
+        return [{"type": type, "messageId": id} for type in _END[kind]]
+
+    def _outcome(self, rest: Rest) -> Json:
+        outcome: Json
+        match rest.reason:
+            case "error" | "stuck" | "ended":
+                error = rest.error
+                code = rest.reason if error is None else error.error
+                message = _ENDS[rest.reason] if error is None else error.message
+                return {"type": "RUN_ERROR", "message": message, "code": code}
+            case "approval" | "question":
+                outcome = {"type": "interrupt", "interrupts": [*map(_interrupt, _asked(rest))]}
+            case "paused":
+                outcome = {"type": "cancelled"}
+            case _:
+                pending = [
+                    wire_id(item.call.id)
+                    for item in rest.pending
+                    if isinstance(item, ClientCallRequest)
+                ]
+                outcome = {"type": "success"}
+                if pending:
+                    outcome["pendingToolCallIds"] = pending
+        found: Json = {"type": "RUN_FINISHED", **self._about, "outcome": outcome}
+        if rest.output is not None and rest.reason == "finished":
+            found["result"] = rest.output
+        usage = self._usage
+        if usage != Usage():
+            tokens = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
+            found["usage"] = [{"model": self._model, **tokens}]
+        return found
+
+
+def interrupt_id(item: PendingItem) -> str:
+    """Return the id that names a pending item, also after it was asked anew."""
+    match item:
+        case ApprovalRequest(call=call):
+            return f"approve_{wire_id(call.id)}"
+        case QuestionRequest(call_id=call_id):
+            return f"answer_{wire_id(call_id)}"
+        case ClientCallRequest(call=call):
+            return wire_id(call.id)
+
+
+def tool_call(id: str, name: str, arguments: str, parent: str) -> list[Json]:
+    """Return the events of a call that is known whole."""
+    about = {"toolCallId": id}
+    begin = {"toolCallName": name, "parentMessageId": parent}
+    found: list[Json] = [{"type": "TOOL_CALL_START", **about, **begin}]
+    if arguments:
+        found.append({"type": "TOOL_CALL_ARGS", **about, "delta": arguments})
+    return [*found, {"type": "TOOL_CALL_END", **about}]
+
+
+def thread(events: Sequence[ev.AnyEvent]) -> list[Json]:
+    """Return the messages of a conversation, as a front end has them."""
+    found: list[Json] = []
+    for event in events:
+        match event:
+            case ev.MessageAdded(sender="user"):
+                found.append({"id": event.id, "role": "user", "content": event.text})
+            case ev.AssistantReplied():
+                if event.reasoning:
+                    about = {"id": f"{event.id}-reasoning", "role": "reasoning"}
+                    found.append({**about, "content": event.reasoning})
+                message: Json = {"id": event.id, "role": "assistant", "content": event.text}
+                calls = [
+                    {
+                        "id": wire_id(call.id),
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.raw_arguments},
+                    }
+                    for call in event.calls
+                ]
+                found.append(message | ({"toolCalls": calls} if calls else {}))
+            case ev.ToolCallFinished():
+                about = {"id": event.id, "role": "tool", "toolCallId": wire_id(event.call_id)}
+                found.append({**about, "content": text_of(event.result.content)})
+            case _:
+                pass
+    return found
+
+
+def _asked(rest: Rest) -> list[ApprovalRequest | QuestionRequest]:
+    return [one for one in rest.pending if not isinstance(one, ClientCallRequest)]
+
+
+def _interrupt(item: ApprovalRequest | QuestionRequest) -> Json:
+    found: Json = {"id": interrupt_id(item)}
+    match item:
+        case ApprovalRequest(call=call):
+            found |= {"reason": "approval", "message": item.reason, "toolCallId": wire_id(call.id)}
+            about = {"toolCallName": call.name, "arguments": call.arguments, "risk": item.risk}
+            return found | {"responseSchema": _APPROVAL, "metadata": about}
+        case QuestionRequest(question=question):
+            found |= {"reason": "question", "message": question.message}
+            found |= {"toolCallId": wire_id(item.call_id), "metadata": {"asker": question.asker}}
+            if question.url:
+                found["metadata"]["url"] = question.url
+            return found | {"responseSchema": question.schema or {"type": "boolean"}}
+
+
+_CONTENT = {"text": "TEXT_MESSAGE_CONTENT", "reasoning": "REASONING_MESSAGE_CONTENT"}
+_BEGIN: dict[str, list[tuple[str, Json]]] = {
+    "text": [("TEXT_MESSAGE_START", {"role": "assistant"})],
+    "reasoning": [("REASONING_START", {}), ("REASONING_MESSAGE_START", {"role": "reasoning"})],
+}
+_END = {
+    "text": ["TEXT_MESSAGE_END"],
+    "reasoning": ["REASONING_MESSAGE_END", "REASONING_END"],
+}
+_ENDS = {
+    "error": "The run failed.",
+    "stuck": "The agent got stuck.",
+    "ended": "The server shuts down, or the conversation was removed. Send the request again.",
+}
