@@ -21,6 +21,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Commands of `holdfast run` are not in a sandbox, unless a test is about it
 # (`tests/cli/test_sandbox_command.py`).
 os.environ["HOLDFAST_SANDBOX"] = "off"
+# Chats read plain lines, unless a test is about the input box (`tests/cli/test_live_chat.py`).
+os.environ["HOLDFAST_PLAIN"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -186,6 +186,7 @@ LATE_IMPORTS = {
     # Parts of the command and the server that most runs do without.
     ("cli", "cli.console"),
     ("cli.build", "cli.remote"),
+    ("cli.chat", "cli.live_console"),  # prompt_toolkit, for chats at a terminal alone
     ("cli.option_values", "cli.named_models"),
     ("cli.places", "cli.server"),
     ("server.forms", "llm.address"),

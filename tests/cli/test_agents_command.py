@@ -52,6 +52,7 @@ def test_the_other_agent_works_in_the_same_folder_and_is_shown_in_its_line(tmp_p
             *agents(tmp_path),
             "--store",
             str(tmp_path / "s.db"),
+            "--new",
             "--id",
             "one",
         )
@@ -72,6 +73,7 @@ def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_h
         "terminal",
         "--store",
         str(tmp_path / "s.db"),
+        "--new",
         "--id",
         "one",
         *agents(tmp_path),
@@ -84,6 +86,7 @@ def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_h
         found = re.search(r"approve with: holdfast tell (\S+) (one\.\d+\.0) approve", ended.stderr)
         assert found
         assert holdfast("tell", found[1], found[2], "approve").returncode == 0
+        more.remove("--new")
         last = holdfast("chat", *options(server, tmp_path), *more)
         assert (last.returncode, (tmp_path / "made").exists()) == (0, True)
         assert "The worker made it." in last.stdout

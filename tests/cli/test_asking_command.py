@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import SQLiteStore
 from holdfast import events as ev
-from tests.cli.test_commands import holdfast, options, terminal
+from tests.cli.test_commands import holdfast, named, options, terminal
 from tests.cli.test_tell_command import started, state, tell
 from tests.model_server import ModelServer, calls, text
 from tests.waiting import until
@@ -18,7 +18,7 @@ ASK = calls(("ask_user", {"question": "Which colour?", "options": ["red", "green
 
 
 def kept(folder: Path) -> list[str]:
-    return ["--store", str(folder / "s.db"), "--id", "one"]
+    return named(folder / "s.db", "one")
 
 
 def told(server: ModelServer) -> str:

@@ -325,7 +325,7 @@ def test_a_run_and_a_chat_on_a_server_send_files_of_this_machine(
     ):
         there = ["--server", server.url, "--id", "one"]
         first = ["--model", "m", "--base-url", model.url]
-        assert holdfast("run", "What is it?", *there, *first, *more, **key).returncode == 0
+        assert holdfast("run", "What is it?", "--new", *there, *first, *more, **key).returncode == 0
         lines = f"/attach {tmp_path}/report.pdf\nAnd this?\n"
         assert holdfast("chat", *there, stdin=lines, **key).returncode == 0
         told = holdfast("tell", "--server", server.url, "one", "send", "Again", *more, **key)

@@ -47,7 +47,8 @@ def environment(**more: str) -> dict[str, str]:
     found = {
         name: value
         for name, value in os.environ.items()
-        if name not in read and (not name.startswith("HOLDFAST_") or name == "HOLDFAST_SANDBOX")
+        if name not in read
+        and (not name.startswith("HOLDFAST_") or name in ("HOLDFAST_SANDBOX", "HOLDFAST_PLAIN"))
     }
     return {**found, "TERM": "xterm-256color", **more}
 
@@ -133,6 +134,11 @@ def terminal(*arguments: str, **env: str) -> Iterator[Typist]:
 
 def options(server: ModelServer, folder: Path) -> list[str]:
     return ["--model", "m", "--base-url", server.url, "--workdir", str(folder)]
+
+
+def named(store: Path, id: str) -> list[str]:
+    """The options for the conversation of that id, which is new if the store is."""
+    return ["--store", str(store), *([] if store.exists() else ["--new"]), "--id", id]
 
 
 def command(line: str) -> dict[str, Any]:
@@ -513,6 +519,7 @@ def test_a_signal_closes_it_cleanly_and_ends_its_commands(
                 *options(server, tmp_path),
                 "--store",
                 str(store),
+                "--new",
                 "--id",
                 "one",
             ],
@@ -625,7 +632,14 @@ def test_show_lists_the_conversations_if_there_are_several(tmp_path: Path) -> No
         for id in ("alpha", "beta"):
             assert (
                 holdfast(
-                    "run", f"task of {id}", *options(server, tmp_path), "--store", store, "--id", id
+                    "run",
+                    f"task of {id}",
+                    *options(server, tmp_path),
+                    "--store",
+                    store,
+                    "--new",
+                    "--id",
+                    id,
                 ).returncode
                 == 0
             )
@@ -663,7 +677,7 @@ def test_a_conversation_that_somebody_else_drives_is_not_touched(tmp_path: Path)
     with ModelServer() as server, SQLiteStore(tmp_path / "s.db") as store:
         store.acquire("one")
         ended = holdfast(
-            "run", "x", *options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--id", "one"
+            "run", "x", *options(server, tmp_path), "--new", *named(tmp_path / "s.db", "one")
         )
     assert ended.returncode == 1
     assert f"process {os.getpid()}" in ended.stderr
@@ -864,7 +878,7 @@ def test_a_chat_takes_what_is_typed_while_the_agent_works(tmp_path: Path) -> Non
             return sse(command(f"until [ -e {go} ]; do sleep 0.02; done"))
         return sse(text(f"Heard: {last['content']}."))
 
-    kept = ["--store", str(tmp_path / "s.db"), "--id", "one"]
+    kept = named(tmp_path / "s.db", "one")
     with (
         ModelServer(answer) as server,
         terminal("chat", *options(server, tmp_path), *kept) as typist,

@@ -20,14 +20,14 @@ from holdfast.cli.render import as_json, whole
 from holdfast.commands import Approve
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationState
-from tests.cli.test_commands import ESCAPE, command, holdfast, options, streamed, terminal
+from tests.cli.test_commands import ESCAPE, command, holdfast, named, options, streamed, terminal
 from tests.model_server import ModelServer, calls, sse, text
 
 PROMPT = r"\[y,n,e,a,q\] "
 
 
 def kept(folder: Path) -> list[str]:
-    return ["--store", str(folder / "s.db"), "--id", "one"]
+    return named(folder / "s.db", "one")
 
 
 def events(folder: Path) -> list[ev.AnyEvent]:
@@ -325,6 +325,7 @@ def test_ctrl_d_leaves_it_waiting_and_chat_asks_again(tmp_path: Path) -> None:
             typist.sees(rf"continue with: holdfast chat --store {tmp_path}/s.db --id one")
             assert typist.leaves() == 3
         assert status(tmp_path) == "waiting_for_confirmation"
+        arguments.remove("--new")
         with terminal("chat", *arguments) as typist:
             assert "$ touch ran" in typist.sees(PROMPT)
             typist.types("q\r")

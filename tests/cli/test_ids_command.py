@@ -125,10 +125,11 @@ def test_children_do_not_make_the_prefix_of_their_parent_ambiguous(
 
 
 @pytest.mark.slow
-def test_an_id_that_matches_nothing_begins_a_conversation_and_says_so(path: Path) -> None:
+def test_an_id_that_matches_nothing_is_refused_and_new_begins_a_conversation(path: Path) -> None:
     with ModelServer([text("Hi."), text("Hi.")]) as server:
         kept = [*options(server, path.parent), "--store", str(path)]
-        ended = holdfast("run", "x", *kept, "--id", "other")
+        refused(holdfast("run", "x", *kept, "--id", "other"), "'other'", "--new --id other")
+        ended = holdfast("run", "x", *kept, "--new", "--id", "other")
         assert (ended.returncode, ended.stderr.splitlines()[0]) == (0, "New conversation 'other'.")
         # A name that another one begins with needs --new.
         ended = holdfast("run", "x", *kept, "--id", "4f0c", "--new")
@@ -157,6 +158,7 @@ def test_a_store_that_is_not_there_yet_takes_any_id(tmp_path: Path) -> None:
             *options(server, tmp_path),
             "--store",
             str(tmp_path / "new.db"),
+            "--new",
             "--id",
             "one",
         )
@@ -180,9 +182,10 @@ def test_a_server_takes_the_same_ids(remote: AgentServer) -> None:
     with ModelServer([text(f"Hi {number}.") for number in range(5)]) as model:
         there = ["--server", remote.url]
         made = [*there, "--model", "m", "--base-url", model.url]
-        first = told("run", "x", *made, "--id", "4f0c91")
+        first = told("run", "x", *made, "--new", "--id", "4f0c91")
         assert (first.returncode, first.stderr.splitlines()[0]) == (0, "New conversation '4f0c91'.")
-        assert told("run", "x", *made, "--id", "4a17").returncode == 0
+        refused(told("run", "x", *made, "--id", "4a17"), "'4a17'", "--new --id 4a17")
+        assert told("run", "x", *made, "--new", "--id", "4a17").returncode == 0
         again = told("run", "more", *there, "--id", "4f")
         assert (again.returncode, again.stdout) == (0, "\n> more\n\nHi 2.\n")
         assert "continuing 4f0c91 (" in again.stderr

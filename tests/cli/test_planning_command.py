@@ -178,6 +178,7 @@ def test_on_a_server_a_plan_waits_in_the_same_way(
         given = remote.options(server, model, "one")
         ended = remote.told("run", "x", "--plan", "first", *given)
         assert (ended.returncode, "[ ] 1. Touch it" in ended.stdout) == (3, True)
+        given.remove("--new")
         again = remote.told("chat", "--plan", *given)
         assert (
             again.returncode,

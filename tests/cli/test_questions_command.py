@@ -16,7 +16,7 @@ from holdfast import SQLiteStore
 from holdfast import events as ev
 from holdfast.conversation import ConversationState
 from tests.cli import test_commands as test_cli
-from tests.cli.test_commands import Typist, holdfast, options, terminal
+from tests.cli.test_commands import Typist, holdfast, named, options, terminal
 from tests.model_server import ModelServer, calls, text
 from tests.paths import REPO
 
@@ -68,7 +68,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 def kept(folder: Path) -> list[str]:
-    return ["--store", str(folder / "s.db"), "--id", "one"]
+    return named(folder / "s.db", "one")
 
 
 def decisions(folder: Path) -> list[ev.DecisionMade]:

@@ -93,7 +93,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(server: AgentServer, model: ModelServer, id: str) -> list[str]:
-    return ["--server", server.url, "--model", "m", "--base-url", model.url, "--id", id]
+    return ["--server", server.url, "--model", "m", "--base-url", model.url, "--new", "--id", id]
 
 
 def env(**more: str) -> dict[str, str]:
@@ -477,6 +477,7 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
                 str(tmp_path),
                 "--store",
                 str(tmp_path / "s.db"),
+                "--new",
                 "--id",
                 id,
             ]
@@ -611,7 +612,8 @@ def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None
         ):
             refused = told("run", "y", "--server", server.url, "--id", "keeps", *more)
             assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-        same = told("run", "y", *options(server, model, "keeps"))
+        known = [word for word in options(server, model, "keeps") if word != "--new"]
+        same = told("run", "y", *known)
         assert (
             same.returncode,
             "keeps keeps its agent: --base-url has no effect." in same.stderr,

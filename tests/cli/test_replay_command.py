@@ -49,7 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ModelServer([command("echo hello"), text("Done."), text("Hello.")]) as server:
         for id, task in (("alpha", "do it"), ("beta", "hello")):
             ended = holdfast(
-                "run", task, *options(server, folder), "--store", str(folder / "s.db"), "--id", id
+                "run",
+                task,
+                *options(server, folder),
+                "--store",
+                str(folder / "s.db"),
+                "--new",
+                "--id",
+                id,
             )
             assert ended.returncode == 0
     return folder

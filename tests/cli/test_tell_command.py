@@ -23,7 +23,15 @@ from holdfast.cli import main
 from holdfast.conversation import ConversationState
 from holdfast.errors import StoreError
 from holdfast.tools.hooks import Deny
-from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, options, terminal
+from tests.cli.test_commands import (
+    HOLDFAST,
+    command,
+    environment,
+    holdfast,
+    named,
+    options,
+    terminal,
+)
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import DATA
 from tests.waiting import until
@@ -32,7 +40,7 @@ TWO = calls(("terminal", {"command": "touch a"}), ("terminal", {"command": "touc
 
 
 def kept(folder: Path) -> list[str]:
-    return ["--store", str(folder / "s.db"), "--id", "one"]
+    return named(folder / "s.db", "one")
 
 
 def state(folder: Path) -> ConversationState:

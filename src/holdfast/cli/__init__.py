@@ -36,6 +36,7 @@ _COMMANDS = {
     "serve keys": "serve_keys.serve_keys",
     "worker": "fleet.worker",
     "fleet": "fleet.fleet",
+    "completion": "completion.completion",
 }
 
 

@@ -170,9 +170,12 @@ _ATTACH: Options = {
 _RECORD: Options = {
     "--store FILE": """keep the conversation in this SQLite file, which is created if it does
         not exist""",
-    "--id ID": """the id of the conversation to continue, or its beginning; an id that matches
-        none starts a new conversation""",
+    "--id ID": "the id of the conversation to continue, or its beginning",
     "--new": "start a new conversation with exactly the id of --id",
+    "--continue": Option(
+        "continue the latest conversation of the store or the server",
+        dest="go_on",
+    ),
     **FULL,
     **observer_options("keys are masked"),
 }
@@ -296,8 +299,9 @@ _ONE_TASK = "give an agent one task and watch it work"
 
 _TALK = """\
 Talk with an agent, one line per message. While the agent works, a line that
-you type reaches it after its current step. Ctrl-D ends the chat.
-Commands: /help /attach /detach /pause /resume /ask /condense /status /exit
+you type reaches it after its current step. Ctrl-D ends the chat, and /help
+lists the commands. With holdfast[chat] there is an input box, which takes
+several lines and pasted text as one message, and completes commands and files.
 
 If standard input is not a terminal, each line is a message. It is answered
 before the next one is read, and the exit code tells how the last one ended."""
@@ -322,6 +326,9 @@ _COMMANDS = [
             **_OPTIONS,
             "--output-schema FILE": """make the result JSON that matches this JSON Schema, and
                 write only the result to standard output; the rest goes to standard error""",
+            "--json": """write each event to standard output as a line of JSON, and then a line of
+                the type "result" with status, answer, output, error, usage and cost""",
+            "--quiet": "write only the answer to standard output, and errors to standard error",
         },
         EXIT_CODES,
     ),
@@ -333,6 +340,8 @@ _COMMANDS = [
             **_OPTIONS,
             "--no-undo": """keep no snapshots of the files in the working directory, which /undo
                 puts back; they are in ~/.cache/holdfast/undo""",
+            "--plain": """read plain lines, without an input box and without formatting, as for a
+                screen reader (HOLDFAST_PLAIN)""",
         },
         EXIT_CODES,
         defaults={"output_schema": None},
@@ -862,6 +871,19 @@ example:
             **_FLEET,
             "--json": "print JSON",
         },
+    ),
+    CommandLine(
+        "completion",
+        "print a script that completes commands and options in a shell",
+        """\
+Print a script with which a shell completes the commands of holdfast, their
+options and the names of files.
+
+examples:
+  holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+  holdfast completion zsh > ~/.zfunc/_holdfast      # a folder of your fpath
+  holdfast completion fish > ~/.config/fish/completions/holdfast.fish""",
+        {"shell SHELL": Option("bash, zsh or fish", choices=["bash", "zsh", "fish"])},
     ),
 ]
 

@@ -10,14 +10,22 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, cast
 
+from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import already_there, began, matching, not_empty
-from holdfast.cli.dialog import is_interactive
+from holdfast.cli.conversation_ids import (
+    already_there,
+    began,
+    latest,
+    matching,
+    not_empty,
+    unknown,
+)
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
 from holdfast.cli.files import folder_of
+from holdfast.cli.model_names import models_path
 from holdfast.cli.option_values import (
     agent_in,
     agent_settings,
@@ -29,6 +37,7 @@ from holdfast.cli.option_values import (
 from holdfast.cli.places import open_store
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
+from holdfast.cli.terminal_input import is_interactive
 from holdfast.conversation import Conversation
 from holdfast.conversation.undo import FileUndo
 from holdfast.errors import ConfigurationError
@@ -101,9 +110,12 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         if getattr(options, name) is not None:
             which = "name the server with --server URL"
             raise UsageError(f"{flag(name)} is for an agent server; {which}")
-    if options.id is not None and options.store is None:
+    if (options.id is not None or options.go_on) and options.store is None:
         where = "say which with --store FILE or --server URL"
-        raise UsageError(f"--id names a conversation in a store or on a server; {where}")
+        option = "--id" if options.id is not None else "--continue"
+        raise UsageError(f"{option} names a conversation in a store or on a server; {where}")
+    if options.id is not None and options.go_on:
+        raise UsageError("--continue continues the latest conversation, --id another; give one")
     model = model_of(options, env, stream)
     settings = agent_settings(options)
     passed = shell_environment(env, options.env)
@@ -139,6 +151,8 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         warning=place.note if place.asks else "",
         notes=() if place.asks or not place.note else (place.note,),
         advice=None if place.advice is None else place.advice.about,
+        sandbox="no sandbox" if place.advice is None else "sandbox",
+        model_names=lambda: list(model_files(models_path(options, env))),
     )
     parts = parts._replace(new_model=partial(_new_model, options, env, stream, id if store else ""))
     if no_undo:
@@ -178,6 +192,8 @@ def _undo(
 
 def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:
     """Return the conversation's id, and True if `--id` names a new one. Raises `UsageError`."""
+    if store is not None and options.go_on:
+        return latest(store.list(), f"in {options.store!r}").id, False
     if store is None or options.id is None:
         return secrets.token_hex(6), False  # short to type, and unique within one file
     exact = store.list([not_empty(options.id)])
@@ -186,7 +202,9 @@ def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:
             raise already_there(options.id)
         return options.id, True
     found = matching(exact or store.list(), options.id)
-    return (options.id, True) if found is None else (found.id, False)
+    if found is None:
+        raise unknown(options.id, f"in {options.store!r}")
+    return found.id, False
 
 
 def _continue_command(options: Namespace, id: str) -> str:

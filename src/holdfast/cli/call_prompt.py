@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ from holdfast import events as ev
 from holdfast.agent.confirmation import AboveRisk, Verdict
 from holdfast.agent.planning import APPROVAL
 from holdfast.agent.risk import Risk
-from holdfast.cli.dialog import Dialog, edit_lines, forget_typed, prefilled
+from holdfast.cli.dialog import Dialog
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.plans import EDITING, compared, drawn, edited, steps_of
 from holdfast.cli.render import as_json, read_arguments, whole
@@ -135,8 +134,7 @@ class CallPrompt(NamedTuple):
         if policy is not None and policy.allows(tool) and not plan:
             self._approve(first, reason=f"the user allowed all calls of {tool}")
             return None
-        forget_typed()  # input typed before the question appeared is not its answer
-        edit_lines()
+        console.forget_typed()  # input typed before the question appeared is not its answer
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
         asked = "Approve this plan?" if plan else "May this run?"
         console.show([GAP, TextLine("dim", f"{asked} {plain_line(first.reason)}{more}")])
@@ -152,7 +150,7 @@ class CallPrompt(NamedTuple):
             return None
         except PromptWithdrawn:
             console.notice("")
-            forget_typed()  # a half-typed answer does not belong to the next question
+            console.forget_typed()  # a half-typed answer does not belong to the next question
             self._decided(first.call.id)
             return None
 
@@ -233,15 +231,16 @@ class CallPrompt(NamedTuple):
 
     def _edit(self, pending: PendingConfirmation) -> bool:
         """Approve the call with arguments that the user types. Return False if there are none."""
-        console, gone, edits = self.dialog.console, self._gone(pending.call.id), edit_lines()
+        console, gone = self.dialog.console, self._gone(pending.call.id)
+        edits = console.can_edit
         ascii_only = "utf" not in (sys.stdin.encoding or "").lower()
         text = as_json(pending.call.arguments, ascii_only=ascii_only)
         if not edits:
             console.notice(f"The arguments are: {text}")
         while True:
-            with prefilled(text) if edits else nullcontext():
-                what = "Arguments" if edits else "New arguments"
-                line = self.dialog.ask(f"{what} (empty: back): ", gone)
+            what = "Arguments" if edits else "New arguments"
+            prefill = text if edits else ""
+            line = self.dialog.ask(f"{what} (empty: back): ", gone, prefill=prefill)
             if not line.strip():
                 return False
             try:

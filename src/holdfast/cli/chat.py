@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
-import os
-import select
-import sys
 import threading
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from difflib import get_close_matches
+from pathlib import Path
 
 from holdfast import events as ev
 from holdfast.cli.attachments import attachments, described, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
 from holdfast.cli.console import Console
-from holdfast.cli.dialog import edit_lines
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.plans import drawn
+from holdfast.cli.render import last
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
-from holdfast.cli.text import counted, status_text, token_parts
+from holdfast.cli.terminal_input import is_interactive
+from holdfast.cli.text import clip, counted, dollars, one_line, status_text, token_parts
 from holdfast.content import FileContent
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
 
-HELP = """\
+# Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
+COMMANDS = (
+    ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
+    ("/resume", "", "continue, also after an error; an empty line continues after a pause"),
+    ("/approve", "", "run all calls that wait for you"),
+    ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
+    ("/detach", "", "attach nothing after all"),
+    (
+        "/model",
+        "[NAME]",
+        "continue with another model from the next step on, or show it",
+    ),
+    ("/plan", "", "show the agent's plan"),
+    ("/ask", "QUESTION", "ask the model aside, also while it works; it does not see this again"),
+    ("/undo", "", "take back your last message, and put back the files that calls changed since"),
+    ("/fork", "", "go on in a copy of the conversation; the original stays as it is"),
+    ("/compact", "[TEXT]", "shorten the model's view; TEXT says what its summary must keep"),
+    ("/tools", "", "list the agent's tools"),
+    ("/status", "", "show the state of the conversation, its tokens and its cost"),
+    ("/exit", "", "leave; so does Ctrl-D"),
+)
+_ALIASES = {"/quit": "/exit", "/condense": "/compact", "/cost": "/status", "/": "/help"}
+_NAMES = ("/help", *(name for name, _, _ in COMMANDS), *_ALIASES)
+_LISTED = "\n".join(f"  {f'{name} {argument}':<18}{what}" for name, argument, what in COMMANDS)
+HELP = f"""\
 A line is a message to the agent. A line that you type while the agent works reaches it after its
 current step.
-  /pause            pause after the current step; Ctrl-C pauses at once
-  /resume           continue, also after an error; an empty line continues after a pause
-  /attach [FILE]    send a file, or the file at an address, with your next message; several
-                    may follow each other; without FILE, list them
-  /detach           attach nothing after all
-  /model [NAME]     continue with another model from the next step on; without NAME, show it
-  /ask QUESTION     ask the model aside, also while it works; it does not see this again
-  /undo             take back your last message, and put back the files that calls changed since
-  /condense [TEXT]  shorten the model's view; TEXT says what its summary must keep
-  /status           show the state of the conversation
-  /exit             leave; so does Ctrl-D
+{_LISTED}
 When a call waits for you, y n e a q decide. Any other line is a message, which approves nothing."""
+LIVE_HELP = f"""{HELP}
+Alt-Enter, Ctrl-J, or a backslash before Enter begins a new line; a pasted text is one message.
+Ctrl-X Ctrl-E opens $EDITOR; the arrow keys and Ctrl-R find earlier messages; Tab completes
+commands, files and @paths."""
 
 
 def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
-    console = Console(env)
+    console = _console(options, env)
     files = attachments(options.attach)
     with Signals() as signals:
         parts = build(options, env, console.is_terminal)
@@ -51,6 +70,24 @@ def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
             talk = _Talk(session, files)
             work = talk.interactive if session.interactive else talk.piped
             return session.main(lambda _: work())
+
+
+def _console(options: Namespace, env: Mapping[str, str]) -> Console:
+    """Return a console with an input box where there is a terminal and prompt_toolkit."""
+    plain = options.plain or env.get("HOLDFAST_PLAIN") or env.get("TERM", "dumb") == "dumb"
+    if plain or not is_interactive():
+        return Console(env)
+    try:
+        from holdfast.cli.live_console import LiveConsole
+    except ImportError:  # the extra `chat` is not installed
+        return Console(env)
+    return LiveConsole(env, _history_file(env))
+
+
+def _history_file(env: Mapping[str, str]) -> Path | None:
+    home = env.get("HOME")
+    state = env.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else None)
+    return Path(state, "holdfast", "chat_history") if state else None
 
 
 class _Talk:
@@ -64,7 +101,9 @@ class _Talk:
     def interactive(self) -> Exit:
         """Prompt, send and watch until the user leaves."""
         session = self._session
-        edit_lines()
+        commands = {name: what for name, _, what in COMMANDS}
+        arguments = {"/model": session.model_names}
+        session.console.start(self._toolbar, commands, arguments, session.folder)
         call_prompt, asks_about = session.call_prompt(self._take_other_line), session.conversation
         session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         if self._files:
@@ -122,18 +161,30 @@ class _Talk:
         return self._left
 
     def _poll(self) -> None:
-        """Process the lines typed while the agent works. The terminal delivers complete lines."""
-        while not self._left and select.select([sys.stdin], [], [], 0)[0]:
-            typed = os.read(sys.stdin.fileno(), 65536)
-            if not typed:  # Ctrl-D: leave when the agent is done
-                self._left = True
-            for line in typed.decode(errors="replace").splitlines():
-                waiting = self._session.conversation.state.pending_confirmations
-                if line.strip().lower() in ANSWERS and waiting:
-                    text = "answers nothing yet: you will be asked when the other calls are done."
-                    self._session.console.notice(f"{line.strip()!r} {text}", "dim")
-                elif line.strip():
-                    self._take(line, echoed=True)
+        """Process the lines typed while the agent works."""
+        session = self._session
+        try:
+            typed = session.console.typed()
+        except EOFError:  # Ctrl-D: leave when the agent is done
+            self._left = True
+            return
+        for line in typed:
+            waiting = session.conversation.state.pending_confirmations
+            if line.strip().lower() in ANSWERS and waiting:
+                text = "answers nothing yet: you will be asked when the other calls are done."
+                session.console.notice(f"{line.strip()!r} {text}", "dim")
+            elif line.strip() and not self._left:
+                self._take(line, echoed=True)
+
+    def _toolbar(self) -> str:
+        """Return the line below the input box."""
+        session, state = self._session, self._session.conversation.state
+        parts = [session.model, str(session.folder), *token_parts(state.usage, cached_share=True)]
+        if state.cost is not None:
+            parts.append(dollars(state.cost))
+        if (left := session.context_left()) is not None:
+            parts.append(f"{left:.0%} of the context left")
+        return " | ".join([*parts, session.sandbox])
 
     # --- input from a file or a pipe ---
 
@@ -164,7 +215,8 @@ class _Talk:
         """Process one line. Return True if the agent may have work now, or if the user left."""
         session, conversation = self._session, self._session.conversation
         word = line.strip()
-        match word.split(maxsplit=1)[0] if word.startswith("/") else "":
+        command = word.split(maxsplit=1)[0] if word.startswith("/") else ""
+        match _ALIASES.get(command, command):
             case "":
                 if word:
                     self._say(line, echoed)
@@ -172,7 +224,7 @@ class _Talk:
                 if conversation.status is ConversationStatus.PAUSED:
                     session.resume()
                     return True
-            case "/exit" | "/quit":
+            case "/exit":
                 self._left = True
                 return True
             case "/resume":
@@ -184,7 +236,7 @@ class _Talk:
                 else:
                     status = status_text(conversation.status)
                     session.console.notice(f"Nothing to pause: the agent is {status}.", "dim")
-            case "/condense":
+            case "/compact":
                 try:
                     conversation.condense(word.partition(" ")[2].strip() or None)
                 except ConfigurationError as error:
@@ -204,16 +256,27 @@ class _Talk:
                 self._tell_files()
             case "/status":
                 self._tell_status()
-            case "/help" | "/":
-                session.console.notice(HELP, "dim")
+            case "/approve":
+                self._approve()
+                return True
+            case "/plan":
+                plan = conversation.state.plan
+                session.console.show(drawn(plan, session.console.width))
+                if not plan:
+                    session.console.notice("The agent has no plan.", "dim")
+            case "/fork":
+                self._fork()
+            case "/tools":
+                self._tell_tools()
+            case "/help":
+                session.console.notice(LIVE_HELP if session.console.live else HELP, "dim")
             case unknown:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                known = (
-                    "/help /attach /detach /pause /resume /model /ask /undo /condense /status /exit"
-                )
-                text = f"Unknown command {unknown}. The commands are {known}."
+                near = get_close_matches(unknown, _NAMES, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                text = f"Unknown command {unknown}.{hint} /help lists the commands."
                 session.console.notice(text, "error")
         return False
 
@@ -272,6 +335,40 @@ class _Talk:
             f"{rewound.files} Your last message is taken back; say it anew.", "dim"
         )
 
+    def _fork(self) -> None:
+        """Go on in a fork of the conversation."""
+        session, conversation = self._session, self._session.conversation
+        if not isinstance(conversation, Conversation):
+            text = "A conversation on an agent server is forked on its page, not here."
+            session.console.notice(text, "error")
+            return
+        if conversation.status in (ConversationStatus.RUNNING, WAITING):
+            session.console.notice("Nothing was forked: /pause, and wait.", "error")
+            return
+        session.go_on_with(conversation.fork(**session.callbacks()))
+        text = f"This is {session.conversation.id} now; {conversation.id} stays as it is."
+        session.console.notice(text, "dim")
+
+    def _approve(self) -> None:
+        conversation, console = self._session.conversation, self._session.console
+        waiting = conversation.state.pending_confirmations
+        for pending in waiting:
+            try:
+                conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash)
+            except (Conflict, ConfigurationError) as error:  # decided elsewhere meanwhile
+                console.notice(str(error), "error")
+        console.notice(f"{counted(len(waiting), 'call')} approved.", "dim")
+
+    def _tell_tools(self) -> None:
+        head = last(self._session.conversation.get_history(), ev.AgentConfigured)
+        lines = [
+            f"  {one_line(tool.name):<22} {one_line(tool.description)}"
+            for tool in (head.tools if head else ())
+        ]
+        width = self._session.console.width
+        text = "\n".join(clip(line, width) for line in lines)
+        self._session.console.notice(text or "The agent has not started yet.", "dim")
+
     def _attach(self, text: str) -> None:
         """Attach the files that a line names to the next message, or list those attached."""
         places = split_places(text)
@@ -310,6 +407,7 @@ class _Talk:
             f"model {self._session.model}",
             counted(state.steps, "step"),
             *(token_parts(state.usage) or ["no tokens"]),
+            *([] if state.cost is None else [dollars(state.cost)]),
             counted(state.last_seq, "event"),
         ]
         self._session.console.notice(", ".join(parts), "dim")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import select
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TextIO
 
 from holdfast.cli.environment import wants_colour
 from holdfast.cli.exit_codes import Exit
+from holdfast.cli.terminal_input import edit_lines, forget_typed, prefilled, without_echo
 from holdfast.cli.text import TextLine, clip, duration, one_line, safe
 
 # SGR parameters of ECMA-48 8.3.117; only the 8 basic colours, which every theme makes readable.
 _STYLES = {"user": "1;36", "call": "1", "dim": "2", "error": "31", "add": "32", "remove": "31"}
 _CLEAR = "\r\x1b[K"
 _LOCK_SECONDS = 2.0  # wait for a writer that hangs on a full pipe, before going on without it
-_FRAME_SECONDS = 0.1  # between two frames of the status line
-_FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+FRAME_SECONDS = 0.1  # between two frames of the status line
+FRAMES, PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
 
 def log_to_stderr(env: Mapping[str, str], form: str) -> None:
@@ -41,14 +45,22 @@ class Console:
     nothing is written to `out` and no error is raised.
     """
 
+    live = False  # True: the user types in a box below the output, at any time
+
     def __init__(
-        self, env: Mapping[str, str], out: TextIO | None = None, err: TextIO | None = None
+        self,
+        env: Mapping[str, str],
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        *,
+        notices: bool = True,
     ) -> None:
         self._out = sys.stdout if out is None else out
         self._err = sys.stderr if err is None else err
         self.is_terminal = self._out.isatty() and env.get("TERM", "") != "dumb"
         self.colour = wants_colour(env, self._out.isatty())
         self._notice_colour = wants_colour(env, self._err.isatty())
+        self._notices = notices  # False: of the notices, only errors are written
         self.broken = False
         self.loss = Exit.BROKEN_PIPE  # the exit code for `broken`
         self.stuck = False  # a write to `out` hangs, because nobody reads the pipe
@@ -104,6 +116,8 @@ class Console:
                 self._write("\n")
 
     def notice(self, text: str, style: str = "plain") -> None:
+        if not self._notices and style != "error":
+            return
         with self._patiently():
             if not self.stuck:
                 self.end_stream()
@@ -114,18 +128,60 @@ class Console:
     def error(self, text: str) -> None:
         self.notice(f"holdfast: {one_line(text)}", "error")
 
-    def ask(self, prompt: str, interactive: bool) -> str:
+    # --- input ---
+
+    def start(
+        self,
+        toolbar: Callable[[], str],
+        commands: Mapping[str, str],
+        arguments: Mapping[str, Callable[[], Sequence[str]]],
+        folder: Path,
+    ) -> None:
+        """Show the input box of a `live` console.
+
+        Args:
+            toolbar: Returns the line below the box; called on another thread.
+            commands: What each command does, by its name.
+            arguments: Return the words that may follow a command, by its name.
+            folder: The folder of @paths.
+        """
+
+    @property
+    def can_edit(self) -> bool:
+        """True if a line can be edited, so that text can be put into it."""
+        return edit_lines()
+
+    def ask(self, prompt: str, interactive: bool, prefill: str = "", hidden: bool = False) -> str:
         """Read a line from standard input; show the prompt to a user. Raises `EOFError`."""
         with self._lock:
             self.end_stream()
             self._flush(self._clear(), self._out)
             self._blank = False
         if interactive:
-            return input(prompt)
+            edit_lines()
+            text = prefilled(prefill) if prefill else nullcontext()
+            with text, without_echo() if hidden else nullcontext():
+                line = input(prompt)
+            if hidden:
+                self.notice("")  # the Enter was not echoed either
+            return line
         line = sys.stdin.readline()
         if not line:
             raise EOFError
         return line.rstrip("\r\n")
+
+    def forget_typed(self) -> None:
+        """Drop the input that was typed but not read, because it is no answer to a new question."""
+        forget_typed()
+
+    def typed(self) -> list[str]:
+        """Return the messages typed while nobody asked. Raises `EOFError` after Ctrl-D."""
+        found: list[str] = []
+        while select.select([sys.stdin], [], [], 0)[0]:
+            if not (read := os.read(sys.stdin.fileno(), 65536)):
+                raise EOFError
+            found += read.decode(errors="replace").splitlines()  # a terminal delivers whole lines
+        return found
 
     def _styled(self, style: str, text: str, colour: bool) -> str:
         code = _STYLES.get(style)
@@ -152,9 +208,9 @@ class Console:
                 self._ticker.start()
 
     def _tick(self) -> None:
-        frames = _FRAMES if "utf" in (self._out.encoding or "").lower() else _PLAIN_FRAMES
+        frames = FRAMES if "utf" in (self._out.encoding or "").lower() else PLAIN_FRAMES
         number = 0
-        while not self._closed.wait(_FRAME_SECONDS):
+        while not self._closed.wait(FRAME_SECONDS):
             number += 1
             with self._lock:
                 elapsed = time.monotonic() - self._since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from holdfast.cli.exit_codes import UsageError
@@ -14,6 +15,7 @@ S = TypeVar("S", bound=Summary)
 
 _LISTED_CANDIDATES = 5  # in an error message
 _TITLE_CHARS = 40  # of each candidate's title
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def matching(found: Iterable[S], id: str) -> S | None:
@@ -45,6 +47,21 @@ def chosen(found: Iterable[S], id: str, file: str) -> S:
         hint = f"See: holdfast list {shlex.quote(file)}"
         raise UsageError(f"there is no conversation {id!r} in {file!r}. {hint}")
     return entry
+
+
+def latest(found: Iterable[S], place: str) -> S:
+    """Return the conversation for `--continue`: the one that changed last and that no other one
+    spawned. Raises `UsageError` if there is none in `place`."""
+    begun = [entry for entry in found if not entry.spawner]
+    if not begun:
+        raise UsageError(f"--continue: there is no conversation {place}")
+    return max(begun, key=lambda entry: (entry.updated or entry.created or _LONG_AGO, entry.id))
+
+
+def unknown(id: str, place: str) -> UsageError:
+    """Return the error for an `--id` that matches no conversation of `place`."""
+    hint = f"Begin one with this id with --new --id {shlex.quote(id)}"
+    return UsageError(f"there is no conversation {id!r} {place}. {hint}")
 
 
 def not_empty(id: str) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import termios
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.cli.console import Console
@@ -13,6 +10,7 @@ from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.render import call_title
 from holdfast.cli.signals import Signals
+from holdfast.cli.terminal_input import is_interactive
 from holdfast.cli.text import one_line
 from holdfast.conversation import Conversation
 
@@ -25,19 +23,16 @@ if TYPE_CHECKING:
 _DRAIN_SECONDS, _LAST_DRAIN_SECONDS = 30.0, 1.0
 
 
-def is_interactive() -> bool:
-    """Return True if a user is at a terminal, who can be asked."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
 class Dialog:
     """The console, signals and display of one conversation. `interactive`: a user is there."""
 
-    def __init__(self, console: Console, signals: Signals, display: ConversationDisplay) -> None:
+    def __init__(
+        self, console: Console, signals: Signals, display: ConversationDisplay, asks: bool = True
+    ) -> None:
         self.console = console
         self.signals = signals
         self.display = display
-        self.interactive = is_interactive()
+        self.interactive = asks and is_interactive()
 
     def catch_up(self) -> None:
         """Wait until every event is on the screen. A signal ends the wait."""
@@ -49,8 +44,16 @@ class Dialog:
         self.display.catch_up(_LAST_DRAIN_SECONDS)
         self.console.status("")
 
-    def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
-        """Return a line from standard input, after the screen has caught up.
+    def ask(
+        self,
+        prompt: str,
+        until: Callable[[], bool] | None = None,
+        *,
+        prefill: str = "",
+        hidden: bool = False,
+    ) -> str:
+        """Return a line from standard input, after the screen has caught up. `prefill` is text to
+        edit; a `hidden` line is not shown.
 
         Raises `EOFError`, `KeyboardInterrupt`, `EndRequested`, `UsageError` for a pipe that has no
         text, and `PromptWithdrawn` as soon as `until`, which another thread calls, is True."""
@@ -58,7 +61,7 @@ class Dialog:
             self.catch_up()
             try:
                 with self.display.quiet(), self.signals.prompting(until):
-                    return self.console.ask(prompt, self.interactive)
+                    return self.console.ask(prompt, self.interactive, prefill, hidden)
             except UnicodeDecodeError as error:
                 why = f"the line is not {error.encoding.upper()}"
                 if not self.interactive:
@@ -75,49 +78,3 @@ class Dialog:
         if approve:
             self.console.notice(f"approve with: {approve}")
         return Exit.STOPPED
-
-
-def edit_lines() -> bool:
-    """Give `input` line editing. Return True if it has it."""
-    if is_interactive():
-        try:
-            import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
-        except ImportError:  # a Python built without readline
-            return False
-        return True
-    return False
-
-
-@contextmanager
-def prefilled(text: str) -> Generator[None]:
-    """Put `text` into the lines that are edited inside the context."""
-    import readline
-
-    readline.set_startup_hook(lambda: readline.insert_text(text))
-    try:
-        yield
-    finally:
-        readline.set_startup_hook(None)
-
-
-def forget_typed() -> None:
-    """Drop the input that was typed but not read yet."""
-    with suppress(termios.error):
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-@contextmanager
-def without_echo() -> Generator[None]:
-    """Turn off the terminal's echo inside the context."""
-    descriptor = sys.stdin.fileno()
-    try:
-        before = termios.tcgetattr(descriptor)
-    except termios.error:
-        yield
-        return
-    hidden = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, hidden)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

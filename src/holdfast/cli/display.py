@@ -206,7 +206,9 @@ class ConversationDisplay:
                     if not self._parted:
                         self._forget_stream()
                 lines = self._renderer.lines(event)
-                if lines and self._quiet:  # below the prompt, not after it
+                if (
+                    lines and self._quiet and not self._console.live
+                ):  # below the prompt, not after it
                     self._console.line("")
                 self._console.show(lines)
 

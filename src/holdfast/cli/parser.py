@@ -6,8 +6,8 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast import __version__
 from holdfast.cli.exit_codes import Exit
@@ -64,15 +64,33 @@ def number(
 _COUNT = number("a whole number from 1", int, 1, 2**40)
 
 
+class CommandOption(NamedTuple):
+    """An option of a command, for the scripts that complete it."""
+
+    names: tuple[str, ...]
+    help: str
+    takes_value: bool
+    choices: tuple[str, ...]
+
+
+def _described(action: argparse.Action) -> CommandOption:
+    help = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
+    choices = tuple(str(choice) for choice in cast("Any", action).choices or ())
+    return CommandOption(tuple(action.option_strings), help, action.nargs != 0, choices)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with a reference to the help."""
 
     takes_place = False
+    summary = ""  # in the list of commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
         words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             self._refuse_unknown(words)
+        elif words and not words[0].startswith("-"):
+            self._refuse_unknown_command(words[0])
         return super().parse_known_args(
             self._server_first(words) if self.takes_place else words, namespace
         )
@@ -83,11 +101,27 @@ class Parser(argparse.ArgumentParser):
         for word in itertools.takewhile(lambda word: word != "--", words):
             name = word.partition("=")[0]
             if name.startswith("--") and name not in known:
-                from difflib import get_close_matches  # only here, for the time of a start
-
-                near = get_close_matches(name, known, 1, 0.75)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+                near = _near(name, known, 0.75)
+                hint = f" (did you mean {near}?)" if near else ""
                 self.error(f"unknown option {name}{hint}")
+
+    def described(self) -> Iterator[tuple[str, str, list[CommandOption]]]:
+        """Yield each command with its summary and its options."""
+        for name, parser in self._commands().items():
+            actions = [action for action in parser._actions if action.option_strings]
+            yield name, parser.summary, [_described(action) for action in actions]
+
+    def _commands(self) -> Mapping[str, Parser]:
+        for action in self._actions:
+            if action.dest == "command" and action.choices is not None:
+                return cast("Mapping[str, Parser]", action.choices)
+        return {}
+
+    def _refuse_unknown_command(self, word: str) -> None:
+        if word not in (commands := self._commands()):
+            near = _near(word, commands, 0.6)
+            hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
+            self.error(f"unknown command {word!r} ({hint})")
 
     def _server_first(self, args: Sequence[str]) -> list[str]:
         """Return the arguments with `--server URL` in the first place, where a file stands too."""
@@ -108,6 +142,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
 
 
+def _near(word: str, known: Iterable[str], cutoff: float) -> str:
+    from difflib import get_close_matches  # only for an error, for the time of a start
+
+    return next(iter(get_close_matches(word, list(known), 1, cutoff)), "")
+
+
 def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) -> Parser:
     """Return the parser for the whole command line."""
     form: Any = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
@@ -120,7 +160,7 @@ def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) 
     for command in commands:
         texts = {"description": command.description, "epilog": command.epilog}
         made = subparsers.add_parser(command.name, help=command.summary, **texts, **form)
-        made.takes_place = command.takes_place
+        made.takes_place, made.summary = command.takes_place, command.summary
         made.set_defaults(**command.defaults)
         _add(made, command.options)
     return parser

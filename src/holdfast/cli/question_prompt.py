@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.cli.dialog import Dialog, edit_lines, forget_typed, without_echo
+from holdfast.cli.dialog import Dialog
 from holdfast.cli.render import as_json
 from holdfast.cli.signals import PromptWithdrawn
 from holdfast.cli.text import GAP, clip, one_line, plain, plain_line, styled
@@ -45,8 +44,7 @@ def ask_question(
         return
     question = waiting[0][1]
     form = _Form(dialog, conversation, question, plain_line(question.asker) or "a tool")
-    forget_typed()  # input typed before the question appeared is not its answer
-    edit_lines()
+    dialog.console.forget_typed()  # input typed before the question appeared is not its answer
     try:
         form.settle(form.ask())
     except (EOFError, _Declined):
@@ -57,7 +55,7 @@ def ask_question(
         interrupt()
     except PromptWithdrawn:
         dialog.console.notice("")
-        forget_typed()
+        dialog.console.forget_typed()
         dialog.console.notice("The question no longer waits for an answer.", "dim")
 
 
@@ -131,10 +129,7 @@ class _Form(NamedTuple):
             self.dialog.console.notice(options, "dim")
 
     def _line(self, prompt: str, secret: bool = False) -> str:
-        with without_echo() if secret else nullcontext():
-            line = self.dialog.ask(prompt, self._gone)
-        if secret:
-            self.dialog.console.notice("")  # the Enter was not echoed either
+        line = self.dialog.ask(prompt, self._gone, hidden=secret)
         if line.strip() == _DECLINE:
             raise _Declined
         return line

@@ -14,7 +14,7 @@ from holdfast.agent import Agent
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import already_there, began, not_empty
+from holdfast.cli.conversation_ids import already_there, began, latest, not_empty, unknown
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import model_name, secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
@@ -143,10 +143,15 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     hidden = secrets_of(env, options.secret)
     server = connect(options, env, options.server, options.workspace)
     try:
+        if options.go_on:
+            newest = latest(server.list(), f"on {server.address}")
+            return _existing(options, server, newest, hidden)
         if options.id is None:
             return _new(options, env, server, stream, hidden)
         known = server.entry(options.id) if options.new else server.matching(options.id)
         if known is None:
+            if not options.new:
+                raise unknown(options.id, f"on {server.address}")
             return _new(options, env, server, stream, hidden)
         if options.new:
             raise already_there(known.id)

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import events as ev
@@ -24,7 +25,7 @@ from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import FileContent, Usage
 from holdfast.conversation import Conversation, ConversationStatus
-from holdfast.llm.client import NO_KEY
+from holdfast.llm.client import LLM, NO_KEY
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools.plans import unfinished
 
@@ -86,10 +87,13 @@ class Parts(NamedTuple):
     # returns the model of a name, and the command that continues this conversation with it
     new_model: Callable[[str], tuple[Model, str]] | None = None
     shows_tokens: bool = True  # False: a scripted model, whose tokens are invented
+    sandbox: str = "on a server"  # where commands run, in a word or three
+    model_names: Callable[[], Sequence[str]] = tuple  # the models that the user has named
 
 
 class Session:
-    """A driver and display of one conversation. `close` closes what it opened."""
+    """A driver and display of one conversation. `close` closes what it opened. `asks`: a user at a
+    terminal is asked about calls and questions."""
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class Session:
         *,
         full: bool = False,
         pace: ReadingPace = ReadingPace(),
+        asks: bool = True,
     ) -> None:
         self._parts = parts
         self._source = parts.source
@@ -111,7 +116,7 @@ class Session:
         display = ConversationDisplay(
             console, renderer, lambda: self.conversation.state.last_seq, pace, parts.advice
         )
-        self.dialog = Dialog(console, signals, display)
+        self.dialog = Dialog(console, signals, display, asks)
         self.interactive = self.dialog.interactive
         try:
             self.conversation = self._source.open(display, console, self.interactive)
@@ -165,11 +170,28 @@ class Session:
         if state.last_seq:
             events, status = counted(state.last_seq, "event"), status_text(state.status)
             self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
+            if self.console.live:
+                self._show_last_turn()
             if unfinished(state.plan):
                 self.console.show(drawn(state.plan, self.console.width))
         self.dialog.display.begin(state, self.interactive)
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
         conversation.start_thread()
+
+    def _show_last_turn(self) -> None:
+        """Show the events since the user's last message."""
+        history = self.conversation.get_history()
+        asked = [
+            at
+            for at, event in enumerate(history)
+            if isinstance(event, ev.MessageAdded) and event.sender == "user"
+        ]
+        if asked:
+            renderer = Renderer(self.console.width)
+            for event in history:
+                lines = renderer.lines(event)  # it needs the calls that earlier events made
+                if event.seq >= history[asked[-1]].seq:
+                    self.console.show(lines)
 
     def callbacks(self) -> Mapping[str, Any]:
         """Return the options of a conversation that can go on in this session."""
@@ -287,6 +309,30 @@ class Session:
     def model(self) -> str:
         head = last(self.conversation.get_history(), ev.AgentConfigured)
         return self._parts.model or (head.model if head is not None else "unknown")
+
+    @property
+    def sandbox(self) -> str:
+        return self._parts.sandbox
+
+    @property
+    def model_names(self) -> Callable[[], Sequence[str]]:
+        return self._parts.model_names
+
+    @property
+    def folder(self) -> Path:
+        """The folder of files that the user names: the agent's, if it works on this machine."""
+        runtime = self._source.runtime
+        return Path(runtime.workdir if isinstance(runtime, FolderRuntime) else ".")
+
+    def context_left(self) -> float | None:
+        """Return the share of the model's context window that is left, None if not known."""
+        llm = None if self.conversation.agent is None else self.conversation.agent.llm
+        info = llm.info if isinstance(llm, LLM) else None
+        answer = last(self.conversation.get_history(), ev.AssistantReplied)
+        if info is None or not info.context_window or answer is None:
+            return None
+        used = answer.usage.input_tokens + answer.usage.output_tokens
+        return max(0.0, 1 - used / info.context_window)
 
     def use_model(self, name: str) -> str:
         """Continue with the model of that name, and return its name. Raises `UsageError`,

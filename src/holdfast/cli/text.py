@@ -138,8 +138,13 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
     $0.0123`."""
     parts = [counted(steps, "step"), duration(seconds), *token_parts(usage)]
     if cost is not None:
-        parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")
+        parts.append(dollars(cost))
     return ", ".join(parts)
+
+
+def dollars(cost: float) -> str:
+    """Return an amount of US dollars: `$1.20`, `$0.0123`."""
+    return f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
 def json_shown(text: str) -> str:

@@ -1,0 +1,299 @@
+"""`holdfast chat` with its input box, on the screen of a terminal that others wrote (pyte)."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import SQLiteStore
+from holdfast import events as ev
+from tests.cli.test_commands import Typist, command, options, terminal
+from tests.model_server import ModelServer, Stall, Stream, calls, sse, text
+
+pyte = pytest.importorskip("pyte")
+pytest.importorskip("prompt_toolkit")
+pytest.importorskip("rich")
+
+pytestmark = pytest.mark.slow
+
+MARKDOWN = """# Results
+
+Some **bold** words, and [a link](https://example.org/x).
+
+| name | size |
+|------|------|
+| a.py | 12   |
+
+```python
+def f():
+
+    return 1
+```
+
+1. one
+
+2. two
+"""
+
+
+class Screen:
+    """What a person sees, and the keys that the person presses."""
+
+    def __init__(self, typist: Typist) -> None:
+        self.typist = typist
+        self._screen = pyte.HistoryScreen(100, 30, history=500)
+        self._stream = pyte.Stream(self._screen)
+        self._fed = 0
+
+    @property
+    def lines(self) -> list[str]:
+        self._stream.feed(self.typist.seen[self._fed :])
+        self._fed = len(self.typist.seen)
+        above = ["".join(row[at].data for at in range(100)) for row in self._screen.history.top]
+        return [line.rstrip() for line in [*above, *self._screen.display] if line.strip()]
+
+    def shows(self, pattern: str, within: float = 15.0) -> list[str]:
+        """Wait until the screen matches; its lines."""
+        until = time.monotonic() + within
+        while not re.search(pattern, "\n".join(self.lines)):
+            if time.monotonic() > until or not self.typist._read(until - time.monotonic()):
+                raise AssertionError(f"{pattern!r} is not on the screen: " + "\n".join(self.lines))
+        return self.lines
+
+    def types(self, keys: str) -> None:
+        self.typist.types(keys)
+
+
+@contextmanager
+def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
+    given = [*options(server, folder), "--store", str(folder / "s.db"), "--no-undo", *more]
+    env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
+    with terminal("chat", *given, **env) as typist:
+        screen = Screen(typist)
+        screen.shows(r"(?m)^>$")
+        yield screen
+
+
+def leaves(screen: Screen) -> int:
+    screen.types("\x04")
+    return screen.typist.leaves()
+
+
+def said(folder: Path) -> list[str]:
+    with SQLiteStore(folder / "s.db", read_only=True) as store:
+        (one,) = store.list()
+        return [
+            event.text
+            for event in store.read(one.id)
+            if isinstance(event, ev.MessageAdded) and event.sender == "user"
+        ]
+
+
+def streamed(content: str, delay: float = 0.0) -> Stream:
+    pieces = [f"{piece}\n\n" for piece in sse(text(content)).split("\n\n") if piece]
+    return Stream([piece.encode() for piece in pieces], delay)
+
+
+def test_a_pasted_text_of_several_lines_is_one_message(tmp_path: Path) -> None:
+    with ModelServer([text("Read.")]) as server, chat(server, tmp_path) as screen:
+        screen.types("\x1b[200~first line\nsecond line\nthird\x1b[201~")
+        screen.shows(r"> first line\n  second line\n  third")
+        assert not server.requests
+        screen.types("\r")
+        screen.shows(r"Read\.")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == ["first line\nsecond line\nthird"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\x1b\r", "\\\r"])
+def test_three_keys_begin_a_line_of_the_same_message(tmp_path: Path, newline: str) -> None:
+    with ModelServer([text("Read.")]) as server, chat(server, tmp_path) as screen:
+        screen.types(f"one{newline}two\r")
+        screen.shows(r"Read\.")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == ["one\ntwo"]
+
+
+def test_markdown_is_rendered_as_it_streams_and_addresses_stay_visible(tmp_path: Path) -> None:
+    with (
+        ModelServer([streamed(MARKDOWN, 0.002)]) as server,
+        chat(server, tmp_path) as screen,
+    ):
+        screen.types("show me\r")
+        shown = "\n".join(screen.shows(r"2 two"))
+        assert "Some bold words, and a link (https://example.org/x)." in shown
+        assert "**" not in shown
+        assert "```" not in shown
+        assert re.search(r"name +size", shown)
+        assert re.search(r"def f\(\):\n +return 1", shown)  # the blank line did not end the block
+        assert re.search(r"1 one\n", shown)
+        assert shown.count("Results") == 1
+        assert leaves(screen) == 0
+
+
+def test_what_is_typed_while_output_comes_is_not_mixed_with_it(tmp_path: Path) -> None:
+    words = " ".join(f"word{n}" for n in range(60))
+    with (
+        ModelServer([streamed(words, 0.02), text("Then this.")]) as server,
+        chat(server, tmp_path) as screen,
+    ):
+        screen.types("go\r")
+        screen.shows(r"word3")
+        for key in "a draft":
+            screen.types(key)
+            time.sleep(0.05)
+        screen.shows(r"(?m)^> a draft$")
+        lines = screen.shows(r"word59")
+        assert words in " ".join(line.strip() for line in lines)  # whole, in order
+        screen.shows(r"(?m)^> a draft$")
+        screen.types("\r")
+        screen.shows(r"Then this\.")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == ["go", "a draft"]
+
+
+def test_a_message_entered_while_a_command_runs_reaches_the_next_step(tmp_path: Path) -> None:
+    answers = [command("until [ -e go ]; do sleep 0.02; done; echo ran"), text("Understood.")]
+    with ModelServer(answers) as server, chat(server, tmp_path) as screen:
+        screen.types("start\r")
+        screen.shows(r"until \[ -e go")
+        screen.types("also this\r")
+        screen.shows(r"> also this")
+        until = time.monotonic() + 10
+        while len(said(tmp_path)) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        (tmp_path / "go").touch()
+        screen.shows(r"Understood\.")
+        contents = [message["content"] for message in server.requests[1].messages]
+        assert "also this" in json.dumps(contents)
+        assert leaves(screen) == 0
+
+
+@pytest.mark.parametrize("key", ["\x1b", "\x03"])
+def test_escape_and_control_c_stop_the_agent_and_enter_continues(tmp_path: Path, key: str) -> None:
+    with (
+        ModelServer([Stall(30), text("Again.")]) as server,
+        chat(server, tmp_path) as screen,
+    ):
+        screen.types("begin\r")
+        screen.shows(r"thinking")
+        screen.types("kept draft")
+        screen.shows(r"> kept draft")
+        screen.types(key)
+        screen.shows(r"paused: Enter continues")
+        screen.shows(r"(?m)^> kept draft$")  # the keys stop the agent, not what is typed
+        screen.types("\x15\r")
+        screen.shows(r"Again\.")
+        assert leaves(screen) == 0
+
+
+def test_a_question_sets_a_draft_aside_and_gives_it_back(tmp_path: Path) -> None:
+    ask = calls(("ask_user", {"question": "Which colour?", "timeout": 60}))
+    with (
+        ModelServer([Stall(0.7), ask, text("Green it is."), text("Done.")]) as server,
+        chat(server, tmp_path, "--ask") as screen,
+    ):
+        screen.types("paint\r")
+        screen.types("a dra")
+        screen.shows(r"asks: Which colour\?")
+        screen.shows(r"Answer.*: *$")
+        screen.types("green\r")
+        screen.shows(r"Send this to ask_user\? \[y,n,e\]")
+        screen.types("y\r")
+        screen.shows(r"Green it is\.")
+        screen.shows(r"(?m)^> a dra$")
+        screen.types("ft\r")
+        screen.shows(r"Done\.")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == ["paint", "a draft"]
+    kept = (tmp_path / "home/.local/state/holdfast/chat_history").read_text()
+    assert "+a draft" in kept
+    assert "green" not in kept
+
+
+def test_calls_are_approved_in_the_box_and_edited_arguments_are_prefilled(tmp_path: Path) -> None:
+    with (
+        ModelServer([command("echo one > f"), text("Written.")]) as server,
+        chat(server, tmp_path, "--confirm", "terminal") as screen,
+    ):
+        screen.types("write\r")
+        screen.shows(r"(?m)^\[y,n,e,a,q\]")
+        screen.types("e\r")
+        screen.shows(r'Arguments \(empty: back\): \{"command": "echo one > f"')
+        screen.types("\x01\x0b" + '{"command": "echo two > f"}' + "\r")
+        screen.shows(r"Written\.")
+        assert leaves(screen) == 0
+    assert (tmp_path / "f").read_text() == "two\n"
+
+
+def test_commands_files_and_models_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "report.txt").touch()
+    with ModelServer([text("Read.")]) as server, chat(server, tmp_path) as screen:
+        screen.types("/det")
+        screen.shows(r"/detach +attach nothing after all")
+        screen.types("\t\r")
+        screen.shows(r"Nothing is attached")
+        screen.types("see @folder/re")
+        screen.shows(r"report\.txt")
+        screen.types("\t")
+        screen.shows(r"> see @folder/report\.txt")
+        screen.types("\r now\r")
+        screen.shows(r"Read\.")
+        screen.types("/modl\r")
+        screen.shows(r"Unknown command /modl\. Did you mean /model\?")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == ["see @folder/report.txt now"]
+
+
+def test_the_history_is_private_and_comes_back(tmp_path: Path) -> None:
+    with ModelServer([text("One."), text("Two.")]) as server:
+        with chat(server, tmp_path, "--id", "h", "--new") as screen:
+            screen.types("the first message\r")
+            screen.shows(r"One\.")
+            assert leaves(screen) == 0
+        history = tmp_path / "home/.local/state/holdfast/chat_history"
+        assert stat.S_IMODE(history.stat().st_mode) == 0o600
+        with chat(server, tmp_path, "--id", "h") as screen:
+            shown = "\n".join(screen.lines)
+            assert "the first message" in shown  # the last turn
+            assert "One." in shown
+            screen.types("\x1b[A")
+            screen.shows(r"(?m)^> the first message$")
+            screen.types("\r")
+            screen.shows(r"Two\.")
+            assert leaves(screen) == 0
+
+
+def test_a_fork_goes_on_and_the_original_stays(tmp_path: Path) -> None:
+    with ModelServer([text("One."), text("Two.")]) as server, chat(server, tmp_path) as screen:
+        screen.types("first\r")
+        screen.shows(r"One\.")
+        screen.types("/fork\r")
+        screen.shows(r"stays as it is")
+        screen.types("second\r")
+        screen.shows(r"Two\.")
+        assert leaves(screen) == 0
+    with SQLiteStore(tmp_path / "s.db", read_only=True) as store:
+        texts: list[Any] = [
+            [e.text for e in store.read(one.id) if isinstance(e, ev.MessageAdded)]
+            for one in store.list()
+        ]
+    assert sorted(texts) == [["first"], ["first", "second"]]
+
+
+def test_a_killed_terminal_ends_the_chat_and_keeps_the_conversation(tmp_path: Path) -> None:
+    with ModelServer([text("One.")]) as server, chat(server, tmp_path) as screen:
+        screen.types("first\r")
+        screen.shows(r"One\.")
+        screen.typist.process.terminate()
+        assert screen.typist.leaves() == 143
+    assert said(tmp_path) == ["first"]
