@@ -20,6 +20,7 @@ ORDER = [
     "error_forms",
     "nesting",
     "image_size",
+    "patches",
     "object_struct",
     "processes",
     "temporary",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from holdfast.agent.serial_form import form_of
 from holdfast.errors import ConfigurationError
 from tests.paths import DATA
 
-PATCHING = ["apply_patch", "str_replace_based_edit_tool"]
 GUARD = """\
 import json, os, sys
 told = json.load(sys.stdin)
@@ -72,9 +72,8 @@ def test_a_plugin_is_read_whole(root: Path) -> None:
     assert plugin.agents["finder"].prompt == "Find it."
     assert plugin.mcp_servers["srv"]["args"] == [f"{root}/server.py"]
     assert plugin.mcp_servers["srv"]["env"] == {"KEY": "k"}
-    hook, background = plugin.hooks
-    assert background.tools == "terminal_background"
-    assert (hook.on, hook.when, hook.tools, hook.timeout) == ("tool", "before", "terminal", 20.0)
+    [hook] = plugin.hooks
+    assert (hook.on, hook.when, hook.matcher, hook.timeout) == ("tool", "before", "Bash", 20.0)
     assert plugin.problems == {}
 
 
@@ -83,20 +82,22 @@ def test_an_agent_works_with_a_plugin(root: Path) -> None:
         [("terminal", {"command": "echo hello"}), ("terminal", {"command": "rm x"})],
         ("srv.add", {"a": 1, "b": 2}),
         ("delegate", {"agent": "finder", "task": "Find x."}),
+        "Once more.",
         "Done.",
-        "Found.",
     ]
     with LocalRuntime() as runtime:
         llm = ScriptedLLM(lambda request: answers(request, script))
         agent = Agent(llm, runtime.tools, plugins=[root])
         with Conversation(agent) as conversation:
-            conversation.send_message("/care:review report.md please")
+            conversation.send_message("/care:review report.md please\nThanks.")
+            conversation.run()
+            conversation.send_message("/care:review other.md")
             state = conversation.run()
     assert state.answer == "Done."
     added = [one for one in state.events if one.type == "message" and one.sender == "holdfast"]
-    assert [one.about for one in added][:1] == ["skill:care:review"]
-    assert "Review $ARGUMENTS well." in added[0].text
-    assert "`$ARGUMENTS` stands for all that follows" in added[0].text
+    assert added[0].about.startswith("command:care:review ")
+    assert "Review report.md please well." in added[0].text
+    assert "Review other.md well." in added[-1].text
     results = [one.result.text for one in state.events if one.type == "toolResult"]
     assert results[0].startswith("hello")
     assert "no removal: Bash" in results[1]
@@ -123,8 +124,8 @@ def test_what_the_agent_has_by_a_name_is_kept(root: Path) -> None:
     assert agent.mcp_servers == {"srv": {"command": "mine"}}
     assert agent.known.skills is not None
     assert [skill.name for skill in agent.known.skills.list()] == ["dates", "care:review"]
-    assert len(agent.replace(parallel_calls=2).hooks) == 2
-    assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 2
+    assert len(agent.replace(parallel_calls=2).hooks) == 1
+    assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 1
 
 
 def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_pat
     write(root, "agents/broken.md", "---\nname: no name\n---\nx\n")
     os.symlink("/etc/hostname", root / "commands" / "leak.md")
     write(root, ".mcp.json", {"odd": {"command": "x", "oauth": {}}, "unset": {"url": "${URL}"}})
-    odd = {"matcher": "Ba(sh|r)", "hooks": [{"type": "command", "command": "true"}]}
+    odd = {"matcher": "Ba(sh", "hooks": [{"type": "command", "command": "true"}]}
     some = {"matcher": "Bash", "hooks": [{"type": "command", "command": "x", "if": "Bash(git *)"}]}
     asks = {"hooks": [{"type": "prompt", "prompt": "Is it good?"}]}
     hooks = {"PreToolUse": [odd, some], "Stop": [asks], "Notification": [asks], "bad": 3}
@@ -158,7 +159,6 @@ def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_pat
         "commands/leak.md commands/leak.md",
         ".mcp.json: odd",
         ".mcp.json: unset",
-        "hooks: Ba(sh|r)",
         "hooks: x",
         "hooks: Stop",
         "hooks: Notification",
@@ -166,29 +166,82 @@ def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_pat
     assert "out of the plugin's folder" in plugin.problems["commands/leak.md"]
 
 
+ROOTS = ("CLAUDE_PLUGIN_ROOT", "OPENHANDS_PLUGIN_ROOT")
+CALLS: Mapping[str, Any] = {
+    "run": ("terminal", {"command": "touch ran"}),
+    "background": ("terminal_background", {"command": "touch ran"}),
+    "type": ("terminal_input", {"text": "touch ran"}),
+    "write": ("write_file", {"path": "ran", "content": "x"}),
+    "create": (
+        "str_replace_based_edit_tool",
+        {"command": "create", "path": "ran", "file_text": ""},
+    ),
+    "view": ("str_replace_based_edit_tool", {"command": "view", "path": "ran"}),
+    "patch": (
+        "apply_patch",
+        {"patch": "*** Begin Patch\n*** Add File: a\n+x\n*** Delete File: b\n*** End Patch"},
+    ),
+    "remote": ("srv.add", {"a": 1, "b": 2}),
+}
+
+
 @pytest.mark.parametrize(
-    ("matcher", "patterns"),
+    ("matcher", "seen"),
     [
-        ("", ["*"]),
-        ("*", ["*"]),
-        ("Write|Edit|MultiEdit", ["write_file", *PATCHING, "edit_file"]),
-        ("Write.*", ["write_file", *PATCHING]),
-        ("Write*|NotebookEdit", ["write_file", *PATCHING]),
-        ("Bash.*", ["terminal", "terminal_background"]),
-        ("NotebookEdit", []),
-        ("Nothing.*", []),
-        ("mcp__git__commit", ["git.commit"]),
-        ("mcp__git__.*", ["git.*"]),
-        ("mcp__.*", ["*.*"]),
-        ("file_editor", ["file_editor"]),
+        ("*", "Bash Bash Bash Write Write Read Write Edit mcp__srv__add"),
+        ("Bash", "Bash Bash Bash"),
+        ("Write|Edit|MultiEdit", "Write Write Write Edit"),
+        ("Ba(sh|r)", "Bash Bash Bash"),
+        ("^(?!Bash|mcp__)", "Write Write Read Write Edit"),
+        ("mcp__srv__.*", "mcp__srv__add"),
+        ("NotebookEdit|bash", ""),
     ],
 )
-def test_a_matcher_names_tools(root: Path, matcher: str, patterns: list[str]) -> None:
-    group = {"matcher": matcher, "hooks": [{"type": "command", "command": "true"}]}
-    write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [group]}})
-    plugin = load_plugin(root)
-    assert [hook.tools for hook in plugin.hooks] == patterns
-    assert bool(plugin.problems) is ("Notebook" in matcher or "Nothing" in matcher)
+def test_a_matcher_fits_by_the_names_of_claude_code(
+    root: Path, tmp_path: Path, matcher: str, seen: str
+) -> None:
+    log = tmp_path / "log"
+    command = f"jq -r .tool_name >> {log}"
+    group = {"matcher": matcher, "hooks": [{"type": "command", "command": command}]}
+    write(root, "hooks/hooks.json", {"hooks": {"PreToolUse": [group]}})
+    (tmp_path / "b").write_text("x\n")
+    with LocalRuntime(tmp_path) as runtime:
+        agent = Agent(ScriptedLLM([[*CALLS.values()], "Done."]), runtime.all_tools, plugins=[root])
+        with Conversation(agent) as conversation:
+            conversation.send_message("go")
+            conversation.run()
+    assert (log.read_text() if log.exists() else "").split() == seen.split()
+
+
+def test_hook_commands_have_the_path_that_is_given(root: Path) -> None:
+    [hook] = load_plugin(root, variables={"PATH": "/opt/bin", "KEY": "k"}).hooks
+    assert hook.env == {"PATH": "/opt/bin"} | dict.fromkeys(ROOTS, str(root))
+
+
+def test_a_guard_sees_each_file_of_a_patch(root: Path, tmp_path: Path) -> None:
+    guard = "jq -e '.tool_input.file_path | endswith(\"/.env\") | not' >/dev/null || exit 2"
+    group = {"matcher": "Edit|Write", "hooks": [{"type": "command", "command": guard}]}
+    write(root, "hooks/hooks.json", {"hooks": {"PreToolUse": [group]}})
+    for name in ("a.txt", ".env"):
+        (tmp_path / name).write_text("one\n")
+    patch = "*** Begin Patch\n*** Update File: a.txt\n{}@@\n-one\n+two\n{}*** End Patch"
+    patches = [
+        patch.format("", "*** Update File: .env\n@@\n-one\n+two\n"),
+        patch.format("*** Move to: .env\n", ""),
+        patch.format("", "*** Delete File: ./.env\n"),
+        "*** Begin Patch\n*** Edit File: .env\n*** End Patch",
+        patch.format("", ""),
+    ]
+    with LocalRuntime(tmp_path) as runtime:
+        calls = [("apply_patch", {"patch": one}) for one in patches]
+        agent = Agent(ScriptedLLM([*calls, "Done."]), runtime.all_tools, plugins=[root])
+        with Conversation(agent) as conversation:
+            conversation.send_message("go")
+            results = [e.result for e in conversation.run().events if e.type == "toolResult"]
+    assert [one.is_error for one in results] == [True] * 4 + [False]
+    assert "denied" in results[2].text
+    assert (tmp_path / ".env").read_text() == "one\n"
+    assert (tmp_path / "a.txt").read_text() == "two\n"
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"name": "a b"}', "[" * 100_000])
@@ -199,14 +252,18 @@ def test_a_manifest_that_makes_no_sense_is_refused(root: Path, text: str) -> Non
 
 
 def test_front_matter_that_is_not_quite_yaml_is_read(root: Path) -> None:
-    text = "---\nname: odd\ndescription: Use this: always. Examples: <a>: b\n---\nFind it.\n"
-    write(root, "agents/odd.md", text)
+    dialogue = 'Context: The user asks: "Where?"\nuser: "Where is x?"\nassistant: "I look: here."'
+    head = f"name: odd\ndescription: Use this: always. Examples: <a>: b\n{dialogue}\ntools: Read"
+    write(root, "agents/odd.md", f"---\n{head}\n---\nFind it.\n")
+    assert load_plugin(root).agents["odd"].tools == ("read_file",)
+    write(root, "agents/typo.md", f"---\n{head}\ntool: Grep\n---\nFind it.\n")
+    assert "unknown key" in load_plugin(root).problems["agents/typo.md"]
     assert load_plugin(root).agents["odd"].description.startswith("Use this: always.")
 
 
 def test_a_plugin_of_openhands_has_its_format_of_hooks(root: Path) -> None:
     (root / ".claude-plugin").rename(root / ".plugin")
-    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"] * 2
+    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"]
 
 
 def test_a_folder_without_a_manifest_is_named_by_itself(root: Path) -> None:
@@ -275,4 +332,4 @@ def test_a_hook_that_cannot_be_is_a_problem(root: Path, more: dict[str, Any]) ->
 def test_a_manifest_lists_files_of_hooks(root: Path) -> None:
     (root / "hooks" / "hooks.json").rename(root / "h.json")
     write(root, ".claude-plugin/plugin.json", {"name": "care", "hooks": ["./h.json"]})
-    assert len(load_plugin(root).hooks) == 2
+    assert len(load_plugin(root).hooks) == 1

@@ -103,7 +103,8 @@ def test_claude_codes_input_at_every_event(tmp_path: Path) -> None:
     ]
     for one in given:
         assert (one["session_id"], one["cwd"]) == ("c", str(tmp_path))
-        assert (one["transcript_path"], one["permission_mode"]) == ("", "default")
+        assert one["permission_mode"] == "default"
+        assert bool(one["transcript_path"]) is (one["hook_event_name"] == "Stop")
     assert given[0]["prompt"] == "go"
     assert by_event["SessionStart"]["source"] == "startup"
     before, after = by_event["PreToolUse"], by_event["PostToolUse"]
@@ -150,6 +151,74 @@ def test_openhands_input_and_variables(tmp_path: Path) -> None:
         "working_dir",
         "metadata",
     }
+
+
+@pytest.mark.parametrize(
+    ("matcher", "seen"),
+    [
+        ("file_editor", ["create", "view", "str_replace", "view"]),
+        ("/file_.*/", ["create", "view", "str_replace", "view"]),
+        ("term.*|x", ["echo hi", "echo hi"]),
+        ("file", []),
+    ],
+)
+def test_openhands_names_and_matchers(tmp_path: Path, matcher: str, seen: list[str]) -> None:
+    log = tmp_path / "log"
+    hook = Hook(
+        command=script(tmp_path, f"jq -r .tool_input.command >> {log}"),
+        format=OPENHANDS,
+        matcher=matcher,
+    )
+    editor = "str_replace_based_edit_tool"
+    calls = [
+        ("write_file", {"path": "a.txt", "content": "x"}),
+        ("read_file", {"path": "a.txt"}),
+        ("edit_file", {"path": "a.txt", "old": "x", "new": "y"}),
+        (editor, {"command": "view", "path": "a.txt"}),
+        ("terminal", {"command": "echo hi"}),
+        ("terminal_background", {"command": "echo hi"}),
+    ]
+    with LocalRuntime(tmp_path) as runtime:
+        agent = Agent(ScriptedLLM([calls, "done"]), runtime.all_tools, hooks=[hook])
+        with Conversation(agent) as conversation:
+            conversation.send_message("go")
+            conversation.run()
+    assert (log.read_text() if log.exists() else "").splitlines() == seen
+
+
+@pytest.mark.parametrize(
+    ("matcher", "runs"), [("startup|clear", True), ("resume", False), ("^start", True)]
+)
+def test_a_matcher_of_a_beginning_names_its_source(
+    tmp_path: Path, matcher: str, runs: bool
+) -> None:
+    command = script(tmp_path, "echo Be brief.\n")
+    hook = Hook(on="start", command=command, format=CLAUDE, matcher=matcher)
+    assert told(run(tmp_path, ["done"], hook)) == ["Be brief."] * runs
+
+
+@pytest.mark.parametrize("fields", [{"format": CLAUDE, "matcher": "("}, {"matcher": "Bash"}])
+def test_a_matcher_that_cannot_be_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="matcher"):
+        Agent(ScriptedLLM([]), hooks=[Hook(command=["true"], **fields)])
+
+
+LOOP = """\
+[ -e stop ] && exit 0
+touch stop
+path=$(jq -r .transcript_path)
+jq -s '[.[].message.content[] | .name // .text // .content]' -c "$path" > seen
+grep '"role":"assistant"' "$path" | tail -1 | jq '{decision: "block", reason: .message.content[0].text}'
+"""
+
+
+def test_a_stop_hook_reads_the_transcript(tmp_path: Path) -> None:
+    hook = Hook(on="stop", command=script(tmp_path, LOOP), format=CLAUDE)
+    events = run(tmp_path, [("terminal", {"command": "echo hi"}), "Once.", "Twice."], hook)
+    assert told(events) == ["Once."]
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert (seen[:2], seen[3:]) == (["go", "Bash"], ["Once."])
+    assert seen[2].startswith("hi\n")
 
 
 # --- PreToolUse ---

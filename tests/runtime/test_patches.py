@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast import patches
 from holdfast.errors import PathRefused, RuntimeFault
-from holdfast.runtime import LocalRuntime, patches, patching
+from holdfast.runtime import LocalRuntime, patching
 from tests.samples import examples
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from holdfast.agent.skills import skills_of
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
-from holdfast.tools.hook_answers import PLACES
+from holdfast.tools.hook_formats import EVENTS
 from holdfast.tools.hooks import Hook, check
 from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.skills import Skills
@@ -52,31 +52,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _ROOTS = ("CLAUDE_PLUGIN_ROOT", "OPENHANDS_PLUGIN_ROOT")
 _HOOK_SECONDS = 60.0  # Claude Code's limit for a hook's command without a timeout
 # The place and the side of a hook by the event of Claude Code and OpenHands.
-_EVENTS: Mapping[str, tuple[str, str]] = {
-    "PreToolUse": ("tool", "before"),
-    "PostToolUse": ("tool", "after"),
-    "UserPromptSubmit": ("message", "before"),
-    "Stop": ("stop", "before"),
-    "PreCompact": ("condensation", "before"),
-    "SessionStart": ("start", "before"),
-    "SessionEnd": ("end", "before"),
-}
-_PATCHING = ("apply_patch", "str_replace_based_edit_tool")
-# Tools by their names in matchers; none for a tool of Claude Code without a counterpart.
-_TOOLS: Mapping[str, tuple[str, ...]] = {
-    "Bash": ("terminal", "terminal_background"),
-    "Read": ("read_file",),
-    "Write": ("write_file", *_PATCHING),
-    "Edit": ("edit_file", *_PATCHING),
-    "MultiEdit": ("edit_file", *_PATCHING),
-    "NotebookEdit": (),
-    "Glob": ("glob",),
-    "Grep": ("grep",),
-    "TodoWrite": ("plan",),
-    "Task": ("delegate",),
-    "WebFetch": (),
-    "WebSearch": (),
-}
+_PLACES: Mapping[str, tuple[str, str]] = {event: place for place, event in EVENTS.items()}
 
 
 class Plugin(Data, frozen=True):
@@ -117,7 +93,7 @@ def load_plugin(
     Args:
         path: The folder; `~` is the user's home.
         variables: Values for `${NAME}` in `.mcp.json`; the environment is not read.
-            `${CLAUDE_PLUGIN_ROOT}` is the folder.
+            `${CLAUDE_PLUGIN_ROOT}` is the folder. A `PATH` is that of hook commands, too.
     """
     root = Path(os.path.realpath(with_home(path)))
     if not root.is_dir():
@@ -282,18 +258,12 @@ class _Reader:
         words = f"/{plugin}:{path.stem}"
         for root in _ROOTS:
             body = body.replace(f"${{{root}}}", str(self._root))
-        note = f"The user asks for this with `{words}` in the message."
-        if re.search(r"\$(?:ARGUMENTS|[1-9])", body):
-            note += (
-                " In the text below, `$ARGUMENTS` stands for all that follows these words there,"
-                " `$1` for its first word, and so on."
-            )
         return Skill(
             words[1:],
             _line(head.get("description")) or f"The command {words}.",
             str(path),
             triggers=(words,),
-            text=f"{note}\n\n{body.strip()}",
+            text=body.strip(),
         )
 
     def _servers(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,15 +350,13 @@ class _Reader:
     def _group(self, plugin: str, event: str, group: Any) -> Iterator[Hook]:
         """Yield the hooks of one matcher."""
         where = f"hooks: {event}"
-        on, when = _EVENTS.get(event, ("", ""))
+        on, when = _PLACES.get(event, ("", ""))
         entries: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else 0
-        if (on, when) not in PLACES or not isinstance(entries, list):
+        if not on or not isinstance(entries, list):
             self.problems[where] = "there is no such place for hooks here"
             return
-        matcher: Any = cast("dict[str, Any]", group).get("matcher", "")
-        names, problem = _matched(matcher) if on == "tool" else (["*"], "")
-        if problem:
-            self.problems[f"{where} {matcher}"] = problem
+        matcher: Any = cast("dict[str, Any]", group).get("matcher") or ""
+        path = {"PATH"} & self._variables.keys()
         for entry in cast("list[Any]", entries):
             command = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
             shell, seconds = command.get("command"), command.get("timeout", _HOOK_SECONDS)
@@ -398,48 +366,22 @@ class _Reader:
             elif limited:
                 self.problems[f"{where} {shell}"] = f"{', '.join(limited)} has no meaning here"
             else:
-                for tools in names:
-                    hook = Hook(
-                        on=on,
-                        when=when,
-                        tools=tools,
-                        command=("/bin/sh", "-c", shell),
-                        timeout=seconds,
-                        env=dict.fromkeys(_ROOTS, str(self._root)),
-                        name=f"{plugin}:{event}",
-                        format=self._format,
-                    )
-                    try:
-                        check([hook])
-                    except ConfigurationError as error:
-                        self.problems[f"{where} {shell}"] = str(error)
-                        continue
-                    yield hook
-
-
-def _matched(matcher: Any) -> tuple[Sequence[str], str]:
-    """Return the patterns of Holdfast's tools for a matcher of Claude Code, and the problem with a
-    part of it that fits no tool."""
-    if matcher in ("", "*", ".*", None):
-        return ["*"], ""
-    found: list[str] = []
-    unfit: list[str] = []
-    for given in str(matcher).split("|"):
-        given = given.strip()
-        name = given.removesuffix("*").removesuffix(".")
-        starred = given.endswith("*")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            return [], "this matcher is no list of names with |"
-        if name.startswith("mcp__"):
-            server, _, tool = (name + "*" * starred).removeprefix("mcp__").partition("__")
-            found.append(f"{server.rstrip('*') or '*'}.{tool or '*'}")
-            continue
-        known = [one for one in _TOOLS if one.startswith(name)] if starred else [name]
-        tools = [tool for one in known for tool in _TOOLS.get(one, (one,))]
-        found += tools
-        if not tools:
-            unfit.append(given)
-    return list(dict.fromkeys(found)), f"no tool here fits {', '.join(unfit)}" if unfit else ""
+                hook = Hook(
+                    on=on,
+                    when=when,
+                    command=("/bin/sh", "-c", shell),
+                    timeout=seconds,
+                    env={name: self._variables[name] for name in (*_ROOTS, *path)},
+                    name=f"{plugin}:{event}",
+                    format=self._format,
+                    matcher=matcher,
+                )
+                try:
+                    check([hook])
+                except ConfigurationError as error:
+                    self.problems[f"{where} {shell}"] = str(error)
+                    continue
+                yield hook
 
 
 def _line(value: Any) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.agent import instructions as files
 from holdfast.agent.additions import Addition, Knowledge, Situation
@@ -45,6 +47,8 @@ _COMMAND_ARGUMENTS = {"terminal": "command"}
 _WORD = re.compile(r"[^\s'\"`|&;<>()$={}]+")
 # Paths that `normpath` leaves unchanged.
 _PLAIN = re.compile(r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII).match
+_SKILLS = ("skill", "command")  # kinds of messages about skills
+_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS\b|([1-9])(?![0-9]))")
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
 _TOKEN = re.compile(r"[\w\u0300-\u036f]+")
 # Scripts without spaces between words: a keyword in one of these may occur anywhere.
@@ -213,6 +217,7 @@ class Activation:
         self._instruction_folders = instructions.below()
         self._unmatched: set[str] = set()  # a cache of words that match nothing: steps repeat them
         shown = [skill for skill in skills.list() if not skill.always]
+        self._commands = {one.name for one in shown if _PLACEHOLDER.search(one.text)}
         self._globs = Globs(shown)
         for skill in shown:
             for trigger in skill.triggers:
@@ -228,6 +233,7 @@ class Activation:
     def __call__(self, situation: Situation) -> list[Addition]:
         """Return the skills and instructions that match the news and are not shown yet."""
         fits: dict[str, str] = {}  # the reason of each match, by `MessageAdded.about`
+        arguments: dict[str, str] = {}  # of commands, by `MessageAdded.about`
         calls: list[ToolCall] = []
         for event in situation.news:
             if event.seq <= situation.seen:
@@ -235,7 +241,11 @@ class Activation:
             if type(event) is ev.MessageAdded:
                 if event.sender == "user" and (self._words or self._phrases):
                     for name, why in self._match_words(event.text):
-                        fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
+                        about = f"skill:{name}"
+                        if why[0] == "/" and name in self._commands:
+                            about = f"command:{name} {event.seq}"
+                            arguments[about] = _arguments(event.text, why)
+                        fits.setdefault(about, f"the user's message has {why!r}")
             elif type(event) is ev.AssistantReplied:
                 calls = [*event.calls]
             elif type(event) is ev.DecisionMade and not event.question_id:
@@ -244,7 +254,7 @@ class Activation:
                         calls[n] = ToolCall(call.id, call.name, event.arguments)
         if calls and (self._globs or self._instruction_folders):
             self._match_files(calls, situation.runtime, fits)
-        return list(self._additions(fits, situation.abouts)) if fits else []
+        return list(self._additions(fits, situation.abouts, arguments)) if fits else []
 
     # --- a user's words ---
 
@@ -304,12 +314,15 @@ class Activation:
         """Return the approximate number of characters of a shown skill, with its heading."""
         return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING_CHARS
 
-    def _additions(self, fits: Mapping[str, str], shown: Mapping[str, int]) -> Iterator[Addition]:
+    def _additions(
+        self, fits: Mapping[str, str], shown: Mapping[str, int], arguments: Mapping[str, str]
+    ) -> Iterator[Addition]:
         room = self._skills.total
         space = files.MAX_TOTAL_CHARS
         for about in shown:
             kind, _, name = about.partition(":")
-            if kind == "skill" and (skill := self._skills.get(name)) is not None:
+            name = name.partition(" ")[0] if kind == "command" else name
+            if kind in _SKILLS and (skill := self._skills.get(name)) is not None:
                 room -= self._size(skill)
             elif kind == "instructions":
                 space -= min(len(self._instructions.texts.get(name, "")), files.MAX_FILE_CHARS)
@@ -318,6 +331,7 @@ class Activation:
             if about in shown:
                 continue
             kind, _, name = about.partition(":")
+            name = name.partition(" ")[0] if kind == "command" else name
             if kind == "instructions":
                 text = self._instructions.text_for_model(name, max(0, space))
                 space -= max(len(text), 1)
@@ -327,6 +341,8 @@ class Activation:
             else:
                 skill = self._skills.get(name)
                 assert skill is not None
+                if about in arguments:
+                    skill = _with_arguments(skill, arguments[about])
                 text = _skill_text(skill, why, min(self._skills.each, room))
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
@@ -344,6 +360,22 @@ def _skill_text(skill: Skill, why: str, most: int) -> str:
         more = f' Its other files are read with read_skill(name="{skill.name}", file=...).'
     head = f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})"
     return f"{head}\n\n{shortened(skill, most)}"
+
+
+def _arguments(text: str, command: str) -> str:
+    """Return the rest of the line after a command in a message; "" without it."""
+    at = text.lower().find(command)
+    return "" if at < 0 else text[at + len(command) :].partition("\n")[0].strip()
+
+
+def _with_arguments(skill: Skill, arguments: str) -> Skill:
+    """Return a command with its arguments in the places of `$ARGUMENTS` and `$1` to `$9`."""
+    words = dict(enumerate(arguments.split(), 1))
+
+    def value(match: re.Match[str]) -> str:
+        return arguments if match[1] is None else words.get(int(match[1]), "")
+
+    return msgspec.structs.replace(skill, text=_PLACEHOLDER.sub(value, skill.text))
 
 
 def _folded(text: str) -> str:

@@ -11,9 +11,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from holdfast import patches
 from holdfast.content import ImageContent, TextContent, ToolResult, blocks
 from holdfast.errors import RuntimeFault
-from holdfast.runtime import edit, output, patches, patching, pictures, textfile
+from holdfast.runtime import edit, output, patching, pictures, textfile
 from holdfast.runtime.paths import Paths
 from holdfast.runtime.transaction import FileChange, change_files, take_back
 
@@ -218,7 +219,7 @@ class Files:
         return ToolResult(blocks(message), meta=meta)
 
     def apply_patch(self, patch: str) -> ToolResult:
-        """Apply a patch to all of its files, or to none; `runtime.patches` has its formats."""
+        """Apply a patch to all of its files, or to none; `holdfast.patches` has its formats."""
         parsed = patches.parse(patch)
         where = {
             path: self._named(path) for one in parsed for path in (one.path, one.move_to) if path

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.errors import RuntimeFault
+from holdfast.patches import Chunk
 from holdfast.runtime import edit
-from holdfast.runtime.patches import Chunk
 
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _MAX_REPORT_LINES = 20

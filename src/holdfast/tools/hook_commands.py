@@ -8,8 +8,9 @@ import re
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from os import PathLike
 from typing import IO, Any, cast
 
@@ -48,6 +49,7 @@ def command_of(
     timeout: float | None,
     env: Mapping[str, str],
     format: str = FORMATS[0],
+    matcher: str = "",
 ) -> Callable[[dict[str, Any], ToolContext, HookPlace], HookAnswer | None]:
     """Return a hook's command as a function that runs it and returns its answer.
 
@@ -57,6 +59,7 @@ def command_of(
         timeout: Seconds until the command must have ended; None for 30.
         env: Variables beside the minimal environment.
         format: The form of the command's input and output, one of `FORMATS`.
+        matcher: The tools for which it runs, in the other system's form.
     """
     argv, seconds = list(command), _TIMEOUT if timeout is None else timeout
     foreign = FOREIGN.get(format)
@@ -64,12 +67,18 @@ def command_of(
     def run(request: dict[str, Any], context: ToolContext, place: HookPlace) -> HookAnswer | None:
         if foreign is not None:
             folder = _folder(context.runtime) or os.getcwd()
-            told = foreign.request(request, folder)
-            if told is None:
-                return None
-            variables = {**foreign.variables(told, folder), **env}
-            ran = _run(argv, seconds, variables, msgspec.json.encode(told), context)
-            return foreign.answer(HookOutput(*ran), request, place, context, name)
+            found: list[HookAnswer] = []
+            for told in foreign.requests(request, folder, matcher):
+                variables = {**foreign.variables(told, folder), **env}
+                with _transcript_file(foreign.transcript(request, folder), context) as path:
+                    data = msgspec.json.encode({**told, **path})
+                    ran = _run(argv, seconds, variables, data, context)
+                answer = foreign.answer(HookOutput(*ran), request, place, context, name)
+                if answer is not None and answer.deny is not None:
+                    return answer
+                found += [] if answer is None else [answer]
+            added = "\n".join([one.add for one in found if one.add])
+            return HookAnswer(None, added, found[-1].change) if found else None
         code, out, err = _run(argv, seconds, env, msgspec.json.encode(request), context)
         reason = clean(err.decode("utf-8", "replace").strip())[:_MAX_REASON_CHARS]
         if code == _DENY_EXIT_CODE:
@@ -119,6 +128,20 @@ def _parse_answer(out: bytes, place: HookPlace) -> HookAnswer:
     deny = answer.get("deny")
     added = clean(answer.get("context", ""))
     return HookAnswer(None if deny is None else clean(deny), added, change)
+
+
+@contextlib.contextmanager
+def _transcript_file(lines: bytes, context: ToolContext) -> Generator[dict[str, str]]:
+    """Yield the path of a file with these lines, as a part of a request; none for no lines, and
+    none for a box, which would not see the file."""
+    launcher: Any = getattr(context.runtime, "launcher", None)
+    if not lines or not isinstance(launcher, PlainLauncher | None):
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile(prefix="holdfast-transcript-", suffix=".jsonl") as file:
+        file.write(lines)
+        file.flush()
+        yield {"transcript_path": file.name}
 
 
 def _failed(problem: str) -> HookFailed:

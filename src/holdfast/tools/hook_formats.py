@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 
+from holdfast import patches
 from holdfast.content import TextContent, ToolResult
+from holdfast.errors import RuntimeFault
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
@@ -25,8 +28,11 @@ from holdfast.tools.results import clean
 _DENY_EXIT_CODE = 2
 _NOT_RUN = 126  # from this exit code of a shell on, the command did not come to its own end
 _MAX_TEXT_CHARS = 10_000  # of a text that a command gives for the model or the journal
+_EDITOR = "str_replace_based_edit_tool"
 _DENIALS = ("deny", "block")
 _ASKS = ("ask", "defer")
+_ALL = ("", "*")  # matchers that fit everything
+_NAMES = re.compile(r"[A-Za-z0-9_|]+")
 _DECISIONS = ("allow", "approve", *_DENIALS, *_ASKS)
 
 
@@ -41,13 +47,18 @@ class HookOutput(NamedTuple):
 class ForeignFormat(Protocol):
     """The form of input and output of another system's hook commands."""
 
-    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
-        """Return the command's input for Holdfast's description of a moment; None if that system
-        runs no hook then. `folder` is the work folder."""
+    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+        """Yield the command's inputs for Holdfast's description of a moment: none if that system
+        runs no hook then, or if its `matcher` does not fit; several for a patch of several files.
+        `folder` is the work folder."""
         ...
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
         """Return the environment variables that the system sets for its commands."""
+        ...
+
+    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+        """Return the content of the file at `transcript_path`; b"" for no file."""
         ...
 
     def answer(
@@ -62,7 +73,7 @@ class ForeignFormat(Protocol):
         ...
 
 
-_EVENTS: Mapping[tuple[str, str], str] = {
+EVENTS: Mapping[tuple[str, str], str] = {
     ("tool", "before"): "PreToolUse",
     ("tool", "after"): "PostToolUse",
     ("message", "before"): "UserPromptSubmit",
@@ -71,25 +82,76 @@ _EVENTS: Mapping[tuple[str, str], str] = {
     ("start", "before"): "SessionStart",
     ("end", "before"): "SessionEnd",
 }
-# Claude Code's names of tools, and of those of their arguments that have another name here.
-_CLAUDE_TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "terminal": ("Bash", {}),
-    "read_file": ("Read", {"path": "file_path"}),
-    "write_file": ("Write", {"path": "file_path"}),
-    "edit_file": ("Edit", {"path": "file_path", "old": "old_string", "new": "new_string"}),
-    "glob": ("Glob", {}),
-    "grep": ("Grep", {}),
-    "plan": ("TodoWrite", {}),
-    "delegate": ("Task", {"agent": "subagent_type", "task": "prompt"}),
+
+
+class _Name(NamedTuple):
+    """Another system's name of a tool, its names of arguments that have another name here, and the
+    arguments that only it (`more`) or only Holdfast (`less`) has."""
+
+    tool: str
+    keys: Mapping[str, str] = {}
+    more: Mapping[str, Any] = {}
+    less: Mapping[str, Any] = {}
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the other system's arguments."""
+        own = {key: value for key, value in arguments.items() if key not in self.less}
+        return {**self.more, **{self.keys.get(key, key): value for key, value in own.items()}}
+
+    def taken(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return Holdfast's arguments."""
+        back = {theirs: ours for ours, theirs in self.keys.items()}
+        own = {key: value for key, value in given.items() if key not in self.more}
+        return {**self.less, **{back.get(key, key): value for key, value in own.items()}}
+
+
+_FILE = {"path": "file_path"}
+# By tool, and for `str_replace_based_edit_tool` by its command.
+_CLAUDE_TOOLS: Mapping[str, _Name] = {
+    "terminal": _Name("Bash"),
+    "terminal_background": _Name("Bash", {}, {"run_in_background": True}),
+    "terminal_input": _Name("Bash", {"text": "command"}),
+    "terminal_collect": _Name("BashOutput", {"id": "bash_id"}),
+    "read_file": _Name("Read", _FILE),
+    "view_image": _Name("Read", _FILE),
+    "write_file": _Name("Write", _FILE),
+    "edit_file": _Name("Edit", {**_FILE, "old": "old_string", "new": "new_string"}),
+    f"{_EDITOR} view": _Name("Read", _FILE, {}, {"command": "view"}),
+    f"{_EDITOR} create": _Name(
+        "Write", {**_FILE, "file_text": "content"}, {}, {"command": "create"}
+    ),
+    f"{_EDITOR} str_replace": _Name(
+        "Edit",
+        {**_FILE, "old_str": "old_string", "new_str": "new_string"},
+        {},
+        {"command": "str_replace"},
+    ),
+    f"{_EDITOR} insert": _Name(
+        "Edit", {**_FILE, "insert_text": "new_string"}, {"old_string": ""}, {"command": "insert"}
+    ),
+    "glob": _Name("Glob"),
+    "grep": _Name("Grep"),
+    "plan": _Name("TodoWrite"),
+    "delegate": _Name("Task", {"agent": "subagent_type", "task": "prompt"}),
+}
+_OPENHANDS_TOOLS: Mapping[str, _Name] = {
+    "terminal_background": _Name("terminal"),
+    "terminal_input": _Name("terminal", {"text": "command"}, {"is_input": True}),
+    "read_file": _Name("file_editor", {}, {"command": "view"}),
+    "write_file": _Name("file_editor", {"content": "file_text"}, {"command": "create"}),
+    "edit_file": _Name(
+        "file_editor", {"old": "old_str", "new": "new_str"}, {"command": "str_replace"}
+    ),
+    _EDITOR: _Name("file_editor"),
 }
 
 
 class ClaudeCode:
     """The hook commands of Claude Code."""
 
-    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
-        """See `ForeignFormat.request`."""
-        event = _EVENTS[told["on"], told["when"]]
+    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+        """See `ForeignFormat.requests`."""
+        event = EVENTS[told["on"], told["when"]]
         found: dict[str, Any] = {
             "session_id": told["conversation_id"],
             "transcript_path": "",
@@ -101,19 +163,23 @@ class ClaudeCode:
             case "tool":
                 call, result = told["call"], cast("ToolResult | None", told.get("result"))
                 if result is not None and result.is_error:
-                    return None
-                name, arguments = _claude_call(call["name"], call["arguments"], folder)
-                found |= {"tool_name": name, "tool_input": arguments, "tool_use_id": call["id"]}
-                if result is not None:
-                    found["tool_response"] = {
-                        "success": True,
-                        "content": result.content,
-                        "stdout": result.text,
-                        "stderr": "",
-                        "interrupted": False,
-                    }
-                    if "file_path" in arguments:
-                        found["tool_response"]["filePath"] = arguments["file_path"]
+                    return
+                for name, arguments in _claude_calls(call["name"], call["arguments"], folder):
+                    if not _fits(matcher, name):
+                        continue
+                    one = {"tool_name": name, "tool_input": arguments, "tool_use_id": call["id"]}
+                    if result is not None:
+                        one["tool_response"] = {
+                            "success": True,
+                            "content": result.content,
+                            "stdout": result.text,
+                            "stderr": "",
+                            "interrupted": False,
+                        }
+                        if "file_path" in arguments:
+                            one["tool_response"]["filePath"] = arguments["file_path"]
+                    yield {**found, **one}
+                return
             case "message":
                 found["prompt"] = told["text"]
             case "stop":
@@ -126,11 +192,36 @@ class ClaudeCode:
                 found["source"] = "resume" if told["reopened"] else "startup"
             case _:
                 found["reason"] = "other"
-        return found
+        kinds = [found[key] for key in ("trigger", "source", "reason") if key in found]
+        if all(_fits(matcher, kind) for kind in kinds):
+            yield found
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
         """See `ForeignFormat.variables`."""
         return {"CLAUDE_PROJECT_DIR": folder}
+
+    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+        """Return the messages, calls and results at a stop, one a line."""
+        lines: list[dict[str, Any]] = []
+        for event in msgspec.json.decode(msgspec.json.encode(told.get("events", ()))):
+            role, content = "user", event.get("content", [])
+            match event["type"]:
+                case "message":
+                    pass
+                case "assistant":
+                    role, text = "assistant", event.get("text", "")
+                    content = [{"type": "text", "text": text}] if text else []
+                    content += [_tool_use(call, folder) for call in event.get("calls", ())]
+                case "toolResult":
+                    text = "\n".join(one.get("text", "") for one in event["result"]["content"])
+                    content = [
+                        {"type": "tool_result", "tool_use_id": event["callId"], "content": text}
+                    ]
+                case _:
+                    continue
+            message = {"role": role, "content": content}
+            lines.append({"type": role, "message": message, "uuid": event["id"]})
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
     def answer(
         self,
@@ -150,7 +241,8 @@ class ClaudeCode:
         if message := _text(given, "systemMessage"):
             context.note(f"hook:{name}", message, {"on": on})
         context_text = _text(special, "additionalContext") or _text(given, "additionalContext")
-        if not given and ran.code == 0 and on in ("message", "start"):
+        is_text = not ran.out.lstrip().startswith(b"{")
+        if is_text and ran.code == 0 and on in ("message", "start"):
             context_text = _shown(ran.out)  # there a plain text is for the model
         reason = _text(special, "permissionDecisionReason") or _text(given, "reason")
         decision = _decision(special, "permissionDecision") or _decision(given, "decision")
@@ -172,9 +264,9 @@ class ClaudeCode:
 class OpenHands:
     """The hook commands of OpenHands."""
 
-    def request(self, told: dict[str, Any], folder: str) -> dict[str, Any] | None:
-        """See `ForeignFormat.request`."""
-        event = _EVENTS[told["on"], told["when"]]
+    def requests(self, told: dict[str, Any], folder: str, matcher: str) -> Iterator[dict[str, Any]]:
+        """See `ForeignFormat.requests`."""
+        event = EVENTS[told["on"], told["when"]]
         found: dict[str, Any] = {
             "event_type": event,
             "tool_name": None,
@@ -187,12 +279,14 @@ class OpenHands:
         }
         match told["on"]:
             case "condensation":
-                return None
+                return
             case "tool":
                 call, result = told["call"], cast("ToolResult | None", told.get("result"))
                 if result is not None and result.is_error:
-                    return None
-                found |= {"tool_name": call["name"], "tool_input": call["arguments"]}
+                    return
+                name = _OPENHANDS_TOOLS.get(call["name"], _Name(call["name"]))
+                arguments = name.given(call["arguments"])
+                found |= {"tool_name": name.tool, "tool_input": arguments}
                 if result is not None:
                     found["tool_response"] = {"content": result.content, "is_error": False}
             case "message":
@@ -201,7 +295,8 @@ class OpenHands:
                 found["metadata"] = {"reason": "finish"}
             case _:
                 pass
-        return found
+        if matcher in _ALL or re.fullmatch(regex(matcher), found["tool_name"] or ""):
+            yield found
 
     def variables(self, request: dict[str, Any], folder: str) -> dict[str, str]:
         """See `ForeignFormat.variables`."""
@@ -212,6 +307,10 @@ class OpenHands:
         }
         name = request["tool_name"]
         return {**found, "OPENHANDS_TOOL_NAME": name} if name else found
+
+    def transcript(self, told: dict[str, Any], folder: str) -> bytes:
+        """Return b"": OpenHands has none."""
+        return b""
 
     def answer(
         self,
@@ -234,6 +333,20 @@ class OpenHands:
         if decision in _DENIALS:
             return _denial(told, reason or _shown(ran.err), added, place)
         return HookAnswer(None, added * place.adds)
+
+
+def regex(matcher: str) -> str:
+    """Return the regular expression of a matcher of OpenHands, which may stand between slashes."""
+    bare = len(matcher) > 2 and matcher[0] == matcher[-1] == "/"
+    return matcher[1:-1] if bare else matcher
+
+
+def _fits(matcher: str, name: str) -> bool:
+    """Return True if a matcher of Claude Code fits: names with `|`, or a regular expression for a
+    part of the name."""
+    if _NAMES.fullmatch(matcher):
+        return name in matcher.split("|")
+    return matcher in _ALL or re.search(matcher, name) is not None
 
 
 FOREIGN: Mapping[str, ForeignFormat] = {"claude-code": ClaudeCode(), "openhands": OpenHands()}
@@ -324,17 +437,53 @@ def _asked(context: ToolContext, reason: str, told: dict[str, Any]) -> str:
     return "deny" if context.ask(question) is None else "allow"
 
 
-def _claude_call(name: str, arguments: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]]:
-    """Return a call with Claude Code's names of the tool and its arguments, paths absolute."""
-    if name not in _CLAUDE_TOOLS:
+def _claude_calls(
+    name: str, arguments: dict[str, Any], folder: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return a call with Claude Code's names of the tool and its arguments, paths absolute; one for
+    each file of a patch. Raises `HookFailed` for a patch that cannot be read."""
+    if name == "apply_patch" and isinstance(arguments.get("patch"), str):
+        try:
+            return [
+                one for file in patches.parse(arguments["patch"]) for one in _edits(file, folder)
+            ]
+        except RuntimeFault as error:
+            raise HookFailed(f"failed: {error}") from error
+    known = _claude_name(name, arguments)
+    if known is None:
         server, dot, tool = name.partition(".")
-        return f"mcp__{server}__{tool}" if dot else name, arguments
-    theirs, keys = _CLAUDE_TOOLS[name]
-    found = {keys.get(key, key): value for key, value in arguments.items()}
-    path = found.get("file_path")
-    if isinstance(path, str):
-        found["file_path"] = os.path.join(folder, path)
-    return theirs, found
+        return [(f"mcp__{server}__{tool}" if dot else name, arguments)]
+    found = known.given(arguments)
+    if isinstance(path := found.get("file_path"), str):
+        found["file_path"] = _path(folder, path)
+    return [(known.tool, found)]
+
+
+def _tool_use(call: dict[str, Any], folder: str) -> dict[str, Any]:
+    arguments = call.get("arguments", {})
+    known = _claude_name(call["name"], arguments) or _Name(call["name"])
+    input = known.given(arguments)
+    return {"type": "tool_use", "id": call["id"], "name": known.tool, "input": input}
+
+
+def _path(folder: str, path: str) -> str:
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def _claude_name(name: str, arguments: Mapping[str, Any]) -> _Name | None:
+    return _CLAUDE_TOOLS.get(f"{name} {arguments.get('command')}" if name == _EDITOR else name)
+
+
+def _edits(file: patches.FilePatch, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the change of one file as calls of `Write` and `Edit`."""
+    old, new = ("\n".join(line for one in file.chunks for line in one.side(it)) for it in "-+")
+    path = {"file_path": _path(folder, file.path)}
+    if file.kind == "add":
+        yield "Write", {**path, "content": new}
+    else:
+        yield "Edit", {**path, "old_string": old, "new_string": new}
+    if file.move_to:
+        yield "Write", {"file_path": _path(folder, file.move_to), "content": new}
 
 
 def _claude_change(told: dict[str, Any], special: dict[str, Any]) -> Any:
@@ -352,6 +501,8 @@ def _claude_change(told: dict[str, Any], special: dict[str, Any]) -> Any:
         return None
     if not isinstance(changed, dict):
         raise HookFailed("failed: the command printed an updatedInput that is not an object")
-    keys = _CLAUDE_TOOLS.get(told["call"]["name"], ("", {}))[1]
-    back = {theirs: ours for ours, theirs in keys.items()}
-    return {back.get(key, key): value for key, value in cast("dict[str, Any]", changed).items()}
+    call = told["call"]
+    if call["name"] == "apply_patch":
+        raise HookFailed("failed: the command printed an updatedInput, and this is a patch")
+    name = _claude_name(call["name"], call["arguments"]) or _Name(call["name"])
+    return name.taken(cast("dict[str, Any]", changed))

@@ -6,6 +6,7 @@ Hooks on an agent's other places are the same `Hook` and run through the same fu
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -62,7 +63,8 @@ class Hook(msgspec.Struct, frozen=True):
 
     A `command` is a list of arguments, run without a shell. It reads JSON and prints JSON, with a
     minimal environment plus `env`. `format` is the form of that JSON and the meaning of the exit
-    code: Holdfast's own, or that of Claude Code or OpenHands.
+    code: Holdfast's own, or that of Claude Code or OpenHands. `matcher` is for the latter two: it
+    fits the tools for which the command runs, by that system's names and rules.
 
     With a `prompt` alone, a model judges by this rule: `llm`, or the agent's own. An `agent` (an
     `Agent` without an output type) works in a child conversation, with its tools, and hands over
@@ -89,6 +91,7 @@ class Hook(msgspec.Struct, frozen=True):
     llm: Any = None
     agent: Any = None
     format: str = "holdfast"
+    matcher: str = ""
 
     @property
     def is_function(self) -> bool:
@@ -182,7 +185,7 @@ def _json_function(hook: Hook, name: str) -> Callable[..., Any]:
     if hook.command:
         from holdfast.tools.hook_commands import command_of
 
-        return command_of(name, hook.command, hook.timeout, hook.env, hook.format)
+        return command_of(name, hook.command, hook.timeout, hook.env, hook.format, hook.matcher)
     if hook.agent is not None:
         return agent_of(name, hook.agent, hook.prompt, hook.timeout)
     return prompt_of(name, hook.prompt, hook.llm, hook.timeout)
@@ -255,6 +258,7 @@ def _check_hook(hook: Any) -> None:
         ("name", isinstance(hook.name, str), "a str"),
         ("prompt", isinstance(hook.prompt, str), "a text"),
         ("format", hook.format in FORMATS, f"one of {', '.join(FORMATS)}"),
+        ("matcher", _is_matcher(hook.matcher, hook.format), "names or a regular expression"),
     )
     kinds = (hook.is_function, len(parts) > 0, bool(hook.prompt) or hook.agent is not None)
     if sum(kinds) > 1:
@@ -281,6 +285,16 @@ def _check_hook(hook: Any) -> None:
         for name, value in pairs
     ):
         raise ConfigurationError("Hook: env takes a mapping of names to strings.")
+
+
+def _is_matcher(matcher: Any, format: str) -> bool:
+    if not matcher or matcher == "*":
+        return matcher in ("", "*")
+    try:
+        re.compile(matcher.strip("/"))
+    except (TypeError, AttributeError, re.error, RecursionError, OverflowError):
+        return False
+    return format != FORMATS[0]
 
 
 def _check_judge(hook: Any) -> None:

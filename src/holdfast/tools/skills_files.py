@@ -230,7 +230,8 @@ def lenient_front_matter(text: str, problems: list[str]) -> tuple[Map, str]:
         head, body = _split(text)
         values = Map(SourceLocation("front matter"))
         for line in (head or "").splitlines():
-            match = re.fullmatch(r"([A-Za-z-]+):[ \t]+(\S.*)", line)
+            # Descriptions of agents often have dialogues.
+            match = re.fullmatch(r"(?!user:|assistant:)([a-z][A-Za-z-]*):[ \t]+(\S.*)", line)
             if match is not None and match[2][0] not in "[{|>&*!%@`":
                 values[match[1]] = match[2].strip().strip("\"'")
         if "description" not in values:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
+from holdfast import patches
 from holdfast.agent.risk import Level, Risk, Surroundings
 from holdfast.agent.security.analyzers import checked
 from holdfast.agent.security.grammar import harmless
@@ -28,7 +29,6 @@ from holdfast.agent.security.programs import judge, searched
 from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.content import ToolCall
 from holdfast.errors import RuntimeFault
-from holdfast.runtime import patches
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")

@@ -71,6 +71,7 @@ def hook_section(name: str, what: str, **more: Key) -> Section:
         ),
         "when": Key(Choice(("before", "after", "both")), "When it runs. Default: before."),
         "format": Key(Choice(FORMATS), "The command's JSON and exit codes. Default: holdfast."),
+        "matcher": Key(TEXT, "The tools, by the names and rules of another format. Default: all."),
         "prompt": Key(TEXT, "Instead of functions: the rule by which a model judges."),
         "timeout": Key(SECONDS, "Seconds for a command (30), a prompt (60) or an agent (300)."),
         "env": Key(MapOf(SECRET), "Environment variables for the command."),
