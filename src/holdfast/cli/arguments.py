@@ -258,6 +258,10 @@ _LIMITS: Options = {
     "--agent NAME[=FILE] ...": """offer the agent of this file (YAML or JSON, as load_agent reads
         it) to clients of OpenAI's API, as the model NAME at /v1; without FILE the agent NAME of
         the folder of models""",
+    "--a2a NAME[=FILE] ...": """offer this agent to clients of A2A, at /a2a/NAME; without FILE the
+        --agent of this name, or the agent NAME of the folder of models""",
+    "--a2a-url URL": "the server's address in A2A's cards (that of each request)",
+    "--a2a-sign FILE": "sign A2A's cards with this private key, in PEM",
     "--model NAME ...": """let agents of all clients use this model of the folder of models, with
         its key, by its name; without it, all models of --models""",
     "--models DIR": _FOLDER_OF_MODELS,

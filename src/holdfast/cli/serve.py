@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,8 @@ from holdfast.cli.serve_store import ServerStore, server_store
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime
 from holdfast.serve import agui, responses_routes
-from holdfast.server.app import App
+from holdfast.serve.a2a_door import A2ADoor, CardKey
+from holdfast.server.app import App, Door
 from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
@@ -108,6 +109,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
     if runtimes.sandboxed:
         _check_private(options, {**place.files, "--root": root})
     agents = _agents(options, settings.folder, settings.variables)
+    doors = _doors(options)
     with _naming("--webhook-allow", "."):
         give_up = options.webhook_days * 86_400.0
         sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
@@ -150,7 +152,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
             hosts=host_names(settings.address[0], options.allow_host),
             origins=options.cors_origin,
             agents=agents,
-            doors=_DOORS if agents else (),
+            doors=[*_DOORS, *doors] if agents else (),
         )
         server = AgentServer(app, listening, tls=settings.tls, grace=_GRACE_SECONDS)
         if options.supervised:
@@ -298,12 +300,13 @@ def _models(
 
 def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
-    if not options.agent:
+    given = [*options.agent, *(text for text in options.a2a if not _named(text, options.agent))]
+    if not given:
         return found
     known = model_files(folder)
     # Only for the names of its tools. The tools run in the workspace of each conversation.
     with LocalRuntime() as runtime:
-        for text in options.agent:
+        for text in given:
             name, given, file = text.partition("=")
             if not given and name in known:
                 file = str(known[name])
@@ -317,6 +320,24 @@ def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> d
                 agent = load_agent(path, variables=variables, builtins=builtins)
                 found[name] = publish(name, agent)
     return found
+
+
+def _named(text: str, agents: Sequence[str]) -> bool:
+    """Return True if an option names an agent that another option gives."""
+    return text in [agent.partition("=")[0] for agent in agents]
+
+
+def _doors(options: Namespace) -> list[Door]:
+    if not options.a2a:
+        if options.a2a_url or options.a2a_sign:
+            raise UsageError("--a2a-url and --a2a-sign are for --a2a, which is missing")
+        return []
+    key = None
+    with _naming("--a2a-sign"):
+        if options.a2a_sign is not None:
+            key = CardKey.of_pem(path_of(options.a2a_sign).read_bytes())
+    names = [text.partition("=")[0] for text in options.a2a]
+    return [A2ADoor(names, url=options.a2a_url or "", key=key)]
 
 
 def _forget(*names: str) -> None:

@@ -30,7 +30,7 @@ from holdfast.server import (
 )
 from holdfast.server.answers import answer, error_answer, refusal
 from holdfast.server.bodies import ServerHealth
-from holdfast.server.guard import OPEN, Caller, Guard, Quota, QuotaUsage, RequestRefused
+from holdfast.server.guard import Caller, Guard, Quota, QuotaUsage, RequestRefused
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
@@ -97,7 +97,8 @@ class App:
         self.fastapi = app
         files = page.files()
         page.add(app, files)
-        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins, {*OPEN, *files})
+        open = {*self.service.open, *files}
+        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins, open)
         if origins:
             guarded = CORSMiddleware(
                 guarded,

@@ -49,6 +49,11 @@ _CLOSE_SECONDS = 2.0  # time for messages being sent at shutdown
 _MAX_RETRY_AFTER_SECONDS = 86_400.0  # a longer Retry-After is cut to this
 
 
+# The messages of protocol doors, by the names of their formats: functions of a tenant, a
+# conversation and an event. None sends nothing about the event.
+MessageFormats = dict[str, Callable[[str, str, AnyEvent], bytes | None]]
+
+
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's settings for sending webhooks.
 
@@ -139,6 +144,7 @@ class Deliveries:
         self._place = place
         self._sending = sending
         self.allowed = AllowedHosts(sending.allow)
+        self.formats: MessageFormats = {}
         self.accepted = self.failed = self.dead = 0
         self._lock = threading.Lock()
         self._saving = threading.Lock()  # prevents that ended lanes and webhooks save a cursor
@@ -383,11 +389,20 @@ class Deliveries:
     async def _send(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
         kept, now = hook.kept, time.time()
         conversation = lane.id.rpartition("/")[2]
-        body = body_of(conversation, event, self._sending.largest)
+        style = kept.target.style
+        if not style.format:
+            body = body_of(conversation, event, self._sending.largest)
+        else:
+            form = self.formats[style.format]  # KeyError: without this door, try again later
+            body = await self._off(form, kept.tenant, conversation, event)
+            if body is None:
+                lane.cursor = WebhookCursor(event.seq)
+                return True
         id = message_id(kept.id, conversation, event)
         headers = {
             "content-type": "application/json",
             "user-agent": f"Holdfast/{__version__}",
+            **style.headers,
             **headers_of(id, body, _secrets(kept, now), now),
         }
         lane.sending = True

@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import Caller, Quota, QuotaUsage, shutting_down
+from holdfast.server.guard import OPEN, Caller, Quota, QuotaUsage, shutting_down
 from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.tools.context import Cancellation
@@ -45,6 +45,7 @@ class Service:
         self.ready = False
         self.closing = False
         self.intake = Intake()
+        self.open = set[str](OPEN)  # the paths that need no key
         bounds = host.bounds
         self.agent_bytes = (
             bounds.agent_bytes + bounds.tools_bytes + bounds.secrets_bytes + SMALL_BODY_BYTES

@@ -201,15 +201,28 @@ class Redelivered(msgspec.Struct, frozen=True):
 # --- records ---
 
 
+class WebhookStyle(msgspec.Struct, frozen=True):
+    """The form of messages that a protocol door wants: the name of its `format`, `headers` in
+    addition to ours, and what the door keeps `about` the webhook."""
+
+    format: str = ""
+    headers: dict[str, str] = {}
+    about: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"WebhookStyle({self.format!r})"  # headers hold credentials
+
+
 class WebhookTarget(msgspec.Struct, frozen=True):
-    """The sealed data of a webhook: its URL, event filter and signing secrets. `old` is valid
-    besides `secret` until the time `until` (seconds since 1970)."""
+    """The sealed data of a webhook: its URL, event filter, signing secrets and style. `old` is
+    valid besides `secret` until the time `until` (seconds since 1970)."""
 
     url: str
     secret: str
     events: tuple[str, ...] = ()
     old: str = ""
     until: float = 0.0
+    style: WebhookStyle = WebhookStyle()
 
     def __repr__(self) -> str:
         return "Target(...)"

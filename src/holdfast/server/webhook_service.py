@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.events import AnyEvent
 from holdfast.server import webhook_records as stored
-from holdfast.server.deliveries import Deliveries, Sending
+from holdfast.server.deliveries import Deliveries, MessageFormats, Sending
 from holdfast.server.outgoing import destination_of
 from holdfast.server.records import DEFAULT, Records, tenant_of
 from holdfast.server.webhooks import checked_events, new_secret, secret_bytes
@@ -65,6 +65,7 @@ class WebhookService:
         if leases is not None:
             self.appended, self.look = self._appended, self._look
         self.stats = sender.stats
+        self.formats: MessageFormats = sender.formats
 
     # --- other servers ---
 
@@ -127,12 +128,18 @@ class WebhookService:
 
     # --- management ---
 
-    def create(self, tenant: str, request: stored.WebhookRequest, key: str = "") -> stored.Webhook:
+    def create(
+        self,
+        tenant: str,
+        request: stored.WebhookRequest,
+        key: str = "",
+        style: stored.WebhookStyle = stored.WebhookStyle(),
+    ) -> stored.Webhook:
         """Create a webhook and return it with its secret. A repeated request under the same
         `key` returns the same webhook."""
         destination_of(request.url, self._deliveries.allowed)
         target = stored.WebhookTarget(
-            request.url, _secret(request.secret), checked_events(request.events)
+            request.url, _secret(request.secret), checked_events(request.events), style=style
         )
         conversation = ""
         if request.conversation_id is not None:
@@ -157,6 +164,12 @@ class WebhookService:
 
     def list(self, tenant: str) -> stored.WebhookList:
         return stored.WebhookList([self._shown(kept) for kept in self._records.all(tenant)])
+
+    def styled(self, tenant: str, conversation: str) -> list[tuple[str, stored.WebhookStyle]]:
+        """Return the ids and styles of the webhooks of one conversation."""
+        place = self._family.place(tenant, conversation)
+        found = [kept for kept in self._records.all(tenant) if kept.conversation == place]
+        return [(kept.id, kept.target.style) for kept in found]
 
     def get(self, tenant: str, id: str) -> stored.Webhook:
         return self._shown(self._records.find(tenant, id))

@@ -1,0 +1,400 @@
+"""Agents behind A2A, as the SDK's own client and ours find them, over real sockets and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import uuid
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, ScriptedLLM
+from holdfast.serve import CardKey, a2a
+from holdfast.tools.a2a import A2AClient
+from holdfast.tools.preset.asking import register_asking_tools
+from holdfast.tools.preset.offering import register_offering_tools
+from tests.a2a_parts import needs_a2a
+from tests.door_tools import pay
+from tests.model_server import ModelServer, calls
+from tests.model_server import text as model_text
+from tests.paths import REPO
+from tests.serve_process import KEY, ServeProcess
+from tests.waiting import until
+from tests.webhook_receiver import Receiver
+
+pytestmark = needs_a2a
+
+ASK = ("ask_user", {"question": "Which colour?"})
+BUY = ("pay", {"amount": 3})
+WIRES = [("1.0", "JSONRPC"), ("1.0", "HTTP+JSON"), ("0.3", "JSONRPC")]
+
+
+def agent(script: Sequence[Any], **options: Any) -> Agent:
+    tools = [pay, *register_asking_tools(), *register_offering_tools()]
+    return Agent(ScriptedLLM(script, stream=True), tools, confirm=["pay"], **options)
+
+
+@contextmanager
+def served(script: Sequence[Any], folder: Path | None = None, **options: Any) -> Generator[Any]:
+    allowed = ["tests.*", "holdfast.*"]
+    with a2a(agent(script), folder, name="buyer", allow_tools=allowed, **options) as server:
+        yield server
+
+
+class Client:
+    """The SDK's client of one agent, in one protocol version over one transport."""
+
+    def __init__(self, server: Any, wire: tuple[str, str] = WIRES[0], key: str = "") -> None:
+        self._url, self._wire, self._key = server.url, wire, key or server.key
+
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        async def main() -> Any:
+            import httpx
+            from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+
+            headers = {"authorization": f"Bearer {self._key}"}
+            async with httpx.AsyncClient(headers=headers, timeout=20) as web:
+                card = await A2ACardResolver(web, f"{self._url}/a2a/buyer").get_agent_card()
+                version, binding = self._wire
+                kept = [
+                    one
+                    for one in card.supported_interfaces
+                    if (one.protocol_version, one.protocol_binding) == (version, binding)
+                ]
+                del card.supported_interfaces[:]
+                card.supported_interfaces.extend(kept)
+                config = ClientConfig(
+                    httpx_client=web, streaming=True, supported_protocol_bindings=[binding]
+                )
+                return await work(ClientFactory(config).create(card))
+
+        return asyncio.run(asyncio.wait_for(main(), 30))
+
+    def send(self, *parts: dict[str, Any], **ids: str) -> list[Any]:
+        """The events of one message's stream, as JSON of 1.0."""
+        from a2a.types import SendMessageRequest
+        from google.protobuf.json_format import MessageToDict, ParseDict
+
+        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": list(parts), **ids}
+        request = ParseDict({"message": message}, SendMessageRequest())
+
+        async def work(client: Any) -> list[Any]:
+            return [MessageToDict(event) async for event in client.send_message(request)]
+
+        return self.run(work)
+
+    def get(self, id: str) -> Any:
+        from a2a.types import GetTaskRequest
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(self.run(lambda client: client.get_task(GetTaskRequest(id=id))))
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"text": value}
+
+
+def rest_of(events: list[Any]) -> tuple[str, Any]:
+    """The state of the last update, and the ids with which to go on."""
+    last = events[-1]
+    update = last.get("statusUpdate") or last["task"]
+    ids = {"taskId": update.get("taskId") or update["id"], "contextId": update["contextId"]}
+    return update["status"]["state"].removeprefix("TASK_STATE_"), ids
+
+
+def rpc(server: Any, body: Any, path: str = "/a2a/buyer", key: str = "") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    headers = {
+        "authorization": f"Bearer {key or server.key}",
+        "content-type": "application/json",
+        "a2a-version": "1.0",
+    }
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request("POST", path, data, headers)
+    answer = connection.getresponse()
+    found = answer.read()
+    connection.close()
+    return answer.status, json.loads(found)
+
+
+def call(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: "-".join(wire))
+def test_an_approval_and_a_question_are_input_that_is_required(wire: tuple[str, str]) -> None:
+    with served([[BUY], [ASK], "red as a rose"]) as server:
+        client = Client(server, wire)
+        state, ids = rest_of(client.send(text("Buy it.")))
+        assert state == "INPUT_REQUIRED"
+        asked = client.get(ids["taskId"])["status"]["message"]["parts"]
+        assert asked[1]["data"]["arguments"] == {"amount": 3}
+        state, ids = rest_of(client.send(text("approve"), **ids))
+        assert state == "INPUT_REQUIRED"
+        events = client.send(text("red"), **ids)
+        assert rest_of(events)[0] == "COMPLETED"
+        pieces = [
+            part["text"]
+            for event in events
+            if "artifactUpdate" in event
+            for part in event["artifactUpdate"]["artifact"]["parts"]
+        ]
+        assert "".join(pieces) == "red as a rose"
+        task = client.get(ids["taskId"])
+        assert task["artifacts"][0]["parts"][0]["text"] == "red as a rose"
+        assert [one["role"] for one in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
+
+
+@pytest.mark.slow
+def test_only_an_explicit_approval_runs_a_call() -> None:
+    with served([[BUY], "as you like"]) as server:
+        for answer, effect in (
+            (text("yes, but only if it is cheap"), []),
+            (text("no"), []),
+            ({"data": {"approve": False, "reason": "too much"}}, []),
+            ({"data": {"approve": True, "arguments": {"amount": 2}}}, ["paid 2"]),
+        ):
+            client = Client(server)
+            _, ids = rest_of(client.send(text("Buy it.")))
+            assert rest_of(client.send(answer, **ids))[0] == "COMPLETED"
+            status, found = rpc_events(server, ids["taskId"])
+            assert status == 200
+            results = [one["result"] for one in found if one["type"] == "toolResult"]
+            assert [
+                block["text"]
+                for one in results
+                if not one.get("isError")
+                for block in one["content"]
+                if block["text"].startswith("paid")
+            ] == effect
+
+
+def rpc_events(server: Any, id: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    path = f"/api/conversations/{id}/events?limit=100"
+    connection.request("GET", path, headers={"authorization": f"Bearer {server.key}"})
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    connection.close()
+    return answer.status, found["events"] if isinstance(found, dict) else found
+
+
+@pytest.mark.slow
+def test_a_context_groups_tasks_and_is_remembered() -> None:
+    with served(["one", "two"]) as server:
+        client = Client(server)
+        _, first = rest_of(client.send(text("Say one.")))
+        _, second = rest_of(client.send(text("And now?"), contextId=first["contextId"]))
+        assert second["contextId"] == first["contextId"] != ""
+        assert second["taskId"] != first["taskId"]
+        _, found = rpc_events(server, second["taskId"])
+        said = [one["content"][0]["text"] for one in found if one["type"] == "message"]
+        assert said == ["Say one.", "And now?"]  # the agent has seen both
+        shown = client.get(second["taskId"])["history"]
+        assert next(one["parts"][0]["text"] for one in shown) == "And now?"
+        _, listed = rpc(server, call("ListTasks", contextId=first["contextId"], pageSize=1))
+        assert [one["id"] for one in listed["result"]["tasks"]] == [second["taskId"]]
+        token = listed["result"]["nextPageToken"]
+        _, listed = rpc(server, call("ListTasks", pageToken=token, status="TASK_STATE_COMPLETED"))
+        assert [one["id"] for one in listed["result"]["tasks"]] == [first["taskId"]]
+
+
+@pytest.mark.slow
+def test_bad_input_gets_the_error_of_the_protocol() -> None:
+    with served([[BUY], "done"]) as server:
+        _, ids = rest_of(Client(server).send(text("Buy it.")))
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+        large = {**message, "contextId": "x" * 500}
+        binary = {**message, "parts": [{"raw": "AAAA", "mediaType": "application/x-nothing"}]}
+        form = {**message, **ids, "parts": [{"data": {"callId": "99.0", "approve": True}}]}
+        for body, code in (
+            (b"{", -32700),
+            (b"[]", -32600),
+            (call("Nothing"), -32601),
+            (call("SendMessage"), -32602),
+            (call("SendMessage", message=large), -32602),
+            (call("SendMessage", message=binary), -32005),
+            (call("SendMessage", message=form), -32602),
+            (call("SendStreamingMessage", message=form), -32602),
+            (call("SendMessage", message={**message, "taskId": "nope"}), -32001),
+            (call("SendMessage", message={**message, **ids, "contextId": "other"}), -32602),
+            (call("GetTask", id="../../etc"), -32001),
+            (call("SubscribeToTask", id="nope"), -32001),
+            (
+                call("CreateTaskPushNotificationConfig", taskId=ids["taskId"], url="file:///"),
+                -32602,
+            ),
+        ):
+            _, answer = rpc(server, body)
+            assert answer["error"]["code"] == code, (body, answer)
+            assert "Traceback" not in json.dumps(answer)
+        status, _ = rpc(server, call("GetTask", id=ids["taskId"]), key="wrong")
+        assert status == 401
+
+
+@pytest.mark.slow
+def test_a_cancelled_task_is_over() -> None:
+    with served([[BUY], "done"]) as server:
+        _, ids = rest_of(Client(server).send(text("Buy it.")))
+        _, answer = rpc(server, call("CancelTask", id=ids["taskId"]))
+        assert answer["result"]["status"]["state"] == "TASK_STATE_CANCELED"
+        _, answer = rpc(server, call("CancelTask", id=ids["taskId"]))
+        assert answer["error"]["code"] == -32002
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "approve"}], **ids}
+        _, answer = rpc(server, call("SendMessage", message=message))
+        assert answer["error"]["code"] == -32004
+
+
+@pytest.mark.slow
+def test_output_and_named_files_are_artifacts(tmp_path: Path) -> None:
+    script = [[("offer_file", {"path": "https://example.com/a.csv"})], [("finish", {"n": 3})]]
+    shape = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    made = agent(script, output_type=shape)
+    with a2a(made, name="buyer", allow_tools=["tests.*", "holdfast.*"]) as server:
+        client = Client(server)
+        _, ids = rest_of(client.send(text("Count.")))
+        file, output = client.get(ids["taskId"])["artifacts"]
+    assert file["parts"][0] == {
+        "url": "https://example.com/a.csv",
+        "filename": "a.csv",
+        "mediaType": "text/csv",
+    }
+    assert output["parts"][0]["data"] == {"n": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+def test_changes_are_pushed_with_the_credentials_of_the_client(version: str) -> None:
+    with Receiver() as receiver, served([[BUY], "done"], webhook_allow=["127.0.0.1"]) as server:
+        _, ids = rest_of(Client(server).send(text("Buy it.")))
+        config = {
+            "taskId": ids["taskId"],
+            "id": "mine",
+            "url": receiver.url,
+            "token": "t0",
+            "authentication": {"scheme": "Bearer", "credentials": "c0"},
+        }
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+        headers = {
+            "authorization": f"Bearer {server.key}",
+            "content-type": "application/json",
+            "a2a-version": "1.0",
+        }
+        if version == "1.0":
+            path = f"/a2a/buyer/tasks/{ids['taskId']}/pushNotificationConfigs"
+            body: Any = config
+        else:
+            path = "/a2a/buyer/v0.3"
+            given = {**config, "authentication": {"schemes": ["Bearer"], "credentials": "c0"}}
+            del given["taskId"]
+            params = {"taskId": ids["taskId"], "pushNotificationConfig": given}
+            method = "tasks/pushNotificationConfig/set"
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            del headers["a2a-version"]
+        connection.request("POST", path, json.dumps(body), headers)
+        assert connection.getresponse().status == 200
+        connection.close()
+        Client(server).send(text("approve"), **ids)
+        until(lambda: bool(receiver.sent))
+        sent = receiver.sent[0]
+        told = json.loads(sent.body)
+        task = told["task"] if version == "1.0" else told
+        assert task["id"] == ids["taskId"]
+        assert task["status"]["state"] in ("TASK_STATE_COMPLETED", "completed")
+        assert sent.headers["authorization"] == "Bearer c0"
+        assert sent.headers["x-a2a-notification-token"] == "t0"
+        _, listed = rpc(server, call("ListTaskPushNotificationConfigs", taskId=ids["taskId"]))
+        assert [one["id"] for one in listed["result"]["configs"]] == ["mine"]
+
+
+@pytest.mark.slow
+def test_a_signed_card_is_verified_by_the_sdk() -> None:
+    from a2a.types import AgentCard
+    from a2a.utils.signing import SignatureVerificationError, create_signature_verifier
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from google.protobuf.json_format import ParseDict
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    pem = private.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    public = private.public_key().public_bytes(
+        form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo
+    )
+    with served(["hi"], key=CardKey.of_pem(pem)) as server:
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+        connection.request("GET", "/.well-known/agent-card.json")  # without a key
+        card = ParseDict(json.loads(connection.getresponse().read()), AgentCard())
+        connection.close()
+    verify = create_signature_verifier(lambda kid, jku: public, ["ES256"])
+    verify(card)
+    card.name = "another"
+    with pytest.raises(SignatureVerificationError):
+        verify(card)
+
+
+@pytest.mark.slow
+def test_our_own_client_uses_the_agent_as_a_tool() -> None:
+    with served(["red"]) as server:
+        config = {"shop": {"url": f"{server.url}/a2a/buyer", "token": server.key}}
+        with A2AClient(config) as client:
+            (tool,) = client.tools()
+            assert "red" in tool.run({"message": "Which colour?"}).text
+
+
+@pytest.mark.slow
+def test_an_approval_and_a_question_survive_a_kill_of_the_server(tmp_path: Path) -> None:
+    script = [calls(BUY), calls(ASK), model_text("red")]
+    functions = [
+        {"module": "tests.door_tools", "function": "pay"},
+        {"module": "holdfast.tools.preset.asking", "function": "ask_user"},
+    ]
+    form = {"tools": {"local_functions": functions}, "confirm": ["pay"]}
+    file = f"buyer={tmp_path / 'buyer.json'}"
+    arguments = ("--a2a", file, "--allow-tools", "*", "--variable", "KEY=k")
+    with ModelServer(script) as model:
+        known = {"name": "m", "base_url": model.url, "api_key": "${KEY}"}
+        (tmp_path / "buyer.json").write_text(json.dumps({"model": known, **form}))
+        with ServeProcess(tmp_path, *arguments, library=REPO) as server:
+            drive_through_kills(server)
+
+
+def drive_through_kills(server: ServeProcess) -> None:
+    client = Client(server, key=KEY)
+    _, ids = rest_of(client.send(text("Buy it.")))
+    server.kill()
+    server.start()
+    client = Client(server, key=KEY)
+    assert client.get(ids["taskId"])["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    state, _ = rest_of(client.send(text("approve"), **ids))
+    assert state == "INPUT_REQUIRED"
+    server.kill()
+    server.start()
+    client = Client(server, key=KEY)
+
+    def asks() -> bool:
+        status = client.get(ids["taskId"])["status"]
+        return status["state"] == "TASK_STATE_INPUT_REQUIRED" and "Which" in str(status)
+
+    until(asks)
+    state, _ = rest_of(client.send(text("red"), **ids))
+    assert state == "COMPLETED"
+    results = [
+        one["result"]["content"][0]["text"]
+        for one in rpc_events(_Keyed(server), ids["taskId"])[1]
+        if one["type"] == "toolResult"
+    ]
+    assert results[0] == "paid 3"
+    assert results.count("paid 3") == 1
+
+
+class _Keyed:
+    """A server's address and key."""
+
+    def __init__(self, server: ServeProcess) -> None:
+        self.url, self.key = server.url, KEY
