@@ -74,6 +74,7 @@ _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
     (errors.ToolValidationError, "InvalidParams"),
     (errors.Conflict, "UnsupportedOperation"),
     (errors.NotFound, "TaskNotFound"),
+    (errors.Denied, "UnsupportedOperation"),
     (errors.HoldfastError, "Internal"),
 )
 

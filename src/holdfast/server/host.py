@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from holdfast.server.policy import Policy
     from holdfast.server.workers.worker_conversation import Patience
     from holdfast.server.workers.worker_pool import WorkerPool
-    from holdfast.tools.sources import SourceHealth
 
 _log = logging.getLogger("holdfast")
 
@@ -238,9 +237,7 @@ class Host:
         self._starts = PendingStarts()
         # Of the agents of conversations, by store id.
         self._changes = KeyedLocks("agent", self._leases)
-        self._forking = threading.Lock()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._forking, self._lock, self._closed = threading.Lock(), threading.Lock(), False
         self._finish_interrupted()
         if not records.shared:  # otherwise their clients may be those of other servers
             self.chats.pause()
