@@ -155,11 +155,6 @@ def harmless(name: str, value: str) -> bool:
     return _HARMLESS.fullmatch(f"{name}={value}") is not None
 
 
-def is_plain(text: str) -> bool:
-    """Return whether a text means itself wherever it stands."""
-    return _PLAIN.fullmatch(text) is not None
-
-
 def joined(pieces: list[tuple[str, bool]]) -> ShellWord:
     """Return the word of these texts, of which those that are bare may be patterns."""
     if not _GLOB.search("".join([text for text, bare in pieces if bare])):
@@ -400,7 +395,7 @@ class _Parser:
                 value = self._home
             elif kind == "document":
                 value = value.rstrip("\n")
-            if (value is self._home and not is_plain(value)) or (
+            if (value is self._home and not _PLAIN.fullmatch(value)) or (
                 kind == "document" and f"\n{piece['mark']}\n" in f"\n{piece[kind]}"
             ):
                 raise UnjudgedCommand("it has a here-document with two ends, or an odd home folder")

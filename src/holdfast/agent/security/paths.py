@@ -3,7 +3,6 @@ at this moment."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import re
@@ -143,7 +142,7 @@ class ShellPaths:
         writable: Sequence[str] = (),
         confinement: Confinement | None = None,
     ) -> None:
-        self.workdir = _real_folder(workdir) if workdir else ""
+        self.workdir = os.path.realpath(workdir) if workdir else ""
         self.home = home
         self._confinement = confinement
         folders = [self.workdir]
@@ -348,8 +347,3 @@ def _is_secret(path: str) -> bool:
         part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub"))
         for part in path.lower().split("/")
     )
-
-
-@functools.lru_cache(maxsize=64)
-def _real_folder(path: str) -> str:
-    return os.path.realpath(path)

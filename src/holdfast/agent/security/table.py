@@ -36,10 +36,8 @@ GROUPS = {
         format= abbrev-commit date= author= grep= since= after= max-count= skip= merges no-merges
         first-parent follow reverse color? no-color word-diff? cached staged unified=
         ignore-space-change ignore-all-space diff-filter= quiet check no-ext-diff no-textconv
-        count until= before= full-history dirstat? minimal ignore-blank-lines patience
-        histogram find-renames? show-signature topo-order date-order remotes? branches? tags? raw
-        submodule? compact-summary left-right cherry-pick boundary ours theirs base full-index
-        no-renames no-prefix exit-code relative? walk-reflogs committer= regexp-ignore-case""",
+        count until= before= find-renames? topo-order remotes? branches? tags? ours theirs base
+        left-right exit-code relative?""",
     "ref": """count= sort= format= points-at=* merged?* no-merged?* contains?* color? no-color
         column? list*""",
     "replay": """continue abort skip quit no-edit no-commit quiet no-verify""",
@@ -48,23 +46,14 @@ GROUPS = {
         no-frozen-lockfile workspaces workspace? workspace-root quiet verbose dev yes
         audit-level? -r""",
     "tool": """-qvsnjhlTiwdbxaA fix check diff quiet verbose write watch? format? output-format?
-        statistics select? ignore? exclude? exit-zero no-fix no-cache line-length?
+        statistics select? ignore? exclude? exit-zero no-fix no-cache line-length? json -p?c
         max-line-length? config?c strict ignore-missing-imports disable? enable? count color?
-        no-color ext? max-warnings? noEmit project?c skipLibCheck errors-only jobs? check-only
-        in-place recursive all-files all workspace json -p?c -l? -E -W? -r config-file?c rcfile?c
-        build debug dry-run list ci coverage? parallel? filter? no-interaction settings? failfast
-        verbosity? bail? recursive? good-names? bad-names-rgxs? ignore-paths? reports? score?
-        extend-select? extend-ignore? unsafe-fixes show-fixes show-source preview
-        per-file-ignores? max-complexity? show-error-codes no-error-summary pretty
-        check-untyped-defs follow-imports? explicit-package-bases namespace-packages
-        python-version? target-version? profile? skip-string-normalization stdin-filename?
-        hook-stage? from-ref? to-ref? no-incremental listFiles verbatim outputstyle?
-        no-error-on-unmatched-pattern fix-dry-run no-eslintrc keepdb no-input tag? exclude-tag?
-        testNamePattern? updateSnapshot runInBand silent passWithNoTests no-coverage
-        detectOpenHandles forceExit maxWorkers? run ui? reporter? project? headed? grep? workers?
-        retries? timeout? noUnusedLocals strictNullChecks esModuleInterop target? module? lib?
-        jsx? moduleResolution? declaration allowJs checkJs resolveJsonModule
-        experimentalDecorators""",
+        no-color ext? max-warnings? noEmit project?c skipLibCheck errors-only jobs? check-only -E
+        recursive all-files all -l? -W? -r rcfile?c build debug dry-run list ci coverage? filter?
+        verbosity? bail? extend-select? unsafe-fixes show-source preview pretty max-complexity?
+        keepdb no-input tag? testNamePattern? updateSnapshot runInBand silent passWithNoTests
+        no-coverage forceExit maxWorkers? run reporter? headed? grep? workers? timeout? failfast
+        python-version? settings? target? module? lib? jsx? esModuleInterop""",
     "go": """:v :m :race :cover :short :count= :run= :bench= :benchmem :timeout= :parallel=
         :tags= :coverprofile=w :failfast :json :o=w :mod= :f= :e :u""",
     "docker": """-aqnft all format? tail? since? follow""",
@@ -82,16 +71,14 @@ cut r* -nsz -bcdf= complement only-delimited output-delimiter= &long
 date d* -uR -d= -I? date= iso-8601? rfc-3339= utc | df l* -aHhiklPTv -tBx= output? &long
 diff,colordiff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= recursive* new-file &long
 du l* -0aAbcDHhkLlmPSsx -dtB= max-depth= exclude= apparent-size &long
-xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs | top 0 -bc -npud=
-tput t* | fd,fdfind tl* -HIaiglLs -tdeE= type= extension= max-depth= exclude= hidden no-ignore
-cloc,tokei,scc R* quiet by-file | javap r* -clpsv | dos2unix,unix2dos w*+ -q
+xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs
+fd,fdfind tl* -HIaiglLs -tdeE= type= extension= max-depth= exclude= hidden no-ignore
 env 0+ | printenv n*+ | file r* -bEhikLNnrsSv0 -eFP= mime-type &long
 free,w,who,users,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
 grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r max-count= include= exclude=
  exclude-dir= context= files-with-matches recursive* &long
 head r* # -qvz -nc= lines= bytes= &long | tail r* # -fFqvz -ncs= lines= bytes= &long
 hostname 0 -adfisI | iconv r* -cls -ft= -o=w from-code= to-code= output=w | id t* -agGnruzZ
-ip.addr,address,a,route,r,link,neigh 0
 jq jr* -nrjaeCMsScR null-input raw-output slurp sort-keys compact-output | man,whatis e* -fkaw
 less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX | locale,sysctl e* -ackvnmtqNA &long
 ls,dir,vdir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= almost-all time-style? &long
@@ -124,19 +111,15 @@ git.blame g* # -bcefklnpstwz -lL= -M? -C? porcelain
 git.grep tg* # -aiIwvhHEFGPnlLzcopqWr -eABCm= ignore-case line-number files-with-matches
 git.ls-files g* -cdmosuktvz -x= cached modified others ignored exclude= exclude-standard
 git.ls-tree g* -drtlz long name-only name-status full-name full-tree abbrev? format=
-git.shortlog g* -nsec numbered summary email no-merges all since= until=
 git.cat-file,merge-base,show-ref,check-ignore,describe g* -tspeadqvznH all always tags is-ancestor
 git.for-each-ref t* &ref
 git.rev-parse t* -q show-toplevel git-dir is-inside-work-tree abbrev-ref? verify short?
 git.version,help,count-objects t* -agvH
-git.diff-tree,diff-index,diff-files,whatchanged,name-rev,cherry,range-diff,check-attr g* -z stdin
- root no-commit-id always &log
-git.format-patch g*+ # -k -o=w stdout output-directory=w cover-letter no-stat
-git.ls-remote t*@ -htq heads tags refs symref get-url | git.bisect.start,good,bad,reset,skip t*+~
+git.diff-tree,shortlog,whatchanged,name-rev,cherry,range-diff g* no-commit-id summary &log
+git.ls-remote t*@ -htq heads tags refs symref get-url
 git.reflog 0 &log | git.reflog.show g* &log
-git.remote,worktree,submodule,bisect 0 # -v verbose all oneline | git.worktree,bisect.list,log t*
-git.submodule.status,summary t* recursive cached | git.remote.show,get-url t*@ -n
-git.lfs.ls-files,status,env,version t* -lans long all name-only size json
+git.remote,worktree,submodule 0 # -v verbose all oneline | git.worktree.list t*
+git.submodule.status t* recursive | git.remote.show,get-url t*@ -n | git.lfs.ls-files,status t* -ls
 git.stash 0+~ -ukqS -m= include-untracked keep-index quiet
 git.stash.push t*+~ -ukqSp -m= include-untracked keep-index quiet message= staged
 git.stash.pop,apply,drop t*+~ -q index quiet | git.stash.list,show g* &log
@@ -151,7 +134,6 @@ git.commit t*+ -aqvsn -mcC= -u? -F=r all message= author= amend no-edit no-verif
  no-gpg-sign no-status branch short porcelain | git.init w*+ -q -b= quiet bare initial-branch=
 git.mv w*w+~ -vkn verbose dry-run | git.rm w*+~ -qnr quiet dry-run cached ignore-unmatch
 git.apply r*+~ -vR3N -p= check stat reverse cached
-git.archive t*+ -v -o=w output=w format= prefix=
 git.checkout O*+~ -qtd -b= -f^ -B=^ quiet detach track? no-track orphan= force^
 git.switch t*+~ -qd -c= quiet create= detach track? no-track orphan=
 git.restore O*+~ -Sq staged quiet -s= source= -W^ worktree^
@@ -162,25 +144,16 @@ git.rebase t*+~ -qvn onto= autostash no-autostash keep-empty &replay
 git.merge t*+~ -qvn -m= -s= no-ff ff ff-only squash &replay
 git.fetch t*+ -apqvtn all prune tags no-tags quiet verbose depth= unshallow
 git.pull t*+~ no-edit -qvrn rebase? no-rebase ff-only ff no-ff quiet verbose autostash
-git.clone t*+~ -qvnl -b= -o= branch= depth= single-branch quiet | git.push ^ sends out history
-git.remote.add,set-url,rm,remove,rename,prune,update ^ changes where the repository sends its work
-git.worktree.add,move,remove,prune ^ makes, moves or deletes a working tree
-git.submodule.add,update,init,deinit,foreach,sync ^ does what submodules name
-git.symbolic-ref.--short t
-git.filter-branch,filter-repo,update-ref,send-email,symbolic-ref ^ rewrites or sends out history
-pytest p*! -qvxslh -knmWr= tb= maxfail= durations= lf verbose quiet no-header fixtures
- fixtures-per-test spec setup-show setup-only setup-plan pdb doctest-modules co last-failed
- failed-first
- ff nf new-first stepwise sw strict-markers strict strict-config showlocals full-trace runxfail
- import-mode= log-cli-level= log-level= cov-config=c cov-branch cov-fail-under= no-cov
- durations-min= numprocesses= dist= reruns= benchmark-only benchmark-skip benchmark-disable
- asyncio-mode= randomly-seed= deselect= rootdir=c markers noconftest no-summary exitfirst
- snapshot-update junitxml=w junit-xml=w cache-clear cache-show? ds= reuse-db create-db forked
- html=w ignore-glob= keep-duplicates doctest-glob= show-capture= timeout-method= log-cli?
- nomigrations no-migrations doctest-plus remote-data? runslow mpl random-order cov-append
- code-highlight= trace-config collect-only capture= cov? cov-report= ignore= color=
- disable-warnings timeout= doctest-continue-on-failure setuponly trace lfnf= cov-context= -c=c -p=
- -V | pyreverse p*! -o=e -p=e -AS | sphinx-build p*! -WEaqnTN -bj= -D= -M=e keep-going fresh-env
+git.clone t*+~ -qvnl -b= -o= branch= depth= single-branch quiet
+git.push,filter-branch,filter-repo,send-email ^ rewrites or sends out history
+git.remote.add,set-url,rm,remove,rename ^ changes where the repository sends its work
+pytest p*! -qvxslhV -knmWr= tb= maxfail= durations= lf verbose quiet no-header fixtures pdb co
+ doctest-modules last-failed failed-first ff nf stepwise sw strict-markers showlocals runxfail cov?
+ import-mode= log-cli-level= log-level= cov-config=c no-cov numprocesses= dist= reruns= deselect=
+ benchmark-only benchmark-skip benchmark-disable asyncio-mode= rootdir=c no-summary exitfirst -c=c
+ junitxml=w cache-clear ds= reuse-db create-db ignore-glob= show-capture= log-cli? runslow color=
+ collect-only capture= cov-report= ignore= disable-warnings timeout= setuponly lfnf= -p=
+sphinx-build p*! -WEaqnTN -bj= -D= -M=e keep-going
 jest,vitest,mocha,playwright,cypress p*! -uioibw -c=c runInBand testNamePattern= reporter= grep=
  -t= -g= &tool
 ruff,black,mypy,pyright,flake8,pylint,isort,eslint,prettier,tsc,stylelint,rubocop,autopep8,yapf,
@@ -189,7 +162,7 @@ ruff,black,mypy,pyright,flake8,pylint,isort,eslint,prettier,tsc,stylelint,ruboco
  &tool | rake,just p*! -nqvTPl list dry-run tasks trace
 rspec,phpunit,sbt,ant,grunt,gulp,next,vite,webpack,rollup,esbuild,turbo,nx,vue-tsc,behave,astro p*!
  -c=c -ft? &tool | django,django-admin,alembic,flask,celery,nosetests p*! -WEaf -b= &tool
-mkdocs.build p*! -qcs strict clean | ldd p*! -vur | sqlfluff p*! rules? dialect? force &tool
+mkdocs.build p*! -qcs strict clean | sqlfluff p*! rules? dialect? force &tool
 tox,nox p*! -qvrpla -e= -s= list recreate parallel?
 coverage p*! -mi source= show-missing skip-covered include= -d=w -o=w
 mvn,mvnw,gradle,gradlew p*! -qBeoXi :am :version -D= quiet batch-mode offline stacktrace tests=
@@ -202,27 +175,21 @@ javac p*! :d=w :g :cp=c :classpath=c | java p*! :cp=c :classpath=c :jar=c :ea :v
 node,nodejs ca*! test check watch test-reporter=
 tsx,ts-node,lua,perl,ruby,php,julia ca*! -wclT -I? | python ca*! -uBvIsSEOb -W= -X=P
 python.unittest p*! -vqfbc -k= verbose failfast -s=c -p= -t=c
-python.compileall,py_compile w*! -qf | python.tokenize,ast,dis,tabnanny,pyclbr r* -eaq
-python.platform,sysconfig 0
-python.json.tool rw! sort-keys indent= compact no-ensure-ascii json-lines
-python.doctest,build,site,this p*! -vnsw wheel sdist | python.cProfile ca*! -s=
-python.venv w*! clear system-site-packages without-pip
-pip.list,show,freeze,check,debug,inspect,help t* -vfloeq format= outdated local user files
- not-required exclude-editable editable uptodate all disable-pip-version-check
-pip.index.versions t*@ pre | pip.config,cache.list,dir,info t*
+python.compileall,py_compile w*! -qf | python.json.tool rw! sort-keys indent= compact
+python.doctest,build p*! -vnsw wheel sdist | python.cProfile ca*! -s= | python.venv w*! clear
+pip.list,show,freeze,check,help t* -vfloeq format= outdated local user files not-required editable
+pip.index.versions t*@ pre
 pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w quiet upgrade no-deps no-cache-dir timeout=
- retries= no-input prefer-binary upgrade-strategy= progress-bar= only-binary= no-binary=
- no-build-isolation no-use-pep517 dry-run ignore-installed no-warn-script-location
- root-user-action= disable-pip-version-check verbose no-compile no-cache use-pep517
- default-timeout= require-virtualenv constraint=q check-build-dependencies force-reinstall pre
- editable=i requirement=q break-system-packages | pip.uninstall t*! -yq yes quiet
+ retries= no-input prefer-binary upgrade-strategy= progress-bar= only-binary= no-binary= verbose
+ no-build-isolation dry-run ignore-installed root-user-action= disable-pip-version-check no-cache
+ constraint=q force-reinstall pre editable=i requirement=q break-system-packages
+pip.uninstall t*! -yq yes quiet
 uv.sync,lock,tree,build,init,export,venv p*! -qU quiet dev frozen locked check all-extras extra=
  group= | uv.add,remove i*! -q dev group= optional= extra=
 poetry,pdm,pipenv,conda.show,check,info,list,install,add,remove,update,lock,build,sync,outdated i*!
  -qynvDG quiet yes no-interaction with? dev no-root all-extras -E? tree
-conda,poetry,mamba,micromamba.env.list,info t*
-conda,mamba,micromamba.create,install i*! -qy -n=e -c=C yes quiet name=e channel=C file=q
-conda,mamba,micromamba.list,search t*@ -n= name=
+conda,poetry,mamba.env.list,info t* | conda,mamba.create,install i*! -qy -n=e -c=C yes quiet
+ name=e channel=C file=q | conda,mamba.list,search t*@ -n= name=
 npm. - -s silent prefix=c -w= workspace= workspaces | yarn. - -s silent cwd=c
 pnpm. - -rsw silent recursive filter= -F= -C=c dir=c workspace-root
 npm,pnpm.ls,list,why,explain,root,bin,prefix t* -g global &node
@@ -239,8 +206,7 @@ cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,upda
  check fix no-deps format-version=
 cargo.add,remove y*! dev build features= no-default-features optional -F= | go.run pa*! &go
 go.build,test,vet,fmt,mod,list,version,clean,work,doc,generate,get p*! &go | go.env t* :json
-bundle.install,check,list,show,outdated i*! quiet jobs= | bazel.build,test,query t*!
-composer.install,validate,show,test y*!
+bundle.install,check,list,show i*! quiet jobs= | composer.install,validate,show,test y*!
 dotnet.build,test,run,restore,format,clean,list p*! -vqc? configuration= no-restore no-build
  verbosity= filter= | deno,bun.test,lint,check,fmt,info,task p*! quiet check coverage watch bail
 zig,dune,stack,cabal,mix,flutter,dart,swift.build,test,fmt,format,check,analyze p*!
@@ -252,28 +218,22 @@ gh.pr,issue,repo,run,release,workflow.list,view,status,diff,checks,watch t*@ &gh
 gh.api p*@ jq= -q= paginate -XfF=^ method=^ field=^ raw-field=^ input=^
 gh ^ acts on GitHub in the user's name | apt.list,show,search,policy t* -a installed upgradable
 apt-cache.search,show,policy t* -n | apt,apt-get ^ changes what is installed on the system
-dpkg.-l,-L,-s,-S,--list,--status,--search,--listfiles t* | crontab.-l 0 | rpm.-q,-qa,-qi,-ql e*
-rustup.show 0 | gem.list e* | openssl.version 0
-terraform.fmt,validate p*! :check :recursive :diff :json :no-color
-meson.setup,compile,test p*! -C=c -qv | mise.run,tasks p*!
-dpkg,rpm,crontab,nginx ^ changes the system, or has something run later
+dpkg.-l,-L,-s,-S,--list,--status,--search,--listfiles t* | crontab.-l 0
 systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln all no-pager type= state=
-systemctl,service ^ changes the system
 ping,host,nslookup,dig t*@ -46nv -c= -i= -W= -w= -t= count=
 curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w silent show-error fail location
  head verbose compressed data=$ data-raw=$ data-binary=$ request= data-urlencode=$ upload-file=r$
  header=h user-agent= output=w max-time=
 wget t* -qvcNnSd -O=w -o=w -P=w -t= -T= -U= quiet output-document=w spider post-data=$
-rsync,ssh,scp,sftp,telnet,ftp,ansible,nc,ncat,netcat,socat,mail,sendmail ^ reaches another machine
-mkfs,fdisk,parted,mount,umount,losetup,wipefs,cryptsetup,swapoff,mkswap,fsck,dd ^ changes disks
-reboot,shutdown,halt,poweroff,init,pkill,killall,fuser ^ ends the machine or processes
-useradd,userdel,usermod,groupadd,passwd,visudo,setfacl,chattr,chown,chgrp ^ changes users or rights
-iptables,nft,ufw,route,ifconfig,modprobe,insmod,rmmod,tc,at,batch ^ changes the system
-gpg,ssh-keygen,ssh-add,ssh-agent,pass,op,vault,openssl ^ handles keys and credentials
-aws,gcloud,az,terraform,pulumi,heroku,vercel,helm,twine ^ acts on machines elsewhere
+rsync,ssh,scp,sftp,telnet,ftp,ansible,nc,ncat,netcat,socat,mail,sendmail,aws,gcloud,az,terraform,
+ pulumi,heroku,vercel,helm,twine,gpg,ssh-keygen,ssh-add,pass,op,vault,openssl ^ reaches another
+ machine, or handles keys
+mkfs,fdisk,parted,mount,umount,losetup,wipefs,swapoff,mkswap,fsck,dd,shred,reboot,shutdown,halt,
+ poweroff,init,pkill,killall,fuser,useradd,userdel,usermod,groupadd,passwd,visudo,setfacl,chattr,
+ chown,chgrp,iptables,nft,ufw,route,ifconfig,modprobe,insmod,rmmod,at,batch,dpkg,rpm,crontab,nginx,
+ systemctl,service ^ changes the system, or ends what runs
 uvx,pipx,bunx,nix-shell,nix,brew,yum,dnf,pacman,apk,gem,cpan,rustup ^ fetches a program and runs it
 su,chroot,nsenter,unshare,setpriv,systemd-run,sudo,doas,pkexec,runuser ^ runs it with more rights
-shred ^ destroys files
 """
 
 # Letters of a kind whose words are looked at for what they are alone: the text that is allowed, and
