@@ -18,7 +18,7 @@ from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm
 from holdfast.conversation import ConversationState
 from holdfast.conversation.fold import Fold, fold
-from holdfast.errors import Conflict, ConversationNotFound, Denied
+from holdfast.errors import Conflict, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.serve.door import (
     RUNNING,
@@ -31,10 +31,10 @@ from holdfast.serve.door import (
     rest_of,
     rests,
 )
-from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
-from holdfast.server.shapes import CreateRequest, FeedBatch, ForkRequest, Page
+from holdfast.server.published import created, request_for
+from holdfast.server.shapes import FeedBatch, ForkRequest, Page
 
 PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
 
@@ -222,42 +222,3 @@ class HostedDoor:
 
     def delete(self, id: str) -> None:
         self._host.delete(self._tenant, id)
-
-
-def request_for(
-    agent: Published, tools: Sequence[ToolForm] = (), instructions: str = ""
-) -> CreateRequest:
-    """Return the request for a conversation with an agent, with the client's tools and
-    instructions, which are taken literally."""
-    form: dict[str, Any] = dict(agent.form.mapping)
-    if instructions:
-        form["system_prompt_extensions"] = [
-            *form.get("system_prompt_extensions", []),
-            instructions.replace("${", "$${"),
-        ]
-    if tools:
-        form = with_tools(form, [*builtin_names(form), *(tool.name for tool in tools)])
-    return CreateRequest(
-        agent=form,
-        secrets=dict(agent.form.secrets),
-        tools=[*agent.tools, *tools],
-        tool_module_qualnames={tool.name: tool.module for tool in agent.tools if tool.module},
-        client_tools=True,
-        questions=True,
-        deltas=True,
-    )
-
-
-def created(host: Host, tenant: str, agent: Published, request: CreateRequest) -> str:
-    """Create a conversation, and return its id. The tenant's oldest chats at rest make room.
-    Raises `Denied` if the server may not run all tools of the agent."""
-    made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-    own = {tool.name for tool in agent.tools}
-    refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
-    if refused:
-        host.delete(tenant, made.id)
-        raise Denied(
-            f"This server may not run these tools of the agent {agent.name!r}:"
-            f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
-        )
-    return made.id

@@ -14,11 +14,13 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.conversation import ConversationState, ConversationStatus
-from holdfast.errors import ConversationNotFound, Denied
+from holdfast.conversation.fold import fold
+from holdfast.conversation.rests import result_commands
+from holdfast.errors import ConversationNotFound
 from holdfast.server.chats import ChatRecords
-from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
+from holdfast.server.published import created, request_for
 from holdfast.server.shapes import CreateRequest, ForkRequest
 
 RUNNER = "chat-completions"  # the runner's name in results of a client's tools
@@ -162,7 +164,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
     def _begun(self) -> ChatPlace:
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
-        made = self._made()
+        made = created(self.host, self.tenant, self.agent, self._request())
         self.rows.add(self.tenant, made, self.turn.setting)
         if events:
             self.host.chats.append(self.tenant, made, events)
@@ -179,22 +181,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
         then the calls behind those are settled as well."""
         id, turn = place.id, self.turn
         self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
-        open = [offer.call.id for offer in state.offers]
-        sent = {own_id(wire): result for wire, result in turn.results.items()}
-        results = {call_id: result for call_id, result in sent.items() if call_id in open}
-        # Calls can be claimed only while the conversation runs. Results are returned while it is
-        # paused, so that all of them precede the next request to the model.
-        if results:
-            if state.status is ConversationStatus.PAUSED:
-                self._execute(id, cmd.Resume())
-            for call_id in results:
-                self._execute(id, cmd.Claim(call_id, RUNNER))
-            self._execute(id, cmd.Pause())
-            for call_id, result in results.items():
-                self._execute(id, cmd.Return(call_id, RUNNER, result))
-        for call_id in open if results else _calls_of_clients(state):
-            if call_id not in results:
-                self._execute(id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
+        results = {own_id(wire): result for wire, result in turn.results.items()}
+        for command in result_commands(fold(state.events), results, RUNNER):
+            self._execute(id, command)
         for content in turn.said[heard:]:
             self._execute(id, cmd.Send(content))
         state = self.host.state(self.tenant, id)
@@ -208,25 +197,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
     # --- agent and tools ---
 
     def _request(self) -> CreateRequest:
-        """Return the request for the agent with the client's instructions, taken literally, and
-        tools."""
-        agent, turn = self.agent, self.turn
-        form: dict[str, Any] = dict(agent.form.mapping)
-        if turn.instructions:
-            form["system_prompt_extensions"] = [
-                *form.get("system_prompt_extensions", []),
-                turn.instructions.replace("${", "$${"),
-            ]
-        if turn.offers:
-            form = with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)])
-        return CreateRequest(
-            agent=form,
-            secrets=dict(agent.form.secrets),
-            tools=[*agent.tools, *turn.offers],
-            tool_module_qualnames={tool.name: tool.module for tool in agent.tools if tool.module},
-            client_tools=True,
-            deltas=True,
-        )
+        return request_for(self.agent, self.turn.offers, self.turn.instructions, questions=False)
 
     def _refit(self, id: str) -> None:
         """Apply the instructions and tools of the latest request."""
@@ -234,38 +205,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
         if self.rows.setting(self.tenant, id) != setting:
             self.host.chats.refit(self.tenant, id, self._request(), setting)
 
-    def _made(self) -> str:
-        tenant, host, request = self.tenant, self.host, self._request()
-        made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-        offered = {offer.name for offer in self.turn.offers}
-        refused = [
-            tool.name
-            for tool in made.tools
-            if tool.executor != "server" and tool.name not in offered
-        ]
-        if refused:
-            host.delete(tenant, made.id)
-            raise Denied(
-                f"This server may not run these tools of the agent {self.agent.name!r}:"
-                f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
-            )
-        return made.id
-
 
 def _last(events: Sequence[ev.AnyEvent], kind: type[Any]) -> Any:
     return next((event for event in reversed(events) if isinstance(event, kind)), None)
-
-
-def _calls_of_clients(state: ConversationState) -> list[str]:
-    """Return the ids of all open calls that clients run and that wait for no decision, including
-    calls behind others."""
-    head: ev.AgentConfigured | None = _last(state.events, ev.AgentConfigured)
-    tools = () if head is None else head.tools
-    names = {tool.name for tool in tools if tool.executor == "client"}
-    undecided = {pending.call.id for pending in state.pending_confirmations}
-    return [
-        call.id for call in state.pending_calls if call.name in names and call.id not in undecided
-    ]
 
 
 def _has_continued(events: Sequence[ev.AnyEvent]) -> bool:
