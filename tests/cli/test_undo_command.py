@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast import SQLiteStore
+import pytest
+
+from holdfast import RemoteWorkspace, SQLiteStore
 from tests.cli.test_commands import command, holdfast, options
+from tests.cli.test_remote_command import KEY, AgentServer
 from tests.model_server import ModelServer, text
 
 MORE = ["--confirm", "never"]
@@ -50,3 +53,27 @@ def test_undo_says_why_it_cannot(tmp_path: Path) -> None:
     assert "nothing to undo with: --no-undo" in off.stdout + off.stderr
     assert "There is no message to undo." in nothing.stdout + nothing.stderr
     assert "/undo is off. Undo: the folder of snapshots" in inside.stdout + inside.stderr
+
+
+@pytest.mark.slow
+def test_undo_and_fork_on_an_agent_server(tmp_path: Path) -> None:
+    script = [command("echo 1 > a"), text("Made a."), command("echo 2 > b"), text("Made b.")]
+    with (
+        ModelServer([*script, text("Again."), text("Forked.")]) as model,
+        AgentServer(tmp_path) as server,
+    ):
+        there = ("--server", server.url, "--model", "m", "--base-url", model.url)
+        done = holdfast(
+            *("chat", *there, *MORE, "--workspace", "w"),
+            stdin="first\nsecond\n/undo\nthird\n/fork\nfourth\n",
+            HOLDFAST_SERVER_KEY=KEY,
+        )
+        said = [one["content"] for one in model.requests[-1].messages if one["role"] == "user"]
+        space = RemoteWorkspace(server.url, KEY, id="w")
+        listed = space.run_command("ls").text
+        space.close()
+    assert done.returncode == 0, done.stderr
+    assert said == ["first", "third", "fourth"]
+    assert "b put back." in done.stdout + done.stderr
+    assert listed.split()[0] == "a"
+    assert "b" not in listed.split()

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import WAITING, confirmation
@@ -47,6 +47,9 @@ from holdfast.runtime.paths import home_folder
 from holdfast.store import SQLiteStore
 from holdfast.tools.preset.asking import register_asking_tools
 
+if TYPE_CHECKING:
+    from holdfast.cli.dialog import AnyConversation
+
 _SERVER_OPTIONS = ("workspace", "model_key_name", "server_key_file")
 # The options that a stored conversation does not keep.
 _REPEATED = (
@@ -79,8 +82,9 @@ class LocalSource(ConversationSource):
     def callbacks(self) -> Mapping[str, Any]:
         return self._callbacks
 
-    def go_on_with(self, conversation: Conversation) -> None:
+    def go_on_with(self, conversation: AnyConversation) -> None:
         assert self._conversation is not None
+        assert isinstance(conversation, Conversation)
         self._conversation.close()
         self._conversation = conversation
         self._stack.callback(conversation.close)

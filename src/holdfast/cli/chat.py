@@ -312,9 +312,10 @@ class _Talk:
         """Go on from before the last message of the user, with the files of that time."""
         session = self._session
         conversation = session.conversation
-        if not isinstance(conversation, Conversation) or conversation.hosting.context.undo is None:
-            why = "--no-undo" if isinstance(conversation, Conversation) else "an agent server"
-            session.console.notice(f"There is nothing to undo with: {why} keeps no files.", "error")
+        if isinstance(conversation, Conversation) and conversation.hosting.context.undo is None:
+            session.console.notice(
+                "There is nothing to undo with: --no-undo keeps no files.", "error"
+            )
             return
         said = [
             event
@@ -326,7 +327,7 @@ class _Talk:
             return
         try:
             rewound = conversation.rewind(said[-1].seq - 1, **session.callbacks())
-        except (Conflict, RuntimeFault) as error:
+        except (Conflict, ConfigurationError, RuntimeFault) as error:
             text = "/pause, and wait" if isinstance(error, Conflict) else str(error)
             session.console.notice(f"Nothing was undone: {text}.", "error")
             return
@@ -338,10 +339,6 @@ class _Talk:
     def _fork(self) -> None:
         """Go on in a fork of the conversation."""
         session, conversation = self._session, self._session.conversation
-        if not isinstance(conversation, Conversation):
-            text = "A conversation on an agent server is forked on its page, not here."
-            session.console.notice(text, "error")
-            return
         if conversation.status in (ConversationStatus.RUNNING, WAITING):
             session.console.notice("Nothing was forked: /pause, and wait.", "error")
             return

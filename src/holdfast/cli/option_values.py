@@ -13,6 +13,7 @@ from holdfast import observe
 from holdfast.agent import Agent, Limits
 from holdfast.agent.agents_files import SubAgent, load_sub_agents
 from holdfast.agent.condensers import LLMCondenser
+from holdfast.agent.goal import CommandJudge, Goal
 from holdfast.agent.model_files import model_files
 from holdfast.agent.output import Output
 from holdfast.cli.environment import api_key, base_url, model_name
@@ -82,7 +83,19 @@ def agent_settings(options: Namespace) -> dict[str, Any]:
         "output_type": output_schema(options.output_schema),
         "limits": Limits(steps=500 if options.max_steps is None else options.max_steps),
         "planning": options.plan,
+        "goal": _goal(options.goal, options.goal_check),
     }
+
+
+def _goal(text: str | None, command: str | None) -> Goal | None:
+    """Return the goal of `--goal` and `--goal-check`. Raises `UsageError`."""
+    if text is None and command is None:
+        return None
+    try:
+        judge = None if command is None else CommandJudge(command)
+        return Goal(f"`{command}` succeeds." if text is None else text, judge)
+    except ConfigurationError as error:
+        raise UsageError(f"--goal: {error}") from error
 
 
 def agent_in(

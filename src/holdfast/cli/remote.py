@@ -7,6 +7,8 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from holdfast import events as ev
@@ -22,12 +24,15 @@ from holdfast.cli.model_names import models_path
 from holdfast.cli.option_values import agent_in, agent_settings, model_of
 from holdfast.cli.server import ServerConversations, ServerSummary, connect, is_id, is_loopback
 from holdfast.cli.session import ConversationSource, Parts
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.llm.model import Model
 from holdfast.llm.named import NamedModel
 from holdfast.remote import RemoteConversation
 from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.secrets import Secrets
+
+if TYPE_CHECKING:
+    from holdfast.cli.dialog import AnyConversation
 
 # Options that cannot be combined with --server, and the reason. None: `holdfast serve` has them.
 _LOCAL_OPTIONS = {
@@ -65,6 +70,7 @@ class ServerSource(ConversationSource):
         secrets: Secrets | None,
         started: bool = False,
         own: bool = False,
+        undo: bool = False,
     ) -> None:
         super().__init__(server.workspace, ExitStack())
         self._stack.callback(server.close)
@@ -74,22 +80,32 @@ class ServerSource(ConversationSource):
         self._secrets = secrets
         self._started = started
         self._own = own
+        self._undo = undo
+        self._conversation: RemoteConversation | None = None
         self._gone: Callable[[], bool] = bool
 
     def open(
         self, display: ConversationDisplay, console: Console, asks: bool
     ) -> RemoteConversation:
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
+        make = partial(
+            RemoteConversation,
+            self._agent,
+            self.server.workspace,
+            self.id,
+            on_delta=display.on_delta if streams else None,
+            on_question="wait" if asks else None,
+            secrets=self._secrets,
+        )
         try:
             with self.server.understood():
-                conversation = RemoteConversation(
-                    self._agent,
-                    self.server.workspace,
-                    self.id,
-                    on_delta=display.on_delta if streams else None,
-                    on_question="wait" if asks else None,
-                    secrets=self._secrets,
-                )
+                try:
+                    conversation = make(undo=self._undo)
+                except ConfigurationError as error:
+                    if not self._undo or "undo" not in str(error):
+                        raise
+                    console.notice(f"/undo is off. {error}", "dim")
+                    conversation = make()
         except HoldfastError as error:
             if self._own:
                 forget_workspace(self.server)
@@ -100,8 +116,14 @@ class ServerSource(ConversationSource):
             raise
         watched = self.server.watched(lambda text: console.notice(text, "dim"))
         self._gone = self._stack.enter_context(watched)
-        self._stack.callback(self._leave, conversation)
+        self._conversation = conversation
+        self._stack.callback(self._leave)
         return conversation
+
+    def go_on_with(self, conversation: AnyConversation) -> None:
+        assert isinstance(conversation, RemoteConversation)
+        self._leave()
+        self._conversation, self.id, self._started = conversation, conversation.id, False
 
     def start(self) -> None:
         self.server.start(self.id)
@@ -109,8 +131,10 @@ class ServerSource(ConversationSource):
     def unreachable(self) -> bool:
         return self._gone()
 
-    def _leave(self, conversation: RemoteConversation) -> None:
+    def _leave(self) -> None:
         """Detach from a conversation that ran before, or whose server is gone; stop others."""
+        conversation = self._conversation
+        assert conversation is not None
         if self._gone():
             conversation.detach(timeout=0.5)
         elif self._started:
@@ -167,7 +191,8 @@ def _existing(
     known: ServerSummary,
     hidden: Secrets | None,
 ) -> Parts:
-    made_with = {name: getattr(options, name) for name in ("plan", "ask", "system_prompt_file")}
+    names = ("plan", "ask", "system_prompt_file", "goal", "goal_check")
+    made_with = {name: getattr(options, name) for name in names}
     for name, given in {"confirm": options.confirm != "never", **made_with}.items():
         if given:
             hint = f"Leave {flag(name)} out, or give another --id"
@@ -220,7 +245,8 @@ def _new(
             f"The server calls the model at {address}: that address is on the server's"
             " machine, not on this one."
         )
-    source = ServerSource(server, id, agent, secrets=hidden, own=own)
+    undo = not getattr(options, "no_undo", True)  # chat alone has the option
+    source = ServerSource(server, id, agent, secrets=hidden, own=own, undo=undo)
     parts = _parts(source, notes, llm.model)
 
     def new_model(name: str) -> tuple[Model, str]:

@@ -53,7 +53,7 @@ class ConversationSource:
         """Return the options of a conversation that goes on from this source's."""
         return {}
 
-    def go_on_with(self, conversation: Conversation) -> None:
+    def go_on_with(self, conversation: AnyConversation) -> None:
         """Close the conversation, and have `conversation` in its place."""
         raise NotImplementedError
 
@@ -197,7 +197,7 @@ class Session:
         """Return the options of a conversation that can go on in this session."""
         return self._source.callbacks()
 
-    def go_on_with(self, conversation: Conversation) -> None:
+    def go_on_with(self, conversation: AnyConversation) -> None:
         """Drive and show another conversation from now on; the present one is closed."""
         earlier, self.conversation = self.conversation.id, conversation
         self._source.go_on_with(conversation)
