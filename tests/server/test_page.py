@@ -1038,6 +1038,17 @@ def test_a_question_aside_and_labels_are_shown(browser: Browser, server: Serving
     page.wait("#log", "I said <b>one</b>.")
     server.ask("POST", f"{place}/labels", {"title": "One thing", "add": ["bug"]})
     page.wait("#log", "title: One thing; tags: bug")
+    page.wait("#list .chip", "bug")
+    page.click("[role=tab]", "About")
+    page.run("window.prompt = () => 'Dates'")
+    page.click("#panel button", "Title…")
+    page.wait("#title", "Dates")
+    page.run("window.prompt = () => '-bug, customer=acme'")
+    page.click("#panel button", "Tags…")
+    page.wait("#panel", "customer=acme")
+    assert server.ask("GET", place).json["tags"] == ["customer=acme"]
+    page.fill("#search", "ACME")
+    page.wait("#list .name", "Dates")
     assert page.faults() == []
 
 

@@ -316,18 +316,18 @@ const list = {
 
 	found() {
 		const wanted = $("#search").value.trim().toLowerCase();
-		return wanted ? this.items.filter((item) => `${item.title ?? ""}\n${item.id}`.toLowerCase().includes(wanted)) : this.items;
+		return wanted ? this.items.filter((item) => `${item.title ?? ""}\n${(item.tags ?? []).join("\n")}\n${item.id}`.toLowerCase().includes(wanted)) : this.items;
 	},
 
 	render() {
 		const items = this.found();
-		const name = JSON.stringify([items.map((item) => [item.id, item.status, item.title, item.updated]), current?.id, this.more]);
+		const name = JSON.stringify([items.map((item) => [item.id, item.status, item.title, item.tags, item.updated]), current?.id, this.more]);
 		if (name === this.shown) return;
 		this.shown = name;
 		const node = $("#list");
 		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
 		fill(node, items.map((item) => el("li", el("a.item", { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
-			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), el("time", { datetime: item.updated }, clock(item.updated)))))),
+			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), (item.tags ?? []).slice(0, 3).map((tag) => el("span.chip", oneLine(tag, 30))), el("time", { datetime: item.updated }, clock(item.updated)))))),
 			!items.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."));
 		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
 		$("#more").hidden = !this.more;

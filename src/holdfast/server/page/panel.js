@@ -210,10 +210,17 @@ export class Panel {
 		openDialog(["Call ", el("b", plain(tool.name))], node, { wide: true });
 	}
 
+	#tags() {
+		const words = (prompt("Tags to add, and -tag to remove one, with commas between them") ?? "").split(",").map((word) => word.trim()).filter(Boolean);
+		const [remove, add] = [true, false].map((less) => words.filter((word) => word.startsWith("-") === less).map((word) => (less ? word.slice(1) : word)));
+		if (words.length) this.talk.tell("labels", { add, remove });
+	}
+
 	_about(fold, info) {
 		const { usage } = fold;
 		const rows = [
 			["Id", el("code", plain(this.talk.id))],
+			["Tags", info?.tags?.length ? oneLine(info.tags.join(", "), 500) : "none"],
 			["Status", [statusName(plain(fold.status)), fold.reason ? `: ${oneLine(fold.reason, 200)}` : ""]],
 			["Model", fold.agent?.model ? plain(fold.agent.model) : "—"],
 			["Steps", String(fold.steps)],
@@ -231,6 +238,8 @@ export class Panel {
 			this.talk.readOnly ? null : el("p.buttons", {},
 				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked: messages are not answered until the next start."))
 					: button("Start", () => this.talk.tell("start", undefined, "Messages are answered as they arrive.")),
+				button("Title…", () => { const title = prompt("Title", info?.title ?? ""); title && this.talk.tell("labels", { title }); }),
+				button("Tags…", () => this.#tags()),
 				button("Model…", () => { const agent = prompt("Name, such as #fast"); agent && this.talk.tell("use", { agent }); }),
 				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
 	}
