@@ -50,15 +50,23 @@ class Screen:
     def __init__(self, typist: Typist) -> None:
         self.typist = typist
         self._screen = pyte.HistoryScreen(100, 30, history=500)
+        self._screen.write_process_input = typist.types  # answers where the cursor is
         self._stream = pyte.Stream(self._screen)
         self._fed = 0
 
-    @property
-    def lines(self) -> list[str]:
+    def rows(self) -> list[list[Any]]:
+        """The cells of all rows, with those that have scrolled away."""
         self._stream.feed(self.typist.seen[self._fed :])
         self._fed = len(self.typist.seen)
-        above = ["".join(row[at].data for at in range(100)) for row in self._screen.history.top]
-        return [line.rstrip() for line in [*above, *self._screen.display] if line.strip()]
+        above, seen = self._screen.history.top, self._screen.buffer
+        return [
+            [row[at] for at in range(100)] for row in [*above, *map(seen.__getitem__, range(30))]
+        ]
+
+    @property
+    def lines(self) -> list[str]:
+        found = ["".join(cell.data for cell in row).rstrip() for row in self.rows()]
+        return [line for line in found if line]
 
     def shows(self, pattern: str, within: float = 15.0) -> list[str]:
         """Wait until the screen matches; its lines."""
@@ -79,6 +87,7 @@ def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
     with terminal("chat", *given, **env) as typist:
         screen = Screen(typist)
         screen.shows(r"(?m)^>$")
+        screen.shows(r"\| no sandbox$|…$")
         yield screen
 
 

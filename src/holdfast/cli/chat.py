@@ -179,7 +179,8 @@ class _Talk:
     def _toolbar(self) -> str:
         """Return the line below the input box."""
         session, state = self._session, self._session.conversation.state
-        parts = [session.model, str(session.folder), *token_parts(state.usage, cached_share=True)]
+        folder = session.folder.resolve().name or "/"
+        parts = [session.model, folder, *token_parts(state.usage, cached_share=True)]
         if state.cost is not None:
             parts.append(dollars(state.cost))
         if (left := session.context_left()) is not None:

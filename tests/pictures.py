@@ -1,0 +1,141 @@
+"""Make the pictures of the README and the docs anew, from scripted runs of real tools:
+`python -m tests.pictures`. It needs Chromium and the extra `chat`."""
+
+from __future__ import annotations
+
+import tempfile
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tests.agent_servers import Serving
+from tests.browser import Browser
+from tests.cli.test_commands import options, terminal
+from tests.cli.test_live_chat import Screen, streamed
+from tests.model_server import ModelServer, calls
+from tests.paths import REPO
+from tests.server.test_page import shown, talk
+from tests.waiting import until
+
+PICTURES = REPO / "docs" / "pictures"
+BUG = '''def median(values):
+    """The middle value."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+'''
+FIX = (
+    "    return ordered[len(ordered) // 2]\n",
+    "    middle = len(ordered) // 2\n"
+    "    if len(ordered) % 2:\n"
+    "        return ordered[middle]\n"
+    "    return (ordered[middle - 1] + ordered[middle]) / 2\n",
+)
+CHECK = "python3 -c 'from stats import median; print(median([1, 2, 3, 4]))'"
+ANSWER = """**Fixed.** `median` took the upper of the two middle values:
+
+| values | before | now |
+|---|---|---|
+| 1 2 3 4 | 3 | 2.5 |
+| 1 2 3 | 2 | 2 |
+"""
+TASK = "median([1, 2, 3, 4]) gives 3. Mend it."
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("read_file", {"path": "stats.py"}),
+    ("edit_file", {"path": "stats.py", "old": FIX[0], "new": FIX[1]}),
+    ("terminal", {"command": CHECK}),
+]
+# A dark terminal: the colours that the console uses, and the plain one.
+COLOURS = {"default": "#d8dee9", "cyan": "#88c0d0", "red": "#e67c86", "green": "#a3be8c"}
+BACKGROUND, FONT = "#1f2430", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
+CELL_WIDTH, CELL_HEIGHT = 8.4, 18
+
+
+def terminal_picture(path: Path) -> None:
+    """The end of a chat, as an SVG of the terminal's cells."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "project"
+        work.mkdir()
+        (work / "stats.py").write_text(BUG)
+        script = [*(calls(call) for call in CALLS), streamed(ANSWER)]
+        env = {
+            "HOLDFAST_PLAIN": "",
+            "HOME": folder,
+            "XDG_STATE_HOME": "",
+            "HOLDFAST_SANDBOX": "auto",
+        }
+        with ModelServer(script) as server:
+            given = [
+                *options(server, work),
+                "--no-undo",
+                "--network",
+                "pypi.org",
+                "--model",
+                "gpt-5",
+            ]
+            with terminal("chat", *given, **env) as typist:
+                screen = Screen(typist)
+                screen.shows(r"(?m)^>$")
+                screen.types(f"{TASK}\r")
+                screen.shows(r"1 2 3 +2 +2")
+                screen.types("now add a test for it")
+                screen.shows(r"(?m)^> now add a test for it$")
+                path.write_text(svg(picked(screen.rows()), folder))
+                screen.types("\x15\x04")
+                typist.leaves()
+
+
+def picked(rows: list[list[Any]]) -> list[list[Any]]:
+    """The rows from the user's message on, with one empty row where several are."""
+    words = ["".join(cell.data for cell in row).strip() for row in rows]
+    begin = words.index(f"> {TASK}")
+    return [row for at, row in enumerate(rows) if at >= begin and (words[at] or words[at - 1])]
+
+
+def svg(rows: list[list[Any]], hidden: str) -> str:
+    """The cells of a terminal. The temporary folder `hidden` is shown as a home."""
+    lines: list[str] = []
+    for number, row in enumerate(rows):
+        at = 0
+        for style, group in groupby(row, key=lambda cell: (cell.fg, cell.bold)):
+            words = "".join(cell.data for cell in group)
+            left, at = at, at + len(words)
+            if words.strip():
+                colour = COLOURS.get(style[0], COLOURS["default"])
+                weight = ' font-weight="bold"' if style[1] else ""
+                shown = escape(words.rstrip().replace(hidden, "~")).replace(" ", "&#160;")
+                lines.append(
+                    f'<text x="{16 + left * CELL_WIDTH:.1f}" y="{30 + number * CELL_HEIGHT}"'
+                    f' fill="{colour}"{weight}>{shown}</text>'
+                )
+    width, height = round(32 + 100 * CELL_WIDTH), 34 + len(rows) * CELL_HEIGHT
+    body = "\n".join(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+        f' font-family="{FONT}" font-size="14">\n'
+        f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>\n{body}\n</svg>\n'
+    )
+
+
+def page_picture(path: Path) -> None:
+    """A conversation on the agent server's page, with a call that waits for approval."""
+    with tempfile.TemporaryDirectory() as folder, Serving(Path(folder)) as server:
+        script: list[Any] = [
+            ("write_file", {"path": "stats.py", "content": BUG}),
+            *CALLS[1:],
+        ]
+        more: dict[str, Any] = {"runtime": True, "confirm": "risky"}
+        talk(server, "mend-the-median", script, message=TASK, **more)
+        done = "/api/conversations/mend-the-median"
+        until(lambda: server.ask("GET", done).json["status"] != "running", 30)
+        with Browser() as browser:
+            page = shown(browser, server, "mend-the-median")
+            page.size(1200, 900)
+            page.wait("body", "wants to run")
+            page.picture(path)
+
+
+if __name__ == "__main__":
+    PICTURES.mkdir(exist_ok=True)
+    terminal_picture(PICTURES / "chat.svg")
+    page_picture(PICTURES / "page.png")
