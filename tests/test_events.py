@@ -27,6 +27,7 @@ KNOWN: list[Any] = [
     ev.DecisionMade,
     ev.ToolCallStarted,
     ev.ToolCallFinished,
+    ev.CodeCallsMade,
     ev.HistoryCondensed,
     ev.StatusChanged,
     ev.ErrorRecorded,
@@ -62,7 +63,7 @@ def test_the_stored_journal_has_one_of_every_event() -> None:
 
 def test_the_stored_journal_means_what_it_meant() -> None:
     journal = [ev.decode(line) for line in V1]
-    assert [event.seq for event in journal] == list(range(1, 22))
+    assert [event.seq for event in journal] == list(range(1, 23))
     agent, message, _, answer = journal[:4]
     assert isinstance(agent, ev.AgentConfigured)
     assert isinstance(message, ev.MessageAdded)
@@ -94,6 +95,7 @@ TAGS: dict[Any, str] = {
     ev.DecisionMade: "decision",
     ev.ToolCallStarted: "toolCallStarted",
     ev.ToolCallFinished: "toolResult",
+    ev.CodeCallsMade: "codeCalls",
     ev.HistoryCondensed: "condensation",
     ev.StatusChanged: "status",
     ev.ErrorRecorded: "error",
@@ -120,6 +122,7 @@ def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
         "decision": "allow",
         "head": 1,
         "based_on": 1,
+        "calls": (),
     }
     event = kind(
         **{name: value for name, value in needed.items() if name in kind.__struct_fields__}
@@ -133,7 +136,7 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
     assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
         "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
         "condensation", "status", "error", "note", "timerSet", "timerFired",
-        "timerCancelled", "label", "asideAsked", "asideAnswered", "unknown", "damaged",
+        "timerCancelled", "label", "asideAsked", "asideAnswered", "codeCalls", "unknown", "damaged",
     }  # fmt: skip
     assert {kind.__struct_config__.tag for kind in commands.Command.__args__} == {
         "send", "approve", "reject", "answer", "claim", "return", "settle", "pause", "resume",

@@ -322,6 +322,12 @@ def answer_seq(call_id: str) -> int:
     return int(first) if first.isdecimal() and len(first) < 16 else 0
 
 
+def is_nested(call_id: str) -> bool:
+    """Return True for the id of a call that a script made (`{seq}.{index}.{n}`). A model is not
+    shown it."""
+    return call_id.count(".") == 2
+
+
 def text_of(content: Sequence[Content]) -> str:
     """Return the text blocks of `content`, joined by newlines."""
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])

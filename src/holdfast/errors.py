@@ -29,7 +29,8 @@ HoldfastError
 │   ├── ToolValidationError (ValueError)
 │   ├── ToolNotFound (LookupError)
 │   ├── ToolTimeout (TimeoutError)
-│   └── ToolCancelled
+│   ├── ToolCancelled
+│   └── ScriptDiverged
 └── LLMError                                 status, code, request_id, retryable, retry_after
     ├── AuthenticationError (PermissionError)
     ├── PermissionDenied (PermissionError)
@@ -334,6 +335,13 @@ class ToolCancelled(ToolError):
     """The call was cancelled before it had a result."""
 
     error_type = "cancelled"
+
+
+class ScriptDiverged(ToolError):
+    """A script of code mode that was run again made another call than the journal has, or ran on
+    another version of the interpreter."""
+
+    error_type = "unknown"
 
 
 # --- models ---

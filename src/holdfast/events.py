@@ -249,6 +249,22 @@ class ToolCallFinished(Event, frozen=True, tag="toolResult"):
     duration: float = 0.0
 
 
+class CodeCallsMade(Event, frozen=True, tag="codeCalls"):
+    """Calls that the script of the call `call_id` makes (`Agent(code=)`), written before any of
+    them starts.
+
+    Their ids are `{call_id}.{n}`, in the order in which the script made them. `parallel` and
+    `clients` are the ids of those that may run side by side and that clients run. `interpreter`
+    names the interpreter and its version. A model is shown neither the calls nor their results.
+    """
+
+    call_id: str
+    calls: tuple[ToolCall, ...]
+    parallel: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    interpreter: str = ""
+
+
 class PlanStep(msgspec.Struct, frozen=True, rename="camel"):
     """One step of a plan: its text, and its progress."""
 
@@ -545,6 +561,7 @@ _Known = (
     | DecisionMade
     | ToolCallStarted
     | ToolCallFinished
+    | CodeCallsMade
     | HistoryCondensed
     | StatusChanged
     | ErrorRecorded
@@ -574,13 +591,13 @@ _KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__ar
 _ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 _EVENT_START = re.compile(rb'\{"type":"(\w+)"')  # the first bytes of every encoded event
 
-JOURNAL_VERSION = 3
+JOURNAL_VERSION = 4
 """The version of the journal that this Holdfast drives. A new event type, or a new meaning of one,
 raises it and is entered in `_SINCE` or `_SINCE_NOTE`."""
 
 # The version that a conversation with such an event needs, by event type; version 1 for the others.
 _SINCE: Mapping[type[Event], int] = MappingProxyType(
-    {TimerSet: 2, ConversationLabelled: 3, AsideAsked: 3}
+    {TimerSet: 2, ConversationLabelled: 3, AsideAsked: 3, CodeCallsMade: 4}
 )
 # The same by the `about` of a note.
 _SINCE_NOTE: Mapping[str, int] = MappingProxyType({AGENT_CHOICE: 3})
@@ -824,6 +841,8 @@ def _free_form(event: AnyEvent | Event) -> list[Any]:
     match event:
         case AssistantReplied():
             return [*[call.arguments for call in event.calls], event.details]
+        case CodeCallsMade():
+            return [call.arguments for call in event.calls]
         case ToolCallFinished():
             result = event.result
             return [result.meta, result.structured_content, *_resources(result.content)]

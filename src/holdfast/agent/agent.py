@@ -51,6 +51,7 @@ from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
     import holdfast
+    from holdfast.agent.code import CodeMode, CodeTools
     from holdfast.agent.goal import Goal
     from holdfast.agent.instructions import Instructions
     from holdfast.agent.plugins import Plugin
@@ -103,6 +104,11 @@ class Agent:
     """Models by name that the agent may switch to with the tool `switch_model`: from the next step
     on that model answers, with the same prompt and tools. A mapping; a name for `llm` itself may be
     among them, which is `default` otherwise."""
+
+    code: CodeTools | None
+    """Shows the model one tool, `run_code`, whose scripts call the other tools as functions
+    (`docs/how-to/code-mode.md`). The argument takes True, or a `agent.code.CodeMode` with limits.
+    Tools that come with other arguments, such as `finish`, stay tools of the model."""
 
     # --- the prompt ---
 
@@ -243,6 +249,7 @@ class Agent:
         description: str = "",
         goal: Goal | None = None,
         stop_denials: int = 3,
+        code: bool | CodeMode = False,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         if plugins:
@@ -279,6 +286,7 @@ class Agent:
                 if limits.cost is not None:
                     check_price("Agent: limits has", model)
                 check_tree("Agent: tree_limits has", model, *counted)
+        scripts = None if code is False else _code_tools(code)
         brought: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
             *(() if team is None else make_delegation(team)),
@@ -288,6 +296,8 @@ class Agent:
             *(() if output is None else (output.tool,)),
             *known.tools,
         )
+        if scripts is not None:
+            brought = scripts.beside(brought)
         with_parts = manager.with_own_tools(brought)
         servers = mcp_servers or {}
         servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
@@ -318,6 +328,7 @@ class Agent:
             "delegates": team,
             "handoffs": successors,
             "models": choice,
+            "code": scripts,
             "hooked": hooked,
             "hooks": tuple(hooks),
             "brought": brought,
@@ -532,14 +543,24 @@ class Agent:
         )
         return transcript, head
 
+    def tool_definitions(self) -> tuple[ev.ToolDefinition, ...]:
+        """Return the definitions that a model is shown: the same object until the tools change."""
+        return self.tools.definitions() if self.code is None else self.code.shown(self.tools)
+
     def definitions(self, last: ev.AgentConfigured | None) -> tuple[ev.ToolDefinition, ...]:
         """Return the tool definitions in the order that preserves a provider's cached prefix.
         Unchanged definitions keep their order in `last`; new and changed ones follow."""
-        now = self.tools.definitions()
+        now = self.tool_definitions()
         if last is None or not last.tools:
             return now
         kept = [definition for definition in last.tools if definition in now]
         return (*kept, *[definition for definition in now if definition not in kept])
+
+
+def _code_tools(given: Any) -> CodeTools:
+    from holdfast.agent.code import code_tools  # few agents write code
+
+    return code_tools(given)
 
 
 def _with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.agent import prompt
 from holdfast.agent.agents_files import SubAgent, read_sub_agent
+from holdfast.agent.code import CodeMode
 from holdfast.agent.config_parts import (
     ANALYZER,
     ANY,
@@ -362,6 +363,7 @@ _BOUNDS = {
 }
 _BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _BOUNDS.items()}
 _DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
+_CODE = section_of(CodeMode, "code", "limits of code mode", whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
 _LIMITED = struct(_LIMITS, Limits)
 _HOOK = hook_section(
@@ -422,6 +424,14 @@ _KEYS = {
     "output_type": Key(_OUTPUT, "The result: a type, a JSON Schema, or {file: path} of one."),
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
     "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
+    "code": Key(
+        Made(
+            Either(other=FLAG, map=struct(_CODE, CodeMode), what="true, or a mapping of limits"),
+            lambda data, place, loader: data,
+            lambda one, at, dumper: one.mode == CodeMode() or _CODE.dump(one.mode, at, dumper),
+        ),
+        "Shows the model one tool, run_code, whose scripts call the other tools.",
+    ),
     "goal": Key(GOAL, "The goal of a run, and who judges whether it is reached."),
     "stop_denials": Key(COUNT, "Times in a row that hooks on stop may deny the end of a run."),
     "hooks": Key(

@@ -17,7 +17,15 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
 from holdfast.agent.arguments import is_model, wrong
-from holdfast.content import Content, FileContent, ImageContent, Message, TextContent, Usage
+from holdfast.content import (
+    Content,
+    FileContent,
+    ImageContent,
+    Message,
+    TextContent,
+    Usage,
+    is_nested,
+)
 from holdfast.errors import ConfigurationError
 from holdfast.llm import files
 from holdfast.llm.completion import Completion
@@ -156,7 +164,7 @@ def _pictures(situation: Situation) -> list[_Picture]:
         whose = "in a message"
         if type(event) is ev.MessageAdded:
             content = event.content
-        elif type(event) is ev.ToolCallFinished:
+        elif type(event) is ev.ToolCallFinished and not is_nested(event.call_id):
             content = event.result.content
             whose = f"in the result of {names.get(event.call_id, 'a tool')}"
         elif type(event) is ev.AssistantReplied:

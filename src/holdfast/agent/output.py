@@ -61,12 +61,12 @@ def is_output(name: str, result: ToolResult) -> bool:
     return name == FINISH and not result.is_error and result.meta.get(MARK) is True
 
 
-def asks_nobody(policy: object) -> bool:
-    """Return True if a call of `finish` runs without a decision of this confirmation policy.
-    `finish` changes nothing, so this is the case for each of Holdfast's own policies that does not
-    name the tool."""
+def asks_nobody(policy: object, name: str = FINISH) -> bool:
+    """Return True if a call of `finish` or another tool without effects of its own runs without a
+    decision of this confirmation policy. This is the case for each of Holdfast's own policies that
+    does not name the tool."""
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return ours and FINISH not in getattr(policy, "verdicts", ())
+    return ours and name not in getattr(policy, "verdicts", ())
 
 
 def made(output: Output | None, value: Any) -> Any:

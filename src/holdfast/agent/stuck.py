@@ -16,7 +16,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.damage import stand_in
-from holdfast.content import ToolCall, ToolResult
+from holdfast.content import ToolCall, ToolResult, is_nested
 
 ABOUT = "stuck:"
 # The lowest threshold of each pattern, in steps.
@@ -118,7 +118,7 @@ class Recent(msgspec.Struct):
             self._reset()
 
     def _on_result(self, event: ev.ToolCallFinished) -> None:
-        if not self.calls:
+        if not self.calls or is_nested(event.call_id):
             return
         calls, results = self.calls, self.results or {}
         results.setdefault(event.call_id, event.result)

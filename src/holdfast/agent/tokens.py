@@ -23,6 +23,7 @@ from holdfast.content import (
     ToolCall,
     ToolResult,
     answer_seq,
+    is_nested,
 )
 from holdfast.image_size import pixels
 from holdfast.llm.transcript import Recipient
@@ -226,7 +227,8 @@ class Sizes(msgspec.Struct, eq=False):
         if type(event) is ev.DamagedEvent:
             event = stand_in(event) or event
         if type(event) is ev.ToolCallFinished:
-            if event.call_id not in self.results:  # a second result of one call is not shown
+            # neither a second result of one call nor one of a script's calls is shown
+            if event.call_id not in self.results and not is_nested(event.call_id):
                 size = self.results[event.call_id] = result(event.result)
                 self.whole += size
         elif type(event) is ev.AssistantReplied:

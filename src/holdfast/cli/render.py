@@ -242,6 +242,11 @@ class Renderer:
             case ev.AssistantReplied():
                 yield from self.answer(event)
                 yield from self.calls(event)
+            case ev.CodeCallsMade():
+                self._calls |= {call.id: call for call in event.calls}
+                self._batch = max(self._batch, 2)  # each result names its call from here on
+                for call in event.calls:
+                    yield self._cut("dim", f"  in the script: {self.title(call.id)}")
             case ev.ToolCallStarted() if event.attempt > 1:
                 yield self._cut("dim", f"  attempt {event.attempt}: {self.title(event.call_id)}")
             case ev.ToolCallFinished():

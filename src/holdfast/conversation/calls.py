@@ -37,6 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.context import CallParked
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
 
@@ -82,6 +83,7 @@ class _Batch(ObjectStruct):
     known: set[str]  # the ids of all its calls
     _start: Callable[[int], threading.Thread]
     _max_helpers: int  # besides the driving thread
+    parent: str  # the call whose script made the calls, "" for calls of the answer
     helpers: list[threading.Thread] = []
     failures: list[BaseException] = []
     _helper_count: int = 0
@@ -158,6 +160,7 @@ class Calls(ObjectStruct):
         started: Collection[str] = (),
         token: Cancellation | None = None,
         attempts: Mapping[str, int] | None = None,
+        parent: str = "",
     ) -> None:
         """Run calls whose turn it is, at most `parallel_calls` at once; this thread is one of the
         workers.
@@ -168,10 +171,11 @@ class Calls(ObjectStruct):
             started: Ids of calls whose start is in the journal.
             token: Cancels the calls; the conversation's present one if None.
             attempts: Number of the attempt by call id; 1 for a call that is not in it.
+            parent: The call whose script made them; "" for calls of the answer.
         """
         with self._journal.changed:
             token = self._context.token if token is None else token
-            alone = len(calls) == 1 and len(self._journal.fold.turn) == 1
+            alone = len(calls) == 1 and len(self._turn(parent)) == 1
         attempts = attempts or {}
         if alone:
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
@@ -194,12 +198,13 @@ class Calls(ObjectStruct):
                 {call.id for call in calls},
                 lambda number: self._start_thread(work, f"{name}+{number}", context),
                 self._context.agent.parallel_calls - 1,
+                parent,
             )
             self._batch = batch
         try:
             with self._journal.changed:
                 batch.hire(len(calls) - 1)
-                batch.admit(self._ready())  # calls approved since `calls` was drawn up
+                batch.admit(self._ready(parent))  # calls approved since `calls` was drawn up
             while True:
                 work()
                 batch.join()
@@ -220,10 +225,14 @@ class Calls(ObjectStruct):
         """Start calls that a decision made ready, if their neighbours are running."""
         with self._journal.changed:
             if self._batch is not None:
-                self._batch.admit(self._ready())
+                self._batch.admit(self._ready(self._batch.parent))
 
-    def _ready(self) -> list[ToolCall]:
-        return [item.call for item in self._journal.fold.turn if item.ready]
+    def _turn(self, parent: str) -> list[OpenCall]:
+        fold = self._journal.fold
+        return fold.nested(parent) if parent else fold.turn
+
+    def _ready(self, parent: str) -> list[ToolCall]:
+        return [item.call for item in self._turn(parent) if item.ready]
 
     def _run_one(
         self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
@@ -267,6 +276,10 @@ class Calls(ObjectStruct):
                 result = work() if observed is None else observed.called(call.id, work)
         except (ConversationClosed, StoreError, WrongProcess):
             raise
+        except CallParked as parked:
+            if parked.__cause__ is not None:
+                raise parked.__cause__ from None
+            return False
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             if not journal.owner.here:  # in a child process that the callback forked
                 raise
@@ -318,6 +331,7 @@ class Calls(ObjectStruct):
             journal.confirm,
             self._wake,
             context.note,
+            self._family.scripts,
         )
 
     def _wake(
@@ -356,10 +370,10 @@ class Calls(ObjectStruct):
     # --- calls that clients run ---
 
     def refuse_client_calls(
-        self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
+        self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict], clients: Collection[str]
     ) -> dict[int, ToolResult]:
-        """Return immediate refusals of client calls by index in the answer. Runs user code."""
-        clients, found = self._journal.fold.call_kinds.clients, dict[int, ToolResult]()
+        """Return immediate refusals of calls of the tools `clients` by index. Runs user code."""
+        found = dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
                 if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
@@ -388,7 +402,7 @@ class Calls(ObjectStruct):
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
         """Answer a call that no client will answer. Within a transaction."""
         result = ToolResult.failure(f"Not run: {reason}", "cancelled")
-        if item.runner:
+        if item.attempt:
             meta = {"outcome": "unknown"}
             result = ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta=meta)
         self.write_result(item.call, result)
@@ -418,8 +432,8 @@ class Calls(ObjectStruct):
             result = ToolResult.failure(text, "cancelled", meta={"decision": "deny"})
             self.write_result(call, result)
 
-    def recover(self, calls: Sequence[ToolCall]) -> None:
-        """Settle the calls that a dead owner left open.
+    def recover(self, calls: Sequence[ToolCall], parent: str = "") -> None:
+        """Settle the calls that a dead owner left open, of the script of `parent` if one is given.
 
         A repeatable call runs again. A tool with `reconcile` reports the outcome. Any other call
         gets a result that tells the model that its outcome is unknown.
@@ -442,7 +456,8 @@ class Calls(ObjectStruct):
                 if call.id in journal.fold.open:
                     self.write_result(call, result)
         if again:
-            self.run(again, (), token, {call.id: items[call.id].attempt + 1 for call in again})
+            attempts = {call.id: items[call.id].attempt + 1 for call in again}
+            self.run(again, (), token, attempts, parent)
 
     def _recovered(self, item: OpenCall, token: Cancellation) -> ToolResult | None:
         """Return the result of a call that was started once; None if it is to run again."""

@@ -64,6 +64,8 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
     and ask again about approved ones."""
 
     def settle(item: OpenCall) -> dict[str, Any]:
+        if item.script:
+            return {}  # it runs again, with the results that its calls have
         if item.attempt:
             return {"result": _unknown(CONTINUED)}
         if not item.approved:
@@ -103,7 +105,8 @@ def _settled(
         seq = state.last_seq + len(found) + 1
         found.append(kind(seq=seq, id=new_id(), timestamp=clock(), **fields))
 
-    for item in state.open.values():
+    # the calls of a script end before the call whose script it is
+    for item in sorted(state.open.values(), key=lambda item: not item.parent):
         if fields := settle(item):
             left -= "result" in fields
             kind = ev.ToolCallFinished if "result" in fields else ev.DecisionMade

@@ -380,7 +380,7 @@ class CommandExecutor(ObjectStruct):
             if item.runner != runner:
                 raise Conflict(f"Call {call_id!r} was claimed by {item.runner!r}.")
             return
-        if item not in fold.turn:
+        if item not in fold.offers:
             raise NotPending(
                 f"Call {call_id!r} is not open to clients yet: a call before it in the answer has"
                 " no result."

@@ -23,7 +23,7 @@ from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
 from holdfast.answer import REFUSAL
-from holdfast.content import ToolResult, Usage, answer_seq
+from holdfast.content import ToolResult, Usage, answer_seq, is_nested
 from holdfast.conversation.status import AT_REST, STATUSES, ConversationStatus
 from holdfast.errors import OutputInvalid
 from holdfast.labels import Labels, labels_after
@@ -485,5 +485,7 @@ class PictureFacts(Reducer, frozen=True):
     def feed(self, event: Any, fold: Fold) -> PictureFacts:
         if self.any:
             return self
-        content = event.result.content if type(event) is ev.ToolCallFinished else event.content
-        return PictureFacts(True) if has_picture(content) else self
+        if type(event) is ev.MessageAdded:
+            return PictureFacts(True) if has_picture(event.content) else self
+        nested = is_nested(event.call_id)  # a model is not shown its result
+        return PictureFacts(True) if not nested and has_picture(event.result.content) else self

@@ -38,6 +38,13 @@ class OpenCall(ObjectStruct):
     arguments: dict[str, Any] | None = None  # an approver's, in place of the model's
     questions: tuple[ev.Question, ...] = ()  # to the user, without an answer
     questioned: int = 0  # the number of its questions, over all of its attempts
+    parent: str = ""  # the call whose script made it, "" for a call of the answer
+    script: bool = False  # True if its script has made calls
+
+    @property
+    def held(self) -> bool:
+        """True if it waits for a decision or a client, so that the loop cannot proceed with it."""
+        return self.asked is not None or self.offered
 
     @property
     def ready(self) -> bool:
@@ -90,6 +97,16 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
             break
         found.append(item)
     return found
+
+
+def made_by_script(event: ev.CodeCallsMade) -> dict[str, OpenCall]:
+    """Return the open calls of a script's calls by id, in their order."""
+    return {
+        call.id: OpenCall(
+            call, call.id in event.clients, call.id in event.parallel, parent=event.call_id
+        )
+        for call in event.calls
+    }
 
 
 class Fold(ObjectStruct):
@@ -161,7 +178,11 @@ class Fold(ObjectStruct):
                     # nobody waits for the answers to an earlier attempt's questions
                     call.questions = ()
             case ev.ToolCallFinished():
-                self.open.pop(event.call_id, None)
+                self._close(event.call_id)
+            case ev.CodeCallsMade():
+                if (call := self.open.get(event.call_id)) is not None:
+                    call.script = True
+                self.open |= made_by_script(event)
             case ev.AssistantReplied():
                 self._apply_answer(event)
                 self.assistant = event
@@ -213,6 +234,12 @@ class Fold(ObjectStruct):
             for call in calls
         }
 
+    def _close(self, call_id: str) -> None:
+        """Remove a call that has a result, and the calls that its script made."""
+        item = self.open.pop(call_id, None)
+        if item is not None and item.script:
+            self.open = {id: one for id, one in self.open.items() if one.parent != call_id}
+
     def _apply_damaged(self, event: ev.DamagedEvent) -> None:
         """Apply an event that cannot be read.
 
@@ -230,10 +257,10 @@ class Fold(ObjectStruct):
             self._apply_status(found)
         elif isinstance(found, ev.ToolCallFinished):
             self._feed_features(found)
-            self.open.pop(found.call_id, None)
+            self._close(found.call_id)
         elif found is not None:
             self.message_seq = event.seq
-        if kind in ("", "decision", "toolCallStarted", "toolResult"):
+        if kind in ("", "decision", "toolCallStarted", "toolResult", "codeCalls"):
             about = damage.call_of(event)
             named = [self.open[about]] if about in self.open else []
             for call in named if about else self.open.values():
@@ -300,7 +327,7 @@ class Fold(ObjectStruct):
                 if (item := self.open.get(event.call_id)) is not None:
                     item.decide(event)
                 self._count_usage(event.usage, event.cost)
-            elif kind is not ev.ToolCallStarted:
+            elif kind is not ev.ToolCallStarted and kind is not ev.CodeCallsMade:
                 self.apply(event)
         self.recent = recent
         for event in events[last:]:
@@ -363,7 +390,20 @@ class Fold(ObjectStruct):
 
     @property
     def turn(self) -> list[OpenCall]:
-        return turn(self.open.values())
+        """The calls whose turn it is. The calls of a script stand in its place if it can only wait
+        for decisions and clients."""
+        found = turn([item for item in self.open.values() if not item.parent])
+        if len(found) == len(self.open):
+            return found
+        return [one for item in found for one in self._held_within(item) or [item]]
+
+    def nested(self, call_id: str) -> list[OpenCall]:
+        """Return the calls of a script whose turn it is."""
+        return turn([item for item in self.open.values() if item.parent == call_id])
+
+    def _held_within(self, item: OpenCall) -> list[OpenCall]:
+        inner = self.nested(item.call.id) if item.script else []
+        return inner if all(one.held for one in inner) else []
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
@@ -394,8 +434,13 @@ class Fold(ObjectStruct):
     @property
     def offers(self) -> list[OpenCall]:
         """The calls that a client has claimed, or may claim now."""
-        now, items = self.turn, self.open.values()
-        return [item for item in items if item.held_by_client and (item.runner or item in now)]
+        now = self.turn
+        return [
+            item
+            for item in self.open.values()
+            if item.held_by_client
+            and (item.runner or item in (self.nested(item.parent) if item.parent else now))
+        ]
 
     @property
     def asked(self) -> bool:

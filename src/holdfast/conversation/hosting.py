@@ -50,6 +50,7 @@ from holdfast.tools.secrets import Secrets
 if TYPE_CHECKING:
     from holdfast.conversation.conversation import Conversation
     from holdfast.conversation.delegation import Delegation
+    from holdfast.conversation.scripts import Scripts
     from holdfast.conversation.undo import FileUndo
 
 _log = logging.getLogger("holdfast")
@@ -200,6 +201,12 @@ class Hosting:
                 parts = self.context, self.journal, calls, deliver, self._new_conversation
                 self.context.delegation = Delegation(*parts)
             return self.context.delegation
+
+    def scripts(self) -> Scripts:
+        """Return the runner of scripts."""
+        from holdfast.conversation.scripts import Scripts  # few agents write code
+
+        return Scripts(self.context, self._calls)
 
     def set_secrets(self, secrets: Secrets | None) -> None:
         """Replace the secrets from the next call on. Earlier values are still masked."""

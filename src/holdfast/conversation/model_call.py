@@ -203,7 +203,7 @@ class ModelCall(ObjectStruct):
         since the last one. Runs user code, so the caller must not hold the lock."""
         context, journal = self._context, self._context.journal
         agent, last, pictures = context.agent, journal.fold.agent, journal.fold.pictures.any
-        definitions = agent.tools.definitions()
+        definitions = agent.tool_definitions()
         if (
             last is not None
             and self._known_head is last
@@ -316,7 +316,9 @@ class ModelCall(ObjectStruct):
         if asked:
             asked = context.agent.tools.with_canonical_names(asked)
             verdicts = decide(context, asked, token)
-            refused = self._calls.refuse_client_calls(asked, verdicts)
+            refused = self._calls.refuse_client_calls(
+                asked, verdicts, context.journal.fold.call_kinds.clients
+            )
             choice = context.agent.models
             if choice is not None or context.agent.handoffs is not None:
                 refused |= not_done(asked, partial(refusal, context), choice)

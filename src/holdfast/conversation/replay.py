@@ -303,7 +303,7 @@ def _head_differs(
         parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
-    today = {tool.name: _model_part(tool) for tool in agent.tools.definitions()}
+    today = {tool.name: _model_part(tool) for tool in agent.tool_definitions()}
     for tool in map(_model_part, recorded.tools):
         if (now := today.get(tool.name)) is None:
             parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")

@@ -140,7 +140,7 @@ class FileUndo:
         calls = {
             call.id: call
             for event in events
-            if isinstance(event, ev.AssistantReplied)
+            if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade)
             for call in event.calls
         }
         started: dict[str, str] = {}  # call ids by key, in order

@@ -18,6 +18,7 @@ from holdfast.conversation.run_context import RunContext
 from holdfast.errors import ToolNotFound
 from holdfast.runtime.confinement import Confinement
 from holdfast.tools import Cancellation
+from holdfast.tools.names import RUN_CODE
 
 _MAX_USER_MESSAGES = 3  # latest user messages that an analyzer is shown
 _MAX_SCANNED_EVENTS = 400  # latest events that are searched for them
@@ -64,6 +65,9 @@ def decide(
             continue
         if agent.output is not None and call.name == FINISH and asks_nobody(policy):
             found.append(CallVerdict("allow", silent=True))
+            continue
+        if agent.code is not None and call.name == RUN_CODE and asks_nobody(policy, RUN_CODE):
+            found.append(CallVerdict("allow", silent=True))  # each call of its script is judged
             continue
         risk, counted = None, True
         if analyzer is not None:
@@ -124,7 +128,7 @@ def _history(journal: Journal) -> list[ToolCall]:
         return [
             call
             for event in journal.events
-            if isinstance(event, ev.AssistantReplied)
+            if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade)
             for call in event.calls
         ]
 

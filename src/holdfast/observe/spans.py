@@ -213,6 +213,8 @@ class Spans(Generic[S]):
                 self._on_tool_result(event)
             case ev.AssistantReplied():
                 self._on_answer(event)
+            case ev.CodeCallsMade():
+                self._pending_calls.update({call.id: call for call in event.calls})
             case ev.StatusChanged(status="running"):
                 self._begin(False)
             case ev.StatusChanged():

@@ -221,6 +221,8 @@ class _JournalCount:
                 for call in event.calls:
                     self._open[call.id] = (call.name, None)
                 self._server_tools.update([call.name for call in event.server_calls])
+            case ev.CodeCallsMade():
+                self._open.update({call.id: (call.name, None) for call in event.calls})
             case ev.ToolCallStarted():
                 name, began = self._open.get(event.call_id, ("unknown", None))
                 self._open[event.call_id] = (name, began or event.timestamp)

@@ -623,7 +623,9 @@ class RemoteConversation(ConversationInterface):
         if fold.status is RUNNING or fold.asked:
             return False
         # a pause lets calls that have begun end first
-        return not any(item.attempt and item.asked is None for item in fold.open.values())
+        return not any(
+            item.attempt and item.asked is None and not item.script for item in fold.open.values()
+        )
 
     def _driven(self) -> bool:
         """Return True if the server drives the conversation, whichever client started it."""

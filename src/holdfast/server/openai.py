@@ -513,6 +513,8 @@ class TurnProgress:
         self.seq = event.seq
         open = self._fold.open
         closed = open.get(event.call_id) if isinstance(event, ev.ToolCallFinished) else None
+        if closed is not None and closed.parent:
+            closed = None  # a script's call, which the client was not shown
         self._fold.apply(event)
         match event:
             case ev.AssistantReplied():

@@ -143,6 +143,7 @@ _NO_HOOK_COMMANDS = (
 # The keys of an agent's form that name neither code nor files.
 _PLAIN = (
     "$schema",
+    "code",
     "description",
     "limits",
     "output_limit",

@@ -223,7 +223,7 @@ class _Calls:
 
     def take(self, event: ev.AnyEvent) -> None:
         """Process the next event."""
-        if isinstance(event, ev.AssistantReplied):
+        if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade):
             self._known.update(call.id for call in event.calls)
         elif isinstance(event, ev.UnknownEvent | ev.DamagedEvent):
             self.unknown.add(event.seq)

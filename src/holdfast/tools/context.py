@@ -199,6 +199,20 @@ class Spawns(Protocol):
         ...
 
 
+class CallParked(BaseException):
+    """Ends the attempt of a call that goes on later, with no result until then; its cause, if it
+    has one, ends the run. No tool may catch it."""
+
+
+class RunsScripts(Protocol):
+    """The runner of the scripts of a conversation's calls; one per conversation."""
+
+    def run(self, context: ToolContext, code: str, toolbox: Any) -> ToolResult:
+        """Run a script whose functions are the tools of a `CodeTools`. Raises `CallParked` while it
+        waits for a decision or a client."""
+        ...
+
+
 class TakesNotes(Protocol):
     """The function that journals a note; see `ToolContext.note`."""
 
@@ -236,6 +250,7 @@ class ToolContext:
         "notes",
         "outputs",
         "runtime",
+        "scripts",
         "secrets",
         "spawns",
         "team",
@@ -264,6 +279,7 @@ class ToolContext:
         confirm: Callable[[], None] | None = None,
         wakes: WakesCalls | None = None,
         notes: TakesNotes | None = None,
+        scripts: Callable[[], RunsScripts] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -285,6 +301,7 @@ class ToolContext:
         self.confirm = confirm
         self.wakes = wakes
         self.notes = notes
+        self.scripts = scripts
         self._wakes = 0  # the timers that this call has set without an id
         # Start times of the questions to the user, each followed by its end time.
         self._waits: tuple[list[float], ...] = ()

@@ -22,7 +22,7 @@ from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
 from holdfast.tools.json_values import copy_json
-from holdfast.tools.names import wire_name
+from holdfast.tools.names import RUN_CODE, wire_name
 from holdfast.tools.overflow import Overflow
 from holdfast.tools.pins import Pins
 from holdfast.tools.running import StartThread, error_result, run_attempts, start_thread
@@ -538,7 +538,8 @@ class ToolManager:
             if isinstance(answer, ToolResult):
                 return hooks.with_context(answer, added) if added else answer
             changed = answer
-        limits = self._concurrency
+        # a script holds no place: its calls take theirs, and would wait for it
+        limits = None if call.name == RUN_CODE else self._concurrency
         with nullcontext() if limits is None else limits.hold(call.name, context.cancelled):
             try:
                 result = attempts(tool, changed.arguments, context)

@@ -7,6 +7,8 @@ import re
 # The key in a result's meta of the canonical names of the tools that a search found.
 FOUND_TOOLS = "holdfast/tools"
 
+RUN_CODE = "run_code"  # the tool of `Agent(code=)`
+
 # OpenAI's rule for function names; Anthropic's is wider.
 _ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")

@@ -1,0 +1,298 @@
+"""Code mode (`Agent(code=)`): the tool `run_code`, whose scripts call the agent's other tools as
+typed Python functions.
+
+This module describes the functions to the model. `conversation.scripts` runs the scripts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from holdfast.agent.arguments import is_number, is_whole, wrong
+from holdfast.content import TextContent, ToolResult
+from holdfast.errors import ConfigurationError
+from holdfast.events import ToolDefinition
+from holdfast.tools.catalogue import definition
+from holdfast.tools.context import ToolContext
+from holdfast.tools.manager import ToolManager
+from holdfast.tools.names import RUN_CODE, wire_name
+from holdfast.tools.policy import LOCAL_READ, ToolAnnotations
+from holdfast.tools.tool import Tool
+from holdfast.tools.tool_search import best_matches
+
+FIND_FUNCTIONS = "find_functions"
+
+_DESCRIPTION = """\
+Run a Python script that calls the functions below. Use it for every action. One script may make \
+many calls: loops, conditions, and calls that use earlier results. Only what it prints and the \
+value of its last expression are shown to you.
+
+- Call each function with `await` and keyword arguments. `await asyncio.gather(...)` (import \
+asyncio first) runs calls side by side where that is safe.
+- A failed call raises RuntimeError.
+- There are no files, network, environment or packages. Of the standard library there are \
+asyncio, datetime, json, math, random, re and a few others. The clock stands still.
+- Variables are not kept: each script begins anew.
+"""
+_FIND_NOTE = (
+    "\nThere are {count} functions. These are their names; `print(await find_functions("
+    'query="..."))` shows the signatures that match a few words.\n'
+)
+_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
+_MAX_SUMMARY_CHARS = 300  # of a tool's description in its stub
+_MAX_DEPTH = 6  # levels of a schema that a type shows
+_MIN_MEMORY = 10_000_000  # bytes; the interpreter itself needs about a megabyte
+
+
+class CodeMode(msgspec.Struct, frozen=True):
+    """The limits of a script. Raises `ConfigurationError` for a value out of range.
+
+    Attributes:
+        seconds: Seconds of computing; waiting for calls and approvals is not counted.
+        memory: Bytes of memory.
+        output: Characters that a script may print and return.
+        calls: Calls that a script may make.
+        stubs: Characters of signatures that the model is shown. If they are longer, it is shown
+            the names, and finds signatures by `find_functions`.
+    """
+
+    seconds: float = 10.0
+    memory: int = 100_000_000
+    output: int = 20_000
+    calls: int = 1_000
+    stubs: int = 20_000
+
+    def __post_init__(self) -> None:
+        if not is_number(self.seconds) or not 0 < self.seconds <= 3600:
+            raise wrong("CodeMode: seconds", "a number of seconds up to 3600", self.seconds)
+        for name, least in (("memory", _MIN_MEMORY), ("output", 100), ("calls", 1), ("stubs", 0)):
+            if not is_whole(getattr(self, name), least):
+                raise wrong(
+                    f"CodeMode: {name}", f"a whole number from {least}", getattr(self, name)
+                )
+
+
+class CodeFunction(NamedTuple):
+    """A tool as a function of scripts; `parameters` are in the order of positional arguments."""
+
+    tool: Tool
+    parameters: tuple[str, ...]
+    stub: str
+
+
+def code_tools(given: Any) -> CodeTools:
+    """Return the tools of code mode for the argument `Agent(code=)`."""
+    mode = CodeMode() if given is True else given
+    if not isinstance(mode, CodeMode):
+        raise wrong("Agent: code", "True, False or CodeMode(...)", given)
+    if importlib.util.find_spec("pydantic_monty") is None:
+        raise ConfigurationError(
+            "Agent: code needs the interpreter of the extra: pip install 'holdfast[code]'."
+        )
+    return CodeTools(mode)
+
+
+class CodeTools:
+    """The tools of one agent in code mode: `run_code` for its model, the others as functions."""
+
+    def __init__(self, mode: CodeMode) -> None:
+        self.mode = mode
+        self._beside: frozenset[str] = frozenset()  # tools that stay the model's
+        self._manager: ToolManager | None = None
+        # Each of these stands behind the definitions that it was made of.
+        self._shown: tuple[object, tuple[ToolDefinition, ...]] = ((), ())
+        self._functions: tuple[object, dict[str, CodeFunction]] = ((), {})
+        only_calls = ToolAnnotations(True, False, True, False)
+        self.tool = Tool(
+            RUN_CODE,
+            _DESCRIPTION,
+            self._run_code,
+            annotations=only_calls,
+            category="builtin",
+            parallel=False,
+        )
+        self._finder = Tool(
+            FIND_FUNCTIONS,
+            callback=self._find_functions,
+            description="Find functions by a few words; returns their signatures.",
+            annotations=LOCAL_READ,
+            category="builtin",
+        )
+
+    def beside(self, brought: Iterable[Tool]) -> tuple[Tool, ...]:
+        """Return the tools that come with an agent's arguments, and those of code mode. The former
+        stay tools of the model."""
+        tools = tuple(brought)
+        self._beside = frozenset([tool.name for tool in tools])
+        return (*tools, self.tool, self._finder)
+
+    def shown(self, manager: ToolManager) -> tuple[ToolDefinition, ...]:
+        """Return the definitions that the model is shown: the same object until the tools
+        change."""
+        made_of = manager.definitions()
+        if self._shown[0] is not made_of:
+            beside = [one for one in made_of if one.name in self._beside]
+            run = msgspec.structs.replace(
+                definition(self.tool), description=_DESCRIPTION + self._listed(manager)
+            )
+            self._shown = (made_of, (run, *beside))
+        return self._shown[1]
+
+    def functions(self, manager: ToolManager) -> dict[str, CodeFunction]:
+        """Return the functions of scripts by name."""
+        self._manager = manager
+        made_of = manager.definitions()
+        if self._functions[0] is not made_of:
+            found: dict[str, CodeFunction] = {}
+            for tool in manager.list_tools():
+                if tool.name not in self._beside and tool.name != RUN_CODE:
+                    name = _function_name(tool.name, found)
+                    found[name] = CodeFunction(tool, tuple(_parameters(tool)), stub_of(name, tool))
+            self._functions = (made_of, found)
+        return self._functions[1]
+
+    def _listed(self, manager: ToolManager) -> str:
+        found = self.functions(manager)
+        stubs = [one.stub for name, one in found.items() if name != FIND_FUNCTIONS]
+        if sum(map(len, stubs)) <= self.mode.stubs:
+            return "\n" + "\n\n".join(stubs)
+        return _FIND_NOTE.format(count=len(stubs)) + ", ".join(found)
+
+    def _run_code(self, code: str, context: ToolContext) -> ToolResult:
+        if context.scripts is None:
+            raise ConfigurationError("run_code runs in a conversation alone.")
+        return context.scripts().run(context, code, self)
+
+    def _find_functions(self, query: str, limit: int = 10) -> ToolResult:
+        if self._manager is None:
+            raise ConfigurationError("find_functions runs in a conversation alone.")
+        functions = {
+            one.tool.name: one
+            for name, one in self.functions(self._manager).items()
+            if name != FIND_FUNCTIONS
+        }
+        tools = [one.tool for one in functions.values()]
+        found = best_matches(query, tools, max(1, min(limit, 50)))
+        text = "\n\n".join([functions[tool.name].stub for tool in found])
+        return ToolResult((TextContent(text or f"No function matches {query!r}."),))
+
+
+# --- stubs ---
+
+
+def _function_name(name: str, taken: Mapping[str, object]) -> str:
+    """Return a Python name for a tool that no other tool has."""
+    plain = _NOT_IDENTIFIER.sub("_", wire_name(name))
+    if plain[:1].isdigit() or keyword.iskeyword(plain) or plain in ("print", "asyncio"):
+        plain = f"tool_{plain}"
+    found, number = plain, 1
+    while found in taken:
+        number += 1
+        found = f"{plain}_{number}"
+    return found
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    """Return the schemas of a tool's parameters by name, the required ones first."""
+    properties = _mapping(tool.input_schema.get("properties"))
+    required = tool.input_schema.get("required") or ()
+    return {name: properties[name] for name in sorted(properties, key=lambda n: n not in required)}
+
+
+def stub_of(name: str, tool: Tool) -> str:
+    """Return the signature and the purpose of a tool as a Python function."""
+    schema = tool.input_schema
+    required = schema.get("required") or ()
+    parts: list[str] = []
+    notes: list[str] = []
+    for parameter, about in _parameters(tool).items():
+        if not parameter.isidentifier() or keyword.iskeyword(parameter):
+            notes.append(f"    {parameter}: pass it as **{{{parameter!r}: ...}}")
+            continue
+        default = "" if parameter in required else f" = {_default(about)}"
+        parts.append(f"{parameter}: {type_of(about, schema)}{default}")
+        if text := _one_line(_mapping(about).get("description")):
+            notes.append(f"    {parameter}: {text}")
+    output = tool.output_schema
+    returns = "Any" if output is None else type_of(output, output)
+    summary = _one_line(tool.description)
+    lines = [f"async def {name}({', '.join(['*', *parts]) if parts else ''}) -> {returns}:"]
+    text = "\n".join([summary, *notes]).strip()
+    lines.append(f"    {_quoted(text)}" if text else "    ...")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{text}\n    """' if "\n" in text or text.endswith('"') else f'"""{text}"""'
+
+
+def _default(schema: Any) -> str:
+    value = _mapping(schema).get("default")
+    text = repr(value)
+    return text if len(text) <= 60 else "..."
+
+
+def _one_line(text: Any) -> str:
+    """Return the first paragraph of a description in one line, cut."""
+    found = " ".join(str(text or "").strip().partition("\n\n")[0].split())
+    return found if len(found) <= _MAX_SUMMARY_CHARS else f"{found[: _MAX_SUMMARY_CHARS - 3]}..."
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """Return a JSON Schema as a Python type, objects in the inline form of PEP 764."""
+    found = _mapping(schema)
+    if depth > _MAX_DEPTH:
+        return "Any"
+    if isinstance(reference := found.get("$ref"), str):
+        return type_of(_resolved(reference, root), root, depth + 1)
+    if isinstance(values := found.get("enum"), list | tuple):
+        return f"Literal[{', '.join([repr(value) for value in cast('list[Any]', values)])}]"
+    if "const" in found:
+        return f"Literal[{found['const']!r}]"
+    for key in ("anyOf", "oneOf"):
+        if isinstance(choices := found.get(key), list | tuple):
+            return _union([type_of(one, root, depth + 1) for one in cast("list[Any]", choices)])
+    kind = found.get("type")
+    if isinstance(kind, list | tuple):
+        kinds = cast("list[Any]", kind)
+        return _union([type_of({**found, "type": one}, root, depth + 1) for one in kinds])
+    if kind == "array":
+        item = type_of(found["items"], root, depth + 1) if "items" in found else "Any"
+        return f"list[{item}]"
+    if kind == "object" or "properties" in found:
+        members = _mapping(found.get("properties"))
+        if not members:
+            more = found.get("additionalProperties")
+            value = type_of(more, root, depth + 1) if isinstance(more, Mapping) else "Any"
+            return f"dict[str, {value}]"
+        required = found.get("required") or ()
+        shown = [
+            f"{name!r}: {shape}" if name in required else f"{name!r}: NotRequired[{shape}]"
+            for name, one in members.items()
+            if (shape := type_of(one, root, depth + 1))
+        ]
+        return f"TypedDict[{{{', '.join(shown)}}}]"
+    return _TYPES.get(str(kind), "Any")
+
+
+def _union(types: list[str]) -> str:
+    return " | ".join(dict.fromkeys(types)) or "Any"
+
+
+def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = _mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
+    return found
