@@ -1,0 +1,175 @@
+"""Random scripts of code mode, whose process is killed inside each of their calls: no effect that
+may not be repeated happens twice, and every missing one is told as unknown."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    Agent,
+    Conversation,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolAnnotations,
+    ToolContext,
+    ToolResult,
+)
+from holdfast import events as ev
+from holdfast.conversation.replay import replay
+from tests.samples import one_in
+
+pytest.importorskip("pydantic_monty")
+SCRIPTS = 200 if one_in(1) == 1 else 5
+
+
+def script(seed: int) -> str:
+    """Return a random script: loops, branches, functions, exceptions, and calls side by side."""
+    chance = random.Random(seed)
+    lines = ["import asyncio, random, time", "total = 0"]
+    for number in range(chance.randint(2, 4)):
+        name = f"k{number}"
+        lines += chance.choice(
+            [
+                [f"total += await put(name={name!r}, value=total + {number})"],
+                [
+                    f"for i in range({chance.randint(1, 3)}):",
+                    f"    total += await put(name={name!r}, value=i)",
+                ],
+                [
+                    f"a, b, c = await asyncio.gather(look(name='a'), put(name={name!r}), look(name='b'))",
+                    "total += a + b + c",
+                ],
+                [
+                    "try:",
+                    f"    await fail(name={name!r})",
+                    "except BaseException as error:",
+                    f"    total += await look(name={name!r})",
+                ],
+                [
+                    "if random.random() < 0.5 or time.time() < 0:",
+                    f"    total += await put(name={name!r})",
+                    "else:",
+                    f"    total += await look(name={name!r})",
+                ],
+                [
+                    "async def both(name):",
+                    "    return await look(name=name) + await put(name=name)",
+                    f"total += sum(await asyncio.gather(both('x'), both({name!r})))",
+                ],
+            ]
+        )
+    return "\n".join([*lines, "print(total, random.random())", "total"])
+
+
+class World:
+    """Tools whose effects are lines of a file, and that kill their process in one call."""
+
+    def __init__(self, folder: Path, kill: str = "", late: bool = False) -> None:
+        self.file, self._kill, self._late = folder / "effects", kill, late
+
+    def _do(self, context: ToolContext, effect: bool) -> int:
+        dies = context.call_id == self._kill
+        if dies and not self._late:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if effect:
+            with self.file.open("a") as out:
+                out.write(f"{context.idempotency_key}\n")
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return int(context.call_id.rpartition(".")[2])
+
+    def tools(self) -> list[Tool]:
+        def put(name: str, context: ToolContext, value: int = 0) -> int:
+            return self._do(context, True) + value
+
+        def look(name: str, context: ToolContext) -> int:
+            return self._do(context, False)
+
+        def fail(name: str, context: ToolContext) -> int:
+            self._do(context, True)
+            raise ValueError(name)
+
+        reads = ToolAnnotations(read_only=True)
+        return [
+            Tool("put", "", put),
+            Tool("look", "", look, annotations=reads),
+            Tool("fail", "", fail),
+        ]
+
+    def effects(self) -> Counter[str]:
+        return Counter(self.file.read_text().split() if self.file.exists() else [])
+
+
+def live(folder: Path, code: str, kill: str = "", late: bool = False) -> int:
+    """Drive the conversation in a process of its own; return the process's exit status."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    try:
+        answers = [("run_code", {"code": code}), "Done.", "Done."]
+        tools = World(folder, kill, late).tools()
+        with SQLiteStore(folder / "s.db", "process") as store:
+            known = bool(store.list())
+            agent = Agent(ScriptedLLM(answers[1 if known else 0 :]), tools, code=True)
+            with Conversation(agent, store, "c") as conversation:
+                if not known:
+                    conversation.send_message("Go.")
+                conversation.run()
+                assert replay(conversation.state.events, agent).same
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def journal(folder: Path) -> list[ev.AnyEvent]:
+    with SQLiteStore(folder / "s.db", "process") as store:
+        return list(store.read("c"))
+
+
+@pytest.mark.proof
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_script_killed_in_any_of_its_calls_repeats_no_effect(tmp_path: Path) -> None:
+    killed = 0
+    for seed in range(SCRIPTS):
+        code, whole = script(seed), tmp_path / f"{seed}"
+        whole.mkdir()
+        assert live(whole, code) == 0
+        wanted = results(journal(whole))["4.0"]
+        assert not wanted.is_error, wanted.text
+        for call_id in named(journal(whole)):
+            for late in (False, True):
+                folder = tmp_path / f"{seed}-{call_id}-{late}"
+                folder.mkdir()
+                assert live(folder, code, call_id, late) == signal.SIGKILL
+                assert live(folder, code) == 0, (seed, call_id, late)
+                killed += 1
+                found, effects = results(journal(folder)), World(folder).effects()
+                assert all(count == 1 for count in effects.values()), (code, effects)
+                lost = {id for id, one in found.items() if one.meta.get("outcome") == "unknown"}
+                if named(journal(folder))[call_id] == "look":  # chance may choose another branch
+                    assert call_id not in lost
+                else:
+                    assert call_id in lost
+                    assert "4.0" in lost
+                    assert "unknown" in found["4.0"].text
+                assert effects.keys() <= {f"c:{id}" for id in found}, "an effect without a result"
+                if not lost:
+                    assert not found["4.0"].is_error, found["4.0"].text
+    assert killed
+
+
+def results(events: list[ev.AnyEvent]) -> dict[str, ToolResult]:
+    return {e.call_id: e.result for e in events if isinstance(e, ev.ToolCallFinished)}
+
+
+def named(events: list[ev.AnyEvent]) -> dict[str, str]:
+    """Return the names of a script's calls by id."""
+    made = [event for event in events if isinstance(event, ev.CodeCallsMade)]
+    return {call.id: call.name for event in made for call in event.calls}
