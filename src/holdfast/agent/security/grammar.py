@@ -39,6 +39,8 @@ _REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|(])|&>>?(?![&<>|]
 _DOCUMENT_MARK = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])")
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+")
+# A word of plain letters, or in single quotes on one line: most words.
+_SIMPLE = re.compile(r"[ \t]*(?:([A-Za-z0-9_./:=@%+,^-]+)|'([^'\n]*)')(?=[ \t\n;&|)]|\Z)")
 _BRACES = re.compile(r"[{}]|(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # that stand for themselves
 _BRACED = re.compile(
     r"([\w./=*+-]*)\{(?:((?:[\w./*+-]*,)+[\w./*+-]*)|(0|[1-9]\d?)\.\.(0|[1-9]\d?))\}([\w./*+-]*)"
@@ -317,6 +319,8 @@ class _Parser:
         if self._more:
             return self._more.pop(0)
         self._left -= 1
+        if self._left > 0 and (simple := self._match(_SIMPLE)):
+            return [("bare" if simple[1] else "text", simple[1] or simple[2], False)]
         self._match(_BLANKS)
         begin = self._at
         if (self._match(_COMMENT) and self._depth > 1) or self._left < 0:

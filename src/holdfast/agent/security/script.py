@@ -111,8 +111,10 @@ class ScriptReader:
                 self.note(*self.paths.read_all(path, cwd, names, act))
                 continue
             self.note(*self.paths.judge("write" if kind == "delete" else kind, path, cwd, act))
-            again = made_again(path.rstrip("/").rpartition("/")[2])
-            if kind == "delete" and (not again or self.paths.real(path, cwd) == self.paths.workdir):
+            name = path.rstrip("/").rpartition("/")[2]
+            if kind == "delete" and (
+                not made_again(name) or self.paths.real(path, cwd) == self.paths.workdir
+            ):
                 self.note(HIGH, f"deletes a folder and all that is in it: {path[:80]}")
 
     def _named(self, word: ShellWord, cwd: str, kind: str, act: str) -> Sequence[str]:
@@ -242,7 +244,7 @@ class ScriptReader:
         if not text and all(kind in ("name", "braced") for kind, _, _ in word):
             return []
         whole = grammar.joined(pieces)
-        return [whole._replace(glob=whole.glob or ANYTHING in text)]
+        return [ShellWord(whole.text, True) if ANYTHING in text else whole]
 
     def _call(self, call: Command, cwd: str, stdin: str) -> Sequence[str]:
         """Judge a program or a block. Return the folders that it may leave the shell in."""
