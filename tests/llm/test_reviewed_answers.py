@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import events as ev
 from holdfast.content import Message, ToolCall, ToolResult
-from holdfast.errors import ContentFiltered
+from holdfast.errors import ContentFiltered, ServerError
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import wire
@@ -95,3 +95,23 @@ def test_a_filter_that_came_after_a_refusal_loses_nothing() -> None:
 
 def test_true_is_no_count() -> None:
     assert chat({"content": "x"}, usage={"prompt_tokens": True}).usage.input_tokens == 0
+
+
+def test_an_answer_that_azure_filtered_has_no_message() -> None:
+    hate = {"hate": {"filtered": True, "severity": "high"}}
+    choice = {"index": 0, "finish_reason": "content_filter", "content_filter_results": hate}
+    usage = {"prompt_tokens": 15, "completion_tokens": 19}
+    body = json.dumps({"choices": [choice], "usage": usage}).encode()
+    answer = wire("openai_chat").parse(body)
+    assert (answer.text, answer.stop_reason) == ("", "content_filter")
+    results = {"content_filter_results": hate}
+    assert (answer.usage.output_tokens, answer.filters) == (19, (results,))
+
+
+def test_an_error_line_of_llama_cpp_is_the_error_of_the_stream() -> None:
+    stream = wire("openai_chat").stream()
+    piece = {"choices": [{"index": 0, "delta": {"content": "As"}, "finish_reason": None}]}
+    failure = {"error": {"message": "failed to decode, try again"}}
+    data = f"data: {json.dumps(piece)}\n\nerror: {json.dumps(failure)}\n\n"
+    with pytest.raises(ServerError, match="failed to decode, try again"):
+        stream.feed(data.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import msgspec
@@ -151,18 +152,16 @@ class ProviderModel(FrozenModel):
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
 
-        def answer_to(request: ModelRequest) -> Completion:
-            return retrying(
-                lambda: attempt(request, deltas),
-                max_retries=max_retries,
-                deadline=deadline,
-                cancelled=call.cancelled,
-                before_retry=deltas.restart,
-            )
-
+        ask = partial(
+            retrying,
+            max_retries=max_retries,
+            deadline=deadline,
+            cancelled=call.cancelled,
+            before_retry=deltas.restart,
+        )
         notes: tuple[str, ...] = ()
         try:
-            answer = answer_to(request)
+            answer = ask(partial(attempt, request, deltas))
         except LLMError as error:
             if _refuses_thinking(error) and call.transcript.leave_out_thinking(
                 request.frame.recipient
@@ -174,7 +173,7 @@ class ProviderModel(FrozenModel):
                 if fresh.body == request.body or not _may_miss_something(error):
                     raise
             deltas.restart()
-            answer = answer_to(fresh)
+            answer = ask(partial(attempt, fresh, deltas))
             notes = (note,)
         cost, details = self._list_cost(answer), answer.details
         if details is not None and details.provider_cost is not None:

@@ -200,26 +200,12 @@ class LLM(ProviderModel):
         endpoint = self._endpoint or self._open()
         seconds: float | None = self._arguments["deadline"]
         deadline = None if seconds is None else time.monotonic() + seconds
-        begun: list[BackgroundAnswer] = []  # the answer that all attempts are about
-
-        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
-            if self._arguments["background"] and not begun:
-                fail = partial(self._failure, endpoint, endpoint.url)
-                host = self._parameters["host"]
-                known = f"{request.hash} {self._address.model} {host}" if request.hash else ""
-                begun.append(BackgroundAnswer(endpoint, fail, known, call.cancelled, deadline))
-            return self._attempt(
-                endpoint, call, request, deltas, deadline, begun[0] if begun else None
-            )
-
-        return self._answer(
-            call,
-            self._target(endpoint, call),
-            attempt,
-            self._parameters["host"],
-            self._arguments["max_retries"],
-            deadline,
-        )
+        attempt = partial(self._attempt, endpoint, call, deadline)
+        if self._arguments["background"]:
+            attempt = self._background_attempt(endpoint, call, deadline)
+        parameters, retries = self._parameters, self._arguments["max_retries"]
+        target = self._target(endpoint, call)
+        return self._answer(call, target, attempt, parameters["host"], retries, deadline)
 
     def compact(
         self,
@@ -308,32 +294,50 @@ class LLM(ProviderModel):
         self,
         endpoint: ModelEndpoint,
         call: CompletionCall,
+        deadline: float | None,
         request: ModelRequest,
         deltas: OnDelta,
-        deadline: float | None,
-        background: BackgroundAnswer | None = None,
     ) -> Completion:
+        """Send a request and return the answer."""
         wire = answer_reader(endpoint.wire, bool(request.tools))
-        if background is not None and not call.cancelled:
+        headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
+        path, url = endpoint.path, endpoint.url
+        post = _Post(path, url, request.body, headers, call.cancelled, deadline)
+        return self._exchange(endpoint, post, partial(self._read, wire, deltas))
+
+    def _read(self, wire: Wire, deltas: OnDelta, response: HttpExchange) -> Completion:
+        if not self.stream:
+            return wire.parse(response.read())
+        if not _is_whole_json(response.headers.get("content-type", "")):
+            return read_stream(wire, response, deltas)
+        answer = wire.parse(response.read())
+        if answer.text:  # the server did not stream, but the listener still gets the text
+            deltas(Delta("text", answer.text))
+        return answer
+
+    def _background_attempt(
+        self, endpoint: ModelEndpoint, call: CompletionCall, deadline: float | None
+    ) -> Callable[[ModelRequest, OnDelta], Completion]:
+        """Return a function like `_attempt` whose calls are all about one answer, which the
+        provider makes in the background."""
+        begun: list[BackgroundAnswer] = []
+
+        def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
+            if not begun:
+                fail = partial(self._failure, endpoint, endpoint.url)
+                host = self._parameters["host"]
+                known = f"{request.hash} {self._address.model} {host}" if request.hash else ""
+                begun.append(BackgroundAnswer(endpoint, fail, known, call.cancelled, deadline))
+            if call.cancelled:
+                raise errors.Cancelled("The model call was cancelled.")
+            wire = answer_reader(endpoint.wire, bool(request.tools))
             try:
-                return background.ask(wire, request.body, deltas, self.stream)
+                return begun[0].ask(wire, request.body, deltas, self.stream)
             except errors.LLMError as error:
                 self._explain(error, endpoint.url)
                 raise
 
-        def read(response: HttpExchange) -> Completion:
-            if self.stream and not _is_whole_json(response.headers.get("content-type", "")):
-                return read_stream(wire, response, deltas)
-            answer = wire.parse(response.read())
-            if self.stream and answer.text:
-                # The server did not stream, but the listener still gets the text.
-                deltas(Delta("text", answer.text))
-            return answer
-
-        headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
-        path, url = endpoint.path, endpoint.url
-        post = _Post(path, url, request.body, headers, call.cancelled, deadline)
-        return self._exchange(endpoint, post, read)
+        return attempt
 
     def _exchange(
         self, endpoint: ModelEndpoint, post: _Post, read: Callable[[HttpExchange], T]

@@ -214,8 +214,11 @@ class _Encoding:
                 self.renamed.update((call.id, sent) for call, sent in changed if call.id)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
         # Asked of what is sent: an answer whose calls were changed may go without its native form.
-        sent = msgspec.Raw(b"[%b]" % fragment)
-        if native and to.replaces_history is not None and to.replaces_history(sent):
+        if (
+            native
+            and to.replaces_history is not None
+            and to.replaces_history(msgspec.Raw(b"[%b]" % fragment))
+        ):
             # A new list, since an earlier request may still be joining the old one.
             self.fragments, self.unsigned, self.hash, self.hashed = [], [], None, 0
         if fragment:

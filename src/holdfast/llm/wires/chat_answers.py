@@ -121,6 +121,8 @@ def _read(answer: dict[str, Any], data: bytes, rules: ChatRules) -> Completion:
     message = choice.get("message")
     if error := _choice_error(choice):
         raise error
+    if message is None and choice.get("finish_reason") == "content_filter":
+        message = {}  # Azure leaves out the message that its filter stopped
     if not isinstance(message, dict):
         raise answers.bad_answer("a chat completion: it has no message", data)
     return _completion(answer, choice, cast("dict[str, Any]", message), rules, data)

@@ -294,25 +294,36 @@ def in_order(fragments: Sequence[bytes]) -> list[bytes]:
     content's calls. A user's messages are not joined: Gemini 3 takes text beside a result as the
     model's own.
     """
-    contents: list[bytes] = []
-    end = 0  # the position after the last answer or result
-    last_role = ""  # of the content at that position
-    for fragment in fragments:
-        is_user = fragment.startswith(_USER)
-        role = "user" if is_user else "model"
-        if is_user and fragment.startswith(_RESULTS):
-            role = "results"
-        at = end if role == "results" and end else len(contents)
-        if role == last_role and at == end:
-            contents[end - 1] = _joined(contents[end - 1], fragment)
-            continue
-        contents.insert(at, fragment)
-        if role != "user":
-            end, last_role = at + 1, role
+    # "m" of a model's content, "r" of results, "u" of any other
+    roles = "".join(
+        [
+            "m" if not one.startswith(_USER) else "r" if one.startswith(_RESULTS) else "u"
+            for one in fragments
+        ]
+    )
+    contents = list(fragments)
+    # In most histories results follow their calls, and neither comes twice in a row.
+    if "mm" in roles or "rr" in roles or "ur" in roles:
+        contents = _reordered(fragments, roles)
     if contents and not contents[-1].startswith(_USER):
         contents.append(_CONTINUE_MESSAGE)
     if contents and not contents[0].startswith(_USER):
         contents.insert(0, _OPENING_MESSAGE)
+    return contents
+
+
+def _reordered(fragments: Sequence[bytes], roles: str) -> list[bytes]:
+    contents: list[bytes] = []
+    end = 0  # the position after the last answer or result
+    last_role = ""  # of the content at that position
+    for fragment, role in zip(fragments, roles, strict=True):
+        at = end if role == "r" and end else len(contents)
+        if role == last_role and at == end:
+            contents[end - 1] = _joined(contents[end - 1], fragment)
+            continue
+        contents.insert(at, fragment)
+        if role != "u":
+            end, last_role = at + 1, role
     return contents
 
 

@@ -66,3 +66,6 @@ class EventReader:
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
         elif line[:6] == b"event:":
             self._name = line[6:].strip()
+        elif line[:8] == b"error: {":  # llama.cpp's server, in place of an event named error
+            self._name = b"error"
+            self._data.append(line[7:])
