@@ -736,8 +736,10 @@ Exit code 0: success. 1: the call returned an error, or check found a problem.
         "offer tools to MCP clients, as a server",
         """\
 Offer the tools of a tool config to MCP clients as one server, or with
---workdir the builtin tools that work in a folder. The server uses standard
-input and output, or with --http a network address.
+--workdir the builtin tools that work in a folder. With --agent, offer an agent
+instead, as the tool ask_NAME: its approvals and questions go to the client's
+user. The server uses standard input and output, or with --http a network
+address.
 
 A client's configuration for it:
   {"mcpServers": {"mine": {"command": "holdfast",
@@ -760,6 +762,11 @@ invalid config, or an address that is not available.""",
             "--config FILE": _TOOL_CONFIG,
             "--workdir DIR": """the folder that builtin tools work in; without --config all of
                 them are offered""",
+            "--agent FILE": """offer this agent (YAML or JSON, as load_agent reads it); its builtin
+                tools work in --workdir (the current folder). ${NAME} is replaced from your
+                environment""",
+            "--store FILE": """with --agent: keep its conversations in this SQLite file (in memory,
+                until the end)""",
             **_BOXED,
             "--http HOST:PORT": """serve streamable HTTP at this address, under /mcp; port 0
                 takes any free port""",
@@ -767,7 +774,8 @@ invalid config, or an address that is not available.""",
                 must send""",
             "--allow-host NAME ...": f"with --http: {_HOST}",
             "--name NAME": Option(
-                "the server's name, which clients show (holdfast)", default="holdfast"
+                "the server's name, which clients show (holdfast); with --agent the agent's name"
+                " (that of its file)",
             ),
         },
     ),

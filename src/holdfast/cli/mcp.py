@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
+from holdfast.agent.load import load_agent
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError, flag
-from holdfast.cli.tools import toolset
+from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.sandbox import open_required
+from holdfast.cli.tools import Toolset, toolset
 from holdfast.errors import ConfigurationError
 from holdfast.serve import mcp as serve
+from holdfast.serve.agent_tool import agent_tool
+from holdfast.serve.door import LocalDoor
 from holdfast.serve.http import check
 from holdfast.serve.serving import over_stdio
 from holdfast.serve.stdio import claimed
 from holdfast.serve.tool_server import ToolServer
 from holdfast.server.sockets import address
+from holdfast.store import MemoryStore, SQLiteStore, Store
+from holdfast.tools.manager import ToolManager
 
 
 def mcp(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Serve tools over MCP. Raises `UsageError`, `HoldfastError`."""
-    if options.config is None and options.workdir is None:
+    if options.agent is not None and options.config is not None:
+        raise UsageError("--agent and --config are two offers; give one of them")
+    if options.agent is None and options.store is not None:
+        raise UsageError("--store is for --agent, which is missing")
+    if options.config is None and options.workdir is None and options.agent is None:
         raise UsageError(
             "no tools were given. Name a tool config with --config FILE, or a folder for the"
             " builtin tools with --workdir DIR"
@@ -51,8 +63,10 @@ def _over_stdio(options: Namespace, env: Mapping[str, str], console: Console) ->
         text = "Serving MCP on standard input and output, for a client that starts this command."
         console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
-    with claimed() as wire, toolset(options, env) as tools:
-        number = over_stdio(ToolServer(tools.manager, options.name, None, 32, tools.runtime), wire)
+    with claimed() as wire, _offered(options, env) as tools:
+        number = over_stdio(
+            ToolServer(tools.manager, _name(options), None, 32, tools.runtime), wire
+        )
     return SERVER_CODES[number]
 
 
@@ -64,14 +78,45 @@ def _over_http(
     except ConfigurationError as error:
         option = "Give a token, with --token-env NAME,"
         raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
-    with toolset(options, env) as tools:
+    with _offered(options, env) as tools:
         number = serve(
             tools.manager,
             http=options.http,
             token=token,
             allowed_hosts=options.allow_host,
-            name=options.name,
+            name=_name(options),
             runtime=tools.runtime,
             on_ready=lambda url: console.notice(f"Serving MCP at {url}. Ctrl-C ends it."),
         )
     return SERVER_CODES[number]
+
+
+def _name(options: Namespace) -> str:
+    if options.name is not None or options.agent is None:
+        return options.name or "holdfast"
+    return path_of(options.agent).stem
+
+
+@contextlib.contextmanager
+def _offered(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
+    """Yield the tools of a config, or the tool that asks an agent."""
+    if options.agent is None:
+        with toolset(options, env) as tools:
+            yield tools
+        return
+    path = path_of(options.agent)
+    with contextlib.ExitStack() as stack:
+        folder = folder_of(options.workdir or ".")
+        runtime = stack.enter_context(open_required(options, env, folder))
+        try:
+            agent = load_agent(path, variables=env, runtime=runtime)
+        except (ConfigurationError, OSError) as error:
+            raise UsageError(f"--agent: {str(error).removesuffix('.')}") from None
+        store: Store = MemoryStore()
+        if options.store is not None:
+            store = SQLiteStore(path_of(options.store))
+            stack.callback(store.close)
+        door = LocalDoor(agent, store, runtime=runtime)
+        stack.callback(door.close)
+        manager = ToolManager([agent_tool(door, _name(options), agent.description)])
+        yield Toolset(stack.enter_context(manager), runtime)

@@ -11,12 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
+from holdfast.serve.elicitation import ClientQuestions
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.manager import ToolManager
 from holdfast.tools.running import error_result, start_thread
@@ -43,6 +44,15 @@ class _UnknownTool(Exception):
     """An unknown tool, which is an error of the protocol and not of a call."""
 
 
+class _LiveCall(NamedTuple):
+    """A call whose thread runs: its outcome, its questions, its cancellation and its progress."""
+
+    done: asyncio.Future[dict[str, Any] | BaseException]
+    questions: ClientQuestions
+    cancelled: Cancellation
+    progress: _Progress | None
+
+
 class ToolServer:
     """A manager behind an MCP `Server`. To the tools all clients together are one conversation:
     they share its shell and its context. Call `begin` before the server runs and `end` after. The
@@ -65,6 +75,7 @@ class ToolServer:
         self._id = f"mcp-{secrets.token_hex(6)}"
         self._calls = 0
         self._running: set[Cancellation] = set()
+        self._asking: dict[str, _LiveCall] = {}  # that wait for an answer of a modern client
         self._cleanups: dict[object, Callable[[], None]] = {}
         self._slots = asyncio.Semaphore(max_calls)
         self._threads: set[threading.Thread] = set()  # of running calls
@@ -230,9 +241,13 @@ class ToolServer:
     async def _call(
         self, context: ServerRequestContext[Any], params: mcp_types.CallToolRequestParams
     ) -> dict[str, Any]:
+        if params.request_state is not None:
+            call = self._answered(params)
+            return await self._until_asked(call, params.name, context)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
+        questions = ClientQuestions(context, _is_modern(context))
         self._calls += 1
         wants_progress = context.meta and context.meta.get("progress_token") is not None
         progress = _Progress(loop) if wants_progress else None
@@ -243,6 +258,7 @@ class ToolServer:
             runtime=self._runtime,
             on_close=self._cleanups.setdefault,
             progress=(lambda _: None) if progress is None else progress.report,
+            asks=questions,
         )
         modern = _is_modern(context)
 
@@ -264,6 +280,7 @@ class ToolServer:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(finish, outcome)
 
+        call = _LiveCall(done, questions, cancelled, progress)
         self._running.add(cancelled)
         try:
             await self._slots.acquire()
@@ -272,18 +289,61 @@ class ToolServer:
             except RuntimeError:
                 self._slots.release()
                 raise
-            if progress is not None:
-                await progress.send_until(done, context.session.report_progress)
-            outcome = await done
+        except BaseException:
+            self._end(call)
+            raise
+        return await self._until_asked(call, params.name, context)
+
+    def _end(self, call: _LiveCall) -> None:
+        self._running.discard(call.cancelled)
+        if not call.done.done() or call.done.cancelled():
+            call.cancelled.cancel()
+
+    def _answered(self, params: mcp_types.CallToolRequestParams) -> _LiveCall:
+        """Return the call that a modern client's answer belongs to."""
+        call = self._asking.pop(params.request_state or "", None)
+        if call is None:
+            raise _invalid_params("the question is over; call the tool again")
+        response = (params.input_responses or {}).get("answer")
+        if response is None or not hasattr(response, "action"):
+            self._asking[params.request_state or ""] = call
+            raise _invalid_params("inputResponses lacks the response to `answer`")
+        call.questions.renew(response)
+        return call
+
+    async def _until_asked(
+        self, call: _LiveCall, name: str, context: ServerRequestContext[Any]
+    ) -> dict[str, Any]:
+        """Return the result of a call, or its question to the user of a modern client."""
+        done, modern, asked = call.done, _is_modern(context), call.questions.asked
+        sending = None
+        if call.progress is not None:
+            sending = asyncio.create_task(
+                call.progress.send_until(done, context.session.report_progress)
+            )
+        try:
+            await asyncio.wait({done, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                state = secrets.token_hex(16)
+                self._asking[state] = call
+                requests = {"answer": asked.result()}
+                shown = {"inputRequests": requests, "requestState": state}
+                return {"resultType": "input_required", **shown}
+            if sending is not None:
+                await sending
+        except BaseException:
+            self._end(call)
+            raise
         finally:
-            self._running.discard(cancelled)
-            if not done.done() or done.cancelled():
-                cancelled.cancel()
+            if sending is not None:
+                sending.cancel()
+        self._end(call)
+        outcome = done.result()
         if isinstance(outcome, _UnknownTool):
             raise _invalid_params(str(outcome))
         if isinstance(outcome, BaseException):
-            _log.error("%r failed", params.name, exc_info=outcome)
-            failure = ToolError(f"{params.name!r} failed: {type(outcome).__name__}")
+            _log.error("%r failed", name, exc_info=outcome)
+            failure = ToolError(f"{name!r} failed: {type(outcome).__name__}")
             return shapes.result(error_result(failure), None, modern)
         return outcome
 

@@ -1,0 +1,97 @@
+"""Questions of tools to the user of an MCP client.
+
+Up to 2025-11-25 a question is a request to the client (`elicitation/create`). Since 2026-07-28 it
+is a result of the call, which the client repeats with the answer; the call waits meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ToolError
+from holdfast.tools.context import Cancellation
+
+if TYPE_CHECKING:
+    from mcp.server import ServerRequestContext
+
+_MAX_SECONDS = 3600.0  # that a question waits for its user
+_YES: dict[str, Any] = {"type": "object", "properties": {}}  # the form of a question for a yes
+
+
+class ClientQuestions:
+    """The questions of one call, for `ToolContext(asks=)`. `asked` is the question that a modern
+    client must get as the call's result; `renew` replaces it."""
+
+    def __init__(self, context: ServerRequestContext[Any], modern: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = context
+        self._modern = modern
+        capabilities = context.session.client_capabilities
+        self._offered = capabilities is not None and capabilities.elicitation is not None
+        self._answer: Future[Any] = Future()
+        self.asked: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+
+    @property
+    def reachable(self) -> bool:
+        """True if the client can ask its user."""
+        return self._offered and (self._modern or self._context.session.can_send_request)
+
+    def ask(
+        self,
+        call_id: str,
+        message: str,
+        schema: dict[str, Any] | None,
+        url: str,
+        asker: str,
+        timeout: float | None,
+        flags: list[Cancellation],
+    ) -> dict[str, Any] | None:
+        """See `Asks.ask`. A page is named in the message."""
+        if not self.reachable:
+            return None
+        text, form = f"{message} {url}".strip(), schema or _YES
+        answer = self._answer = Future()
+        sent: Future[Any] | None = None
+        if self._modern:
+            params = {"mode": "form", "message": text, "requestedSchema": form}
+            request = {"method": "elicitation/create", "params": params}
+            self._loop.call_soon_threadsafe(self.asked.set_result, request)
+        else:
+            session, id = self._context.session, self._context.request_id
+            work = session.elicit_form(text, form, related_request_id=id)
+            sent = asyncio.run_coroutine_threadsafe(work, self._loop)
+            sent.add_done_callback(partial(_pass_on, answer))
+        with contextlib.ExitStack() as stack:
+            for flag in flags:
+                stack.callback(flag.add_callback(answer.cancel))
+            try:
+                found = answer.result(min(timeout or _MAX_SECONDS, _MAX_SECONDS))
+            except (CancelledError, FutureTimeout):
+                if sent is not None:
+                    sent.cancel()
+                return None
+            except Exception as error:
+                raise ToolError(f"The user could not be asked: {error}") from error
+        action, content = found
+        return dict(content or {}) if action == "accept" else None
+
+    def renew(self, response: Any) -> None:
+        """Take a modern client's response. Runs on the loop's thread."""
+        self.asked = self._loop.create_future()
+        if not self._answer.done():
+            self._answer.set_result((response.action, response.content))
+
+
+def _pass_on(answer: Future[Any], sent: Future[Any]) -> None:
+    with contextlib.suppress(Exception):  # the answer was cancelled meanwhile
+        if sent.cancelled():
+            answer.cancel()
+        elif (error := sent.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result((sent.result().action, sent.result().content))

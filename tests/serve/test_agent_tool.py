@@ -1,0 +1,174 @@
+"""`holdfast mcp --agent FILE`, as mcp's own client finds it: in both eras, and through a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_server import ModelServer, calls, text
+from tests.paths import REPO
+
+pytestmark = pytest.mark.slow
+ERAS = ["legacy", "2026-07-28"]
+BUY = ("pay", {"amount": 3})
+ASK = ("ask_user", {"question": "Which colour?"})
+
+
+class Offer:
+    """An agent in a file, served over stdio by a process for each use."""
+
+    def __init__(self, folder: Path, model: ModelServer) -> None:
+        functions = [
+            {"module": "tests.door_tools", "function": "pay"},
+            {"module": "tests.door_tools", "function": "ask_user"},
+        ]
+        form = {
+            "model": {"name": "m", "base_url": model.url, "api_key": "k"},
+            "tools": {"local_functions": functions},
+            "confirm": ["pay"],
+        }
+        file = folder / "buyer.json"
+        file.write_text(json.dumps(form))
+        self._file, store = str(file), str(folder / "s.db")
+        self._command = ["-m", "holdfast.cli", "mcp", "--agent", str(file), "--store", store]
+
+    def kill(self) -> None:
+        """`kill -9` the server, which is a child of this process."""
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if folder.name.isdecimal() and self._file in (folder / "cmdline").read_text():
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+    def use(
+        self,
+        mode: str,
+        work: Callable[[Any], Awaitable[Any]],
+        answers: list[Any] | None = None,
+    ) -> tuple[Any, list[str]]:
+        """What `work(client)` returns, and what the user was asked. Each of `answers` is the
+        content of an accepted form, None to decline, or a function to call instead."""
+        from mcp import Client, StdioServerParameters
+        from mcp_types import ElicitResult
+
+        asked: list[str] = []
+
+        async def elicit(context: Any, params: Any) -> Any:
+            asked.append(params.message)
+            answer = (answers or []).pop(0)
+            if callable(answer):
+                answer()
+                await asyncio.sleep(0.5)  # the connection has ended
+                return ElicitResult(action="decline")
+            if answer is None:
+                return ElicitResult(action="decline")
+            return ElicitResult(action="accept", content=answer)
+
+        async def main() -> Any:
+            target = StdioServerParameters(command=sys.executable, args=self._command, cwd=REPO)
+            more = {} if answers is None else {"elicitation_callback": elicit}
+            async with Client(target, mode=mode, **more) as client:
+                return await work(client)
+
+        return asyncio.run(asyncio.wait_for(main(), 60)), asked
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_approvals_and_questions_go_to_the_user_of_the_client(tmp_path: Path, mode: str) -> None:
+    told: list[str] = []
+
+    async def progress(number: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    async def work(client: Any) -> Any:
+        (tool,) = (await client.list_tools()).tools
+        first = await client.call_tool(tool.name, {"message": "Buy."}, progress_callback=progress)
+        id = first.structured_content["conversationId"]
+        again = {"message": "And?", "conversation_id": id}
+        return tool.name, first, await client.call_tool(tool.name, again)
+
+    script = [calls(BUY), calls(ASK), text("It is red."), text("Nothing more.")]
+    with ModelServer(script) as model:
+        offer = Offer(tmp_path, model)
+        answers = [{"approve": True}, {"answer": "red"}]
+        (name, first, second), asked = offer.use(mode, work, answers)
+        sent = str(model.requests[-1].messages)
+    assert name == "ask_buyer"
+    assert first.structured_content["answer"] == "It is red."
+    assert second.structured_content["answer"] == "Nothing more."
+    assert asked == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
+    assert "calls pay" in told
+    assert "paid 3" in sent
+    assert "red" in sent
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_without_an_answer_nothing_runs_and_another_process_goes_on(
+    tmp_path: Path, mode: str
+) -> None:
+    """The first client cannot ask its user, and its server ends with it."""
+
+    async def begin(client: Any) -> Any:
+        return await client.call_tool("ask_buyer", {"message": "Buy."})
+
+    with ModelServer([calls(BUY), text("Bought.")]) as model:
+        offer = Offer(tmp_path, model)
+        first, _ = offer.use(mode, begin)
+        id = first.structured_content["conversationId"]
+        assert "Nobody has decided" in first.structured_content["answer"]
+        assert len(model.requests) == 1
+
+        async def go_on(client: Any) -> Any:
+            return await client.call_tool("ask_buyer", {"conversation_id": id})
+
+        second, asked = offer.use(mode, go_on, [{"approve": True}])
+    assert len(asked) == 1
+    assert second.structured_content["answer"] == "Bought."
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_approval_and_a_question_survive_a_kill(tmp_path: Path, mode: str) -> None:
+    """The server is killed while it asks. Progress has told the conversation's id."""
+    told: list[str] = []
+
+    async def progress(number: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    with ModelServer([calls(BUY), calls(ASK), text("It is red.")]) as model:
+        offer = Offer(tmp_path, model)
+
+        def begin(client: Any) -> Any:
+            given = {"message": "Buy."}
+            return client.call_tool("ask_buyer", given, progress_callback=progress)
+
+        def go_on(client: Any) -> Any:
+            arguments = {"conversation_id": told[0].partition(": ")[2]}
+            return client.call_tool("ask_buyer", arguments)
+
+        for answers in ([offer.kill], [{"approve": True}, offer.kill]):
+            with contextlib.suppress(Exception, BaseExceptionGroup):
+                offer.use(mode, begin if not told else go_on, answers)
+        last, asked = offer.use(mode, go_on, [{"answer": "red"}])
+        sent = str(model.requests[-1].messages)
+    assert asked == ["Which colour?"], (last.structured_content, told)
+    assert last.structured_content["answer"] == "It is red."
+    assert sent.count("paid 3") == 1
+
+
+def test_bad_input_is_the_result_of_the_call(tmp_path: Path) -> None:
+    async def work(client: Any) -> Any:
+        wrong = ({}, {"message": ""}, {"conversation_id": "nope"}, {"message": 3})
+        return [await client.call_tool("ask_buyer", given) for given in wrong]
+
+    with ModelServer([]) as model:
+        results, _ = Offer(tmp_path, model).use("legacy", work)
+    assert [one.is_error for one in results] == [True] * 4
+    assert "Traceback" not in str(results)
