@@ -60,23 +60,33 @@ class Offer:
         from mcp_types import ElicitResult
 
         asked: list[str] = []
+        ended: asyncio.Event
 
         async def elicit(context: Any, params: Any) -> Any:
             asked.append(params.message)
             answer = (answers or []).pop(0)
             if callable(answer):
                 answer()
-                await asyncio.sleep(0.5)  # the connection has ended
+                ended.set()
                 return ElicitResult(action="decline")
             if answer is None:
                 return ElicitResult(action="decline")
             return ElicitResult(action="accept", content=answer)
 
         async def main() -> Any:
+            nonlocal ended
+            ended = asyncio.Event()
             target = StdioServerParameters(command=sys.executable, args=self._command, cwd=REPO)
             more = {} if answers is None else {"elicitation_callback": elicit}
             async with Client(target, mode=mode, **more) as client:
-                return await work(client)
+                working = asyncio.ensure_future(work(client))
+                killed = asyncio.ensure_future(ended.wait())
+                await asyncio.wait({working, killed}, return_when=asyncio.FIRST_COMPLETED)
+                killed.cancel()
+                if not ended.is_set():
+                    return await working
+                working.cancel()
+            return None
 
         return asyncio.run(asyncio.wait_for(main(), 60)), asked
 
