@@ -19,6 +19,8 @@ from holdfast import (
     ConversationState,
     ConversationStatus,
     MemoryStore,
+    RemoteConversation,
+    RemoteWorkspace,
     ScriptedLLM,
     SQLiteStore,
     Tool,
@@ -33,6 +35,7 @@ from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.store import Store
 from holdfast.tools.hooks import Hook
+from tests.remote_parts import KEY, AgentServerProcess
 from tests.waiting import until
 
 pytest.importorskip("pydantic_monty")
@@ -528,3 +531,27 @@ def test_an_agent_without_code_imports_nothing_of_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# --- on an agent server ---
+
+
+@pytest.mark.slow
+def test_the_functions_of_a_script_may_run_in_the_client_of_a_server(tmp_path: Path) -> None:
+    def shout(text: str) -> str:
+        """Says it louder."""
+        return text.upper()
+
+    code = "a = await shout(text='here')\nprint(await shout(text=a + ' and there'))"
+    agent = Agent(ScriptedLLM([("run_code", {"code": code}), "Done."]), [shout], code=True)
+    with (
+        AgentServerProcess(tmp_path, grace=1.5) as server,
+        RemoteWorkspace(server.url, KEY) as space,
+        RemoteConversation(agent, space, client_tools=True) as conversation,
+    ):
+        conversation.send_message("Go.")
+        state = conversation.run()
+        assert state.status is S.FINISHED
+        assert result_of(state).text == "HERE AND THERE"
+        starts = [e for e in state.events if isinstance(e, ev.ToolCallStarted) and e.runner]
+        assert [e.call_id for e in starts] == ["4.0.0", "4.0.1"]
