@@ -32,6 +32,7 @@ _COMMANDS = {
     "models": "models.models",
     "tools": "tools.tools",
     "mcp": "mcp.mcp",
+    "acp": "acp.acp",
     "serve": "serve.serve",
     "serve keys": "serve_keys.serve_keys",
     "worker": "fleet.worker",
@@ -87,11 +88,12 @@ def _run(options: Namespace, env: Mapping[str, str]) -> Exit:
     try:
         command = getattr(import_module(f"holdfast.cli.{module}"), function)
     except ModuleNotFoundError as error:
-        if name != "serve" or (error.name or "holdfast").startswith("holdfast"):
+        extra = {"serve": "server", "acp": "acp"}.get(name)
+        if extra is None or (error.name or "holdfast").startswith("holdfast"):
             raise
         raise UsageError(
-            f"holdfast serve needs {error.name}, which is not installed: pip install"
-            " 'holdfast[server]'"
+            f"holdfast {name} needs {error.name}, which is not installed: pip install"
+            f" 'holdfast[{extra}]'"
         ) from None
     return command(options, env)
 

@@ -732,6 +732,42 @@ Exit code 0: success. 1: the call returned an error, or check found a problem.
         },
     ),
     CommandLine(
+        "acp",
+        "work in an editor, as its agent",
+        """\
+Serve an editor that speaks the Agent Client Protocol (Zed, JetBrains, Neovim
+and others) on standard input and output. The editor starts this command; its
+configuration is the command line, such as
+  {"agent_servers": {"Holdfast": {"command": "holdfast",
+                                  "args": ["acp", "--model", "gpt-5-mini"]}}}
+
+The agent works in the folder that the editor names, with the files as the
+editor has them. Calls that do more than read wait for your permission there,
+unless you choose the mode Act. Each session is a conversation in the store:
+`holdfast show` lists it, and the editor can load it again after a crash.
+
+Exit code 0: the editor closed its end. 130, 143: SIGINT, SIGTERM. 2: a wrong
+option, or a missing model or key.""",
+        {
+            "--agent FILE": """the agent of this file (YAML or JSON, as load_agent reads it), with
+                the builtin tools that it names; without it, an agent of the options below""",
+            "--mode": Option(
+                "the mode of new sessions: ask (default), act, or plan, in which you approve a plan"
+                " first",
+                choices=["ask", "act", "plan"],
+                default="ask",
+            ),
+            "--store FILE": """the SQLite file of the conversations
+                (~/.local/state/holdfast/acp.db)""",
+            "the model": _MODEL,
+            "the work": {
+                usage: option
+                for usage, option in _WORK.items()
+                if usage.split()[0] not in ("--workdir", "--confirm", "--plan", "--ask")
+            },
+        },
+    ),
+    CommandLine(
         "mcp",
         "offer tools to MCP clients, as a server",
         """\

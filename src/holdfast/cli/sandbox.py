@@ -18,6 +18,7 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime, Mount, SandboxedRuntime, SandboxUnavailable
+from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
 
 _MODES = ("auto", "off", "require")
@@ -73,9 +74,10 @@ def open_workplace(
     workdir: Path,
     passed: Mapping[str, str],
     interactive: bool,
+    texts: TextFiles | None = None,
 ) -> Workplace:
-    """Open the runtime that `--sandbox` asks for. `passed` are the variables of commands. Raises
-    `UsageError`."""
+    """Open the runtime that `--sandbox` asks for. `passed` are the variables of commands, `texts`
+    the text files of the file tools, if they are not those of the disk. Raises `UsageError`."""
     mode = options.sandbox or env.get("HOLDFAST_SANDBOX") or "auto"
     if mode not in _MODES:
         raise UsageError(f"HOLDFAST_SANDBOX takes {', '.join(_MODES)}, not {mode!r}")
@@ -83,7 +85,8 @@ def open_workplace(
         for name in ("network", "mount"):
             if getattr(options, name):
                 raise UsageError(f"--{name} is for the sandbox, which --sandbox off turns off")
-        return Workplace(LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed))
+        outside = options.allow_outside
+        return Workplace(LocalRuntime(workdir, allow_outside=outside, env=passed, text_files=texts))
     if options.allow_outside:
         raise UsageError(
             "--allow-outside needs --sandbox off. In the sandbox, --mount DIR shows one more folder"
@@ -100,7 +103,11 @@ def open_workplace(
     shown = mounts(options.mount, env, workdir)
     try:
         runtime = SandboxedRuntime(
-            workdir, network=options.network or "none", mounts=shown, env=inside
+            workdir,
+            network=options.network or "none",
+            mounts=shown,
+            env=inside,
+            text_files=texts,
         )
     except SandboxUnavailable as error:
         why = str(error).rstrip(".")
@@ -111,7 +118,8 @@ def open_workplace(
             raise UsageError(f"{what}. {_OFF}. {why}") from None
         what = "commands that may do more than read ask you first"
         note = f"Warning: there is no sandbox, so {what}. {_OFF}. {why}."
-        return Workplace(LocalRuntime(workdir, env=passed), asks=True, note=note)
+        runtime = LocalRuntime(workdir, env=passed, text_files=texts)
+        return Workplace(runtime, asks=True, note=note)
     except ConfigurationError as error:
         raise UsageError(_in_options(str(error))) from None
     advice = Advice(workdir, shown)

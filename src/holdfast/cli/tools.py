@@ -434,7 +434,7 @@ def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
             manager = ToolManager(runtime.tools)
         else:
             path = path_of(config)
-            found = _variables(path, env)
+            found = config_variables(path, env)
             for place in (os.getcwd(), str(path.resolve().parent)):
                 if place not in sys.path:
                     sys.path.insert(0, place)
@@ -456,7 +456,7 @@ def _check_programs(path: Path) -> None:
                 )
 
 
-def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
+def config_variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a config mentions as `${NAME}`. Raises `UsageError`."""
     found: dict[str, str] = {}
     for text in _texts(load(path)[0]):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from holdfast import patches
 from holdfast.content import ImageContent, TextContent, ToolResult, blocks
@@ -51,12 +51,39 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
         yield text
 
 
+class TextFiles(Protocol):
+    """Reads and writes the text files of a runtime, such as through the buffers of an editor.
+    Paths are resolved and allowed. Methods raise `RuntimeFault`; `shown` is the path for its
+    message."""
+
+    def load(self, path: Path, shown: str) -> textfile.DecodedText:
+        """Return the whole text of a file."""
+        ...
+
+    def store(self, path: Path, file: textfile.DecodedText, text: str, shown: str) -> None:
+        """Make or overwrite a file with `text`, in the encoding of `file`."""
+        ...
+
+
+class DiskFiles:
+    """Text files on the disk."""
+
+    def load(self, path: Path, shown: str) -> textfile.DecodedText:
+        return textfile.load(path, shown)
+
+    def store(self, path: Path, file: textfile.DecodedText, text: str, shown: str) -> None:
+        textfile.store(path, file.encode(text), shown)
+
+
 class Files:
     """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault`, whose message
     says what to do instead."""
 
-    def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
+    def __init__(
+        self, paths: Paths, limit: int, outputs: Path, texts: TextFiles | None = None
+    ) -> None:
         self._paths = paths
+        self._texts = texts or DiskFiles()
         self._limit = limit
         self._outputs = outputs
         # A fixed number of locks, selected by the path's hash: two paths may share a lock, but one
@@ -70,7 +97,7 @@ class Files:
     def read_text(self, path: str | os.PathLike[str]) -> str:
         """Return the text of a file without byte order mark, with its original line ends."""
         found = self._paths.resolve(path)
-        return textfile.load(found, self._paths.shown(found)).text
+        return self._texts.load(found, self._paths.shown(found)).text
 
     def view(self, path: str, offset: int = 1, limit: int = _DEFAULT_LINES) -> ToolResult:
         """Return a file's numbered lines from `offset`, an image, or a directory's entries."""
@@ -101,7 +128,7 @@ class Files:
             most = textfile.MAX_FILE_BYTES if utf_16 else _MAX_WHOLE_BYTES
             if stat.st_size <= most and not terminal:
                 # Read as a whole, so that it is decoded as `edit` decodes it.
-                text = textfile.decode(file.read(textfile.MAX_FILE_BYTES)).text
+                text = self._texts.load(found, shown).text
                 text = text.replace("\r\n", "\n")
                 lines = map(_shortened, text.removesuffix("\n").split("\n")) if text else iter(())
             else:
@@ -165,18 +192,19 @@ class Files:
         """Create or overwrite a file in UTF-8, atomically, with missing parent folders."""
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
-        data = textfile.DecodedText(text).encode(text)
+        new = textfile.DecodedText(text)
+        size = len(new.encode(text))
         with self._lock(found):
             existed = os.path.lexists(found)
             before = ""
             if existed:
                 with suppress(RuntimeFault):  # binary or huge: replaced too, but without a diff
-                    before = textfile.load(found, shown).text
-            textfile.store(found, data, shown)
+                    before = self._texts.load(found, shown).text
+            self._texts.store(found, new, text, shown)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         message = (
             f"{'Overwrote' if existed else 'Created'} {shown}: {lines}"
-            f" line{'' if lines == 1 else 's'}, {len(data):,} bytes."
+            f" line{'' if lines == 1 else 's'}, {size:,} bytes."
         )
         diff = edit.unified_diff(before, text, shown)
         meta = {"path": self._paths.visible(found), "diff": diff, "created": not existed}
@@ -187,9 +215,9 @@ class Files:
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
-            file = textfile.load(found, shown)
+            file = self._texts.load(found, shown)
             edited = edit.replace(file.text, old, new, replace_all, shown)
-            textfile.store(found, file.encode(edited.text), shown)
+            self._texts.store(found, file, edited.text, shown)
         places = f" in {edited.places} places; the first" if edited.places > 1 else ""
         message = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
         diff = edit.unified_diff(file.text, edited.text, shown)
@@ -202,7 +230,7 @@ class Files:
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
-            file = textfile.load(found, shown)
+            file = self._texts.load(found, shown)
             lines = re.findall(r"[^\n]*\n|[^\n]+", file.text)
             if line > len(lines):
                 raise RuntimeFault(f"{shown} has {len(lines)} lines; there is no line {line}.")
@@ -211,7 +239,7 @@ class Files:
             before = "".join(lines[:line])
             gap = newline if before and not before.endswith("\n") else ""
             changed = "".join((before, gap, new, newline, *lines[line:]))
-            textfile.store(found, file.encode(changed), shown)
+            self._texts.store(found, file, changed, shown)
         edited = edit.Edited(changed, line + 1, new.count("\n") + 1, 1)
         message = f"Inserted into {shown}:\n{edit.snippet(edited)}"
         diff = edit.unified_diff(file.text, changed, shown)

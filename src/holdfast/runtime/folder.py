@@ -22,7 +22,7 @@ from holdfast.runtime import clone
 from holdfast.runtime.command_host import CommandHost
 from holdfast.runtime.editors import Editor, choose_tools, editor_for
 from holdfast.runtime.environment import child_environment
-from holdfast.runtime.files import Files
+from holdfast.runtime.files import Files, TextFiles
 from holdfast.runtime.microagents import Microagent, load_microagents
 from holdfast.runtime.paths import Paths, with_home
 from holdfast.runtime.pump import Pump
@@ -71,6 +71,7 @@ class FolderRuntime:
         command_timeout: Seconds after which a command is ended.
         make_place: Returns the place of the runtime's processes, from the work folder and the
             runtime's private temporary folder.
+        text_files: Reads and writes text files for the file tools; None for the disk.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class FolderRuntime:
         output_limit: int,
         command_timeout: float,
         make_place: Callable[[Path, Path], ProcessPlace],
+        text_files: TextFiles | None = None,
     ) -> None:
         if workdir is not None and not os.path.isdir(with_home(workdir)):
             what = "is a file" if os.path.exists(with_home(workdir)) else "does not exist"
@@ -133,7 +135,7 @@ class FolderRuntime:
         )
         outputs = self.terminal.outputs
         self.paths = place.make_paths([outputs], self._env["HOME"])
-        self.files = Files(self.paths, output_limit, outputs)
+        self.files = Files(self.paths, output_limit, outputs, text_files)
         self.search = Search(self.paths, self._env, output_limit, self.launcher)
         # A program that ends without `close` must not leave a folder or a shell behind.
         atexit.register(self.close)

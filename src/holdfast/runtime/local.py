@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.command_host import PlainHost
 from holdfast.runtime.environment import child_environment
+from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.paths import Paths, with_home
 from holdfast.tools.launch import PlainLauncher
@@ -37,6 +38,8 @@ class LocalRuntime(FolderRuntime):
         shell: The name or path of bash.
         output_limit: The maximum number of characters of an answer; longer outputs go to a file.
         command_timeout: Seconds after which a command is ended, unless its call sets a timeout.
+        text_files: Reads and writes text files for the file tools, such as the buffers of an
+            editor; None for the disk.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class LocalRuntime(FolderRuntime):
         shell: str = "bash",
         output_limit: int = 30_000,
         command_timeout: float = 120.0,
+        text_files: TextFiles | None = None,
     ) -> None:
         if isinstance(allow_outside, (str, os.PathLike)):
             raise ConfigurationError(
@@ -68,7 +72,7 @@ class LocalRuntime(FolderRuntime):
                 lambda readable, home: Paths(workdir, allowed, readable, home),
             )
 
-        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place, text_files)
         self._settings: dict[str, Any] = {
             "allow_outside": allow_outside,
             "shell": shell,

@@ -43,8 +43,7 @@ def claimed() -> Generator[StdioStreams]:
         )
     except OSError:
         raise HoldfastError(
-            "MCP over stdio needs standard input and output, and one of them is closed. Use HTTP"
-            " instead."
+            "A protocol over stdio needs standard input and output, and one of them is closed."
         ) from None
     null = os.open(os.devnull, os.O_RDWR)
     printed: Any = sys.stdout
@@ -80,7 +79,7 @@ async def serve(server: Server[Any], wire: StdioStreams) -> None:
 
     incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    channel = _Channel(wire)
+    channel = _MCPChannel(wire)
 
     async def read() -> None:
         async with incoming:
@@ -113,7 +112,7 @@ async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
         await work()
 
 
-class _Channel:
+class LineChannel:
     """Messages as lines on descriptors that other processes may share. The descriptors stay in
     blocking mode, so each read and write waits until it will not block. Runs on the loop's
     thread."""
@@ -124,7 +123,6 @@ class _Channel:
         self._writable = select.poll()
         self._writable.register(wire.write, select.POLLOUT)
         self._write_lock = asyncio.Lock()
-        self._unanswered: set[int | str] = set()  # requests without an answer
 
     def close(self) -> None:
         self._loop.remove_reader(self._wire.read)
@@ -162,6 +160,27 @@ class _Channel:
         finally:
             remove(fd)
 
+    # --- writing ---
+
+    async def write(self, line: bytes) -> None:
+        """Write a line with its end. Lines are written in the order of the calls. Raises `OSError`
+        if the client no longer reads."""
+        data = memoryview(line)
+        async with self._write_lock:
+            while data:
+                if not self._writable.poll(0):
+                    loop = self._loop
+                    await self._ready(loop.add_writer, loop.remove_writer, self._wire.write)
+                data = data[os.write(self._wire.write, data[:_ATOMIC_BYTES]) :]
+
+
+class _MCPChannel(LineChannel):
+    """MCP messages on a wire."""
+
+    def __init__(self, wire: StdioStreams) -> None:
+        super().__init__(wire)
+        self._unanswered: set[int | str] = set()  # requests without an answer
+
     async def parse(self, line: bytes) -> Any:
         """Return the message in a line. An invalid line is answered with an error."""
         import mcp_types
@@ -189,18 +208,10 @@ class _Channel:
         while self._unanswered and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
 
-    # --- writing ---
-
     async def send(self, message: Any) -> None:
         """Write a message. Raises `OSError` if the client no longer reads."""
-        data = memoryview(
+        await self.write(
             message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         )
-        async with self._write_lock:
-            while data:
-                if not self._writable.poll(0):
-                    loop = self._loop
-                    await self._ready(loop.add_writer, loop.remove_writer, self._wire.write)
-                data = data[os.write(self._wire.write, data[:_ATOMIC_BYTES]) :]
         if not hasattr(message, "method"):
             self._unanswered.discard(message.id)

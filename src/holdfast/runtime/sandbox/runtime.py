@@ -11,6 +11,7 @@ from typing import Literal
 
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.confinement import Confinement
+from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime, ProcessPlace
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.sandbox.boxed_paths import BoxedPaths, Root
@@ -50,6 +51,8 @@ class SandboxedRuntime(FolderRuntime):
         shell: The name or path of bash in the box.
         output_limit: The maximum number of characters of an answer; longer outputs go to a file.
         command_timeout: Seconds after which a command is ended, unless its call sets a timeout.
+        text_files: Reads and writes text files for the file tools, such as the buffers of an
+            editor; None for the disk.
     """
 
     mechanism: str
@@ -70,6 +73,7 @@ class SandboxedRuntime(FolderRuntime):
         shell: str = "bash",
         output_limit: int = 30_000,
         command_timeout: float = 120.0,
+        text_files: TextFiles | None = None,
     ) -> None:
         proxy: Proxy | None = None
         if network != "none":
@@ -163,7 +167,7 @@ class SandboxedRuntime(FolderRuntime):
         self.network = network if network == "none" else tuple(network)
         """The allowed hosts, or "none"."""
         self._proxy = proxy
-        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place)
+        super().__init__(workdir, env, shell, output_limit, command_timeout, make_place, text_files)
         writable = tuple(mount.target for mount in checked if mount.writable)
         hosts = () if network == "none" else tuple(network)
         self.confinement = Confinement(self.workdir_visible, writable, hosts)

@@ -1,0 +1,188 @@
+"""An editor for tests: the client of the protocol's own library, and the agent's process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from acp import RequestError, connect_to_agent, text_block
+from acp.client.connection import ClientSideConnection
+from acp.schema import (
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    RequestPermissionResponse,
+)
+
+ROOT = Path(__file__).parent.parent
+AGENT = """\
+model: {use: "tests.acp_model:model"}
+tools: {builtin: [read_file, write_file, edit_file, terminal, terminal_input, ask_user]}
+planning: tool
+"""
+
+
+class Editor:
+    """A client that records what it is shown, and answers as the test says."""
+
+    def __init__(self, answer: Callable[[Any, list[Any]], str | None]) -> None:
+        self.answer = answer
+        self.updates: list[tuple[str, Any]] = []
+        self.asked: list[Any] = []  # permissions, then forms
+        self.asking = asyncio.Event()
+        self.files: dict[str, str] = {}
+        self.denies_files = False
+        self.filled: Any = None  # the answer to a form
+        self.terminals: list[asyncio.subprocess.Process] = []
+        self.outputs: list[asyncio.Task[bytes]] = []
+
+    def on_connect(self, conn: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)  # the library looks for older names of the methods
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append((session_id, update))
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> RequestPermissionResponse:
+        self.asked.append(tool_call)
+        self.asking.set()
+        kind = self.answer(tool_call, options)
+        if kind == "never":
+            await asyncio.Event().wait()
+        if kind is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        chosen = next((one.option_id for one in options if one.kind == kind), kind)
+        return RequestPermissionResponse(
+            outcome=AllowedOutcome(outcome="selected", option_id=chosen)
+        )
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
+        self.asked.append((message, mode))
+        return self.filled
+
+    async def read_text_file(self, session_id: str, path: str, **_: Any) -> Any:
+        if self.denies_files:
+            raise RequestError(-32001, "Permission denied here")
+        if path not in self.files:
+            raise RequestError(-32002, "No such file")
+        return {"content": self.files[path]}
+
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> None:
+        if self.denies_files:
+            raise RequestError(-32001, "Permission denied here")
+        self.files[path] = content
+
+    async def create_terminal(
+        self, session_id: str, command: str, args: list[str], cwd: str, **_: Any
+    ) -> Any:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(command, *args, cwd=cwd, stdout=pipe)
+        self.terminals.append(process)
+        assert process.stdout is not None
+        self.outputs.append(asyncio.ensure_future(process.stdout.read()))
+        return {"terminalId": str(len(self.terminals) - 1)}
+
+    async def wait_for_terminal_exit(self, session_id: str, terminal_id: str, **_: Any) -> Any:
+        code = await self.terminals[int(terminal_id)].wait()
+        return {"exitCode": code} if code >= 0 else {"signal": str(-code)}
+
+    async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> Any:
+        process = self.terminals[int(terminal_id)]
+        code, output = process.returncode, await self.outputs[int(terminal_id)]
+        status = {"exitCode": code} if (code or 0) >= 0 else {"signal": str(-(code or 0))}
+        return {"output": output.decode(), "truncated": False, "exitStatus": status}
+
+    async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
+        self.terminals[int(terminal_id)].kill()
+
+    async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
+        pass
+
+    # --- what a test looks at ---
+
+    def text(self, session_id: str = "", kind: str = "agent_message_chunk") -> str:
+        """The text that was shown of a session."""
+        return "".join(
+            update.content.text
+            for id, update in self.updates
+            if update.session_update == kind and session_id in ("", id)
+        )
+
+    def calls(self) -> dict[str, dict[str, Any]]:
+        """The last known values of each call, by its id."""
+        found: dict[str, dict[str, Any]] = {}
+        for _, update in self.updates:
+            if update.session_update in ("tool_call", "tool_call_update"):
+                values = update.model_dump(exclude_none=True, by_alias=True)
+                found.setdefault(update.tool_call_id, {}).update(values)
+        return found
+
+    def of_kind(self, kind: str) -> list[Any]:
+        return [update for _, update in self.updates if update.session_update == kind]
+
+
+class Connected:
+    """An editor and its agent."""
+
+    def __init__(
+        self, editor: Editor, agent: ClientSideConnection, process: asyncio.subprocess.Process
+    ) -> None:
+        self.editor, self.agent, self.process = editor, agent, process
+
+    async def session(self, folder: Path, **more: Any) -> str:
+        made = await self.agent.new_session(cwd=str(folder), mcp_servers=[], **more)
+        return made.session_id
+
+    async def say(self, id: str, text: str) -> str:
+        done = await self.agent.prompt(session_id=id, prompt=[text_block(text)])
+        return done.stop_reason
+
+
+def allow(_: Any, __: list[Any]) -> str:
+    return "allow_once"
+
+
+@asynccontextmanager
+async def editing(
+    folder: Path,
+    *options: str,
+    answer: Callable[[Any, list[Any]], str | None] = allow,
+    capabilities: dict[str, Any] | None = None,
+) -> AsyncGenerator[Connected]:
+    """Start an agent whose store is in `folder`, and connect an editor with it."""
+    file = folder / "agent.yaml"
+    file.write_text(AGENT)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)),
+        *("--store", str(folder / "store.db"), "--sandbox", "off", *options),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+    )
+    editor = Editor(answer)
+    agent = connect_to_agent(
+        editor,  # pyright: ignore[reportArgumentType]: it answers with what JSON has
+        process.stdin,
+        process.stdout,
+        use_unstable_protocol=True,
+    )
+    try:
+        await agent.initialize(
+            protocol_version=1,
+            client_capabilities=ClientCapabilities.model_validate(capabilities or {}),
+        )
+        yield Connected(editor, agent, process)
+    finally:
+        await agent.close()
+        if process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()
+            await asyncio.wait_for(process.wait(), 15)
