@@ -24,7 +24,7 @@ from holdfast.runtime import LocalRuntime
 from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import home_folder
-from holdfast.serve.acp import Workplace
+from holdfast.serve.acp import SessionPlace
 from holdfast.serve.acp_stdio import over_stdio
 from holdfast.serve.stdio import claimed
 from holdfast.tools.preset.asking import register_asking_tools
@@ -42,7 +42,7 @@ def acp(options: Namespace, env: Mapping[str, str]) -> Exit:
     hidden = secrets_of(env, options.secret)
     passed = shell_environment(env, options.env)
 
-    def open_at(folder: Path, texts: TextFiles | None) -> Workplace:
+    def open_at(folder: Path, texts: TextFiles | None) -> SessionPlace:
         try:
             place = open_workplace(options, env, folder, passed, True, texts)
             agent = _agent(options, env, place.runtime, place.prompt)
@@ -52,7 +52,7 @@ def acp(options: Namespace, env: Mapping[str, str]) -> Exit:
         except UsageError as error:
             raise ConfigurationError(str(error)) from error
         plain = isinstance(place.runtime, LocalRuntime)
-        return Workplace(agent, place.runtime, {"secrets": hidden}, client_terminals=plain)
+        return SessionPlace(agent, place.runtime, {"secrets": hidden}, client_terminals=plain)
 
     # Claimed before an agent's modules are imported: their output must not get onto the wire.
     with claimed() as wire, open_store(_store(options, env), create=True) as store:

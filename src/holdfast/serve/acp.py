@@ -79,7 +79,7 @@ _CANCEL_SECONDS = 0.05  # between two interrupts of one cancellation
 _log = logging.getLogger("holdfast.serve")
 
 
-class Workplace(NamedTuple):
+class SessionPlace(NamedTuple):
     """The agent of a session, the runtime in which it works, further options of its conversation,
     and whether commands may run in terminals of the client instead of the runtime's."""
 
@@ -89,8 +89,8 @@ class Workplace(NamedTuple):
     client_terminals: bool = False
 
 
-# Returns the workplace for a folder. The file tools use the text files, if there are any.
-OpenWorkplace = Callable[[Path, TextFiles | None], Workplace]
+# Returns the place of a session in a folder. The file tools use the text files, if there are any.
+OpenPlace = Callable[[Path, TextFiles | None], SessionPlace]
 
 
 class ModePolicy:
@@ -121,7 +121,7 @@ class _Session:
     client that wait, by the call or question that they are about."""
 
     conversation: LocalSession
-    place: Workplace
+    place: SessionPlace
     agents: dict[str, Agent]  # by mode
     policy: ModePolicy
     updates: SessionUpdates
@@ -158,8 +158,8 @@ class ACPAgent:
     """The agent's side of a connection. Its methods are those of the protocol, called by the
     library; `close` closes the conversations that are open."""
 
-    def __init__(self, open_workplace: OpenWorkplace, store: Store, mode: Mode = "ask") -> None:
-        self._open_workplace = open_workplace
+    def __init__(self, open_place: OpenPlace, store: Store, mode: Mode = "ask") -> None:
+        self._open_place = open_place
         self._store = store
         self._mode: Mode = mode
         self._door: LocalDoor | None = None
@@ -321,7 +321,7 @@ class ACPAgent:
     def _opened(
         self, access: ClientAccess, cwd: str, servers: Sequence[Any], mode: Mode, new: bool
     ) -> _Session:
-        place = self._open_workplace(Path(cwd), access.files)
+        place = self._open_place(Path(cwd), access.files)
         try:
             agent, policy = place.agent, ModePolicy(place.agent.confirm, mode)
             changes: dict[str, Any] = {"confirm": policy}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, cast
@@ -12,26 +13,22 @@ from typing import Any, cast
 from acp.agent.connection import AgentSideConnection
 
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
-from holdfast.serve.acp import ACPAgent, Mode, OpenWorkplace
+from holdfast.serve.acp import ACPAgent, Mode, OpenPlace
 from holdfast.serve.stdio import LineChannel, StdioStreams
 from holdfast.store import Store
 
 _LINGER_SECONDS = 0.5  # for answers to requests right before the input's end
 
 
-def over_stdio(
-    open_workplace: OpenWorkplace, store: Store, wire: StdioStreams, mode: Mode = "ask"
-) -> int:
+def over_stdio(open_place: OpenPlace, store: Store, wire: StdioStreams, mode: Mode = "ask") -> int:
     """Serve one client on a wire that the caller has claimed, until it closes its end or a signal
     comes. Returns the number of the signal, or 0. New sessions begin in `mode`."""
-    return asyncio.run(_serve(open_workplace, store, wire, mode))
+    return asyncio.run(_serve(open_place, store, wire, mode))
 
 
-async def _serve(
-    open_workplace: OpenWorkplace, store: Store, wire: StdioStreams, mode: Mode
-) -> int:
+async def _serve(open_place: OpenPlace, store: Store, wire: StdioStreams, mode: Mode) -> int:
     loop, ended = asyncio.get_running_loop(), [0]
-    agent = ACPAgent(open_workplace, store, mode)
+    agent = ACPAgent(open_place, store, mode)
     transport = _Wire(wire)
     connection = AgentSideConnection(
         cast("Any", agent), transport, listening=False, use_unstable_protocol=True
@@ -42,8 +39,9 @@ async def _serve(
         ended[0] = ended[0] or number
         listening.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end, number)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
     try:
         with suppress(asyncio.CancelledError, OSError):
             await listening
