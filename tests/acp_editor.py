@@ -185,4 +185,4 @@ async def editing(
         if process.returncode is None:
             assert process.stdin is not None
             process.stdin.close()
-            await asyncio.wait_for(process.wait(), 15)
+            await asyncio.wait_for(process.wait(), 60)

@@ -28,7 +28,7 @@ FORMS = {"elicitation": {"form": {}}}
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 240))
 
 
 def history(folder: Path, id: str) -> list[ev.AnyEvent]:
@@ -132,15 +132,15 @@ def test_a_cancellation_interrupts(tmp_path: Path) -> None:
             while not any(it.get("status") == "in_progress" for it in one.editor.calls().values()):
                 await asyncio.sleep(0.01)
             await one.agent.cancel(session_id=id)
-            assert await asyncio.wait_for(saying, 10) == "cancelled"
+            assert await asyncio.wait_for(saying, 60) == "cancelled"
             saying = asyncio.ensure_future(one.say(id, "write a.txt 1"))
             await one.editor.asking.wait()  # a permission is open
             await one.agent.cancel(session_id=id)
-            assert await asyncio.wait_for(saying, 10) == "cancelled"
+            assert await asyncio.wait_for(saying, 60) == "cancelled"
             saying = asyncio.ensure_future(one.say(id, "sleep 30000"))
             await asyncio.sleep(0)  # sent, but the run may not have begun
             await one.agent.cancel(session_id=id)
-            assert await asyncio.wait_for(saying, 10) == "cancelled"
+            assert await asyncio.wait_for(saying, 60) == "cancelled"
             assert await one.say(id, "echo still here") == "end_turn"
             assert one.editor.text().endswith("still here")
         assert not (tmp_path / "a.txt").exists()
@@ -198,7 +198,7 @@ def test_a_client_that_dies_ends_the_agent_and_the_work_goes_on_later(tmp_path: 
                 await asyncio.sleep(0.01)
             assert one.process.stdin is not None
             one.process.stdin.close()
-            await asyncio.wait_for(one.process.wait(), 15)
+            await asyncio.wait_for(one.process.wait(), 60)
             with pytest.raises(ConnectionError):
                 await saying
         async with editing(tmp_path) as one:
@@ -306,8 +306,8 @@ def test_commands_run_in_terminals_of_the_editor(tmp_path: Path) -> None:
             while len(one.editor.terminals) < 2:
                 await asyncio.sleep(0.01)
             await one.agent.cancel(session_id=id)
-            assert await asyncio.wait_for(saying, 10) == "cancelled"
-            assert await asyncio.wait_for(one.editor.terminals[1].wait(), 5) == -9
+            assert await asyncio.wait_for(saying, 60) == "cancelled"
+            assert await asyncio.wait_for(one.editor.terminals[1].wait(), 60) == -9
         async with editing(tmp_path) as one:  # another editor, without terminals
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
             first = next(iter(one.editor.calls().values()))
@@ -397,7 +397,7 @@ def test_a_decision_from_elsewhere_withdraws_the_question(tmp_path: Path) -> Non
                 main, ["tell", str(tmp_path / "store.db"), id, "approve"]
             )
             assert code == 0
-            assert await asyncio.wait_for(saying, 15) == "end_turn"
+            assert await asyncio.wait_for(saying, 60) == "end_turn"
             assert (tmp_path / "a.txt").read_text() == "1"
 
     run(work())
