@@ -33,7 +33,7 @@ from holdfast.content import (
     ToolResult,
     text_of,
 )
-from holdfast.conversation.fold import Fold, fold
+from holdfast.conversation.fold import Fold
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
 from holdfast.serve.door import (
@@ -66,6 +66,7 @@ from holdfast.server.service import Service
 
 RUNNER = "agui"  # the runner's name in results of a front end's tools
 
+_RECENT = 200  # events among which a repeated message is recognised
 _MAX_ID = 200  # characters of a client's id
 
 
@@ -256,11 +257,11 @@ class _AguiRun:
         session = self._door.begin(
             self._agent, id, tools=chat.offers, instructions=chat.instructions
         )
-        events = host.family.tail(tenant, id)
-        if not events and chat.history:
+        folded = session.fold()
+        if not folded.last_seq and chat.history:
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
-            events = host.family.tail(tenant, id)
-        folded = fold(events)
+            folded = session.fold()
+        events = host.read(tenant, id, max(0, folded.last_seq - _RECENT), _RECENT)
         known = {event.id for event in events if isinstance(event, ev.MessageAdded)}
         commands = _commands(asked, folded)
         commands += [cmd.Send(content, id) for id, content in said if id not in known]

@@ -17,7 +17,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm
 from holdfast.conversation import ConversationState
-from holdfast.conversation.fold import Fold, fold
+from holdfast.conversation.fold import Fold
 from holdfast.errors import Conflict, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.serve.door import (
@@ -71,9 +71,9 @@ class HostedSession:
         return pending_items(self.fold())
 
     def fold(self) -> Fold:
-        """Return the fold of the present journal, of which all before the last condensation is
-        left out."""
-        return fold(self._host.family.tail(self._tenant, self._id))
+        """Return the fold of the present journal. The facts before the last condensation may be
+        missing."""
+        return self._host.chats.fold(self._tenant, self._id)
 
     def execute(self, *commands: cmd.Command) -> None:
         for command in commands:

@@ -36,6 +36,7 @@ from holdfast.server.service import Service, wait_for_disconnect
 
 _MEDIA = "application/json"
 _PAGE = 1000
+_CANCEL_SECONDS = 5.0  # for a run to stop
 _STORED = msgspec.json.Decoder(StoredRequest)
 
 
@@ -384,7 +385,10 @@ class _Responses:
         running = self.again(id)
         if not running.past:
             running.session.execute(cmd.Interrupt())
-        return self.found(id)
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while (turn := self.found(id)).status == "in_progress" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return turn
 
     def delete(self, id: str) -> None:
         row = self._row(id)

@@ -16,6 +16,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.conversation import random_id
+from holdfast.conversation.fold import Fold, fold
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
 from holdfast.server.agents import Agents
@@ -264,6 +265,14 @@ class Chats:
             self._store.append(lease, Batch(events, summary, blobs=blobs))
         finally:
             self._store.release(lease)
+
+    def fold(self, tenant: str, id: str) -> Fold:
+        """Return the fold of a conversation's present journal: that of the open conversation if
+        there is one, else without all before the last condensation. Opens nothing."""
+        place = self._records.find(tenant, id).store_id
+        live = None if self._records.shared else self._conversations.find(place)
+        found = None if live is None else live.fold()
+        return fold(self._store.tail(place)) if found is None else found
 
     # --- limits ---
 

@@ -16,6 +16,7 @@ from holdfast.server.records import HOSTED, RUN
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
+    from holdfast.conversation.fold import Fold
     from holdfast.conversation.observer import Observer
     from holdfast.conversation.rewound import PutBack
     from holdfast.conversation.undo import FileUndo
@@ -163,6 +164,12 @@ class LocalConversation:
     def failure(self) -> Exception | None:
         """The error after which nothing more can be journaled, or None."""
         return self._conversation.failure
+
+    def fold(self) -> Fold | None:
+        """Return a copy of the journal's fold; None if it is not in this process."""
+        journal = self._conversation.hosting.journal
+        with journal.changed:
+            return None if journal.closed else journal.fold.copy()
 
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""

@@ -272,6 +272,9 @@ class WorkerConversation(WorkerConnection):
         fault = self._state.failure
         return None if fault is None else ch.error_of(fault)
 
+    def fold(self) -> None:
+        """Return None: the journal's fold is in the worker."""
+
     def offers(self) -> list[OfferedCall]:
         return [OfferedCall(*offer) for offer in self._state.offers]
 
