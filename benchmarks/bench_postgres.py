@@ -9,6 +9,7 @@ from the call of `append` in one process until `follow` yields the event in anot
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from bench_append import message
 from harness import REPOSITORY, Goal, Row
 
 REPEATS, APPENDS = 5, 300
-FOLLOWED = 100
+FOLLOWED = 500
 
 FOLLOWER = """
 import sys, time
@@ -106,7 +107,7 @@ def rows(quick: bool) -> list[Row]:
             append.values, append.floor = [one[0] for one in found], [one[1] for one in found]
             times = [sorted(seen(server.dsn())) for _ in range(1 if quick else 3)]
             follow.values = [statistics.median(one) for one in times]
-            late.values = [one[int(len(one) * 0.99)] for one in times]
+            late.values = [one[math.ceil(len(one) * 0.99) - 1] for one in times]
     except (NoPostgres, ModuleNotFoundError) as problem:
         for row in (append, follow, late):
             row.skipped = str(problem)

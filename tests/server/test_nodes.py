@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,40 @@ def test_a_clients_call_survives_the_death_of_its_server(
         assert time.monotonic() - began < 15
         assert [one["type"] for one in events()].count("toolResult") == 1
         assert "postgresql://" not in other.said() + doomed.said()
+
+
+@pytest.mark.slow
+def test_a_server_alone_goes_on_with_what_a_dead_one_left_and_rings_its_timers(
+    tmp_path: Path, postgres_server: PostgresServer, postgres_schema: str
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Any:
+        asked.append(request.messages[-1]["content"])
+        if len(asked) == 1:
+            until(lambda: len(asked) > 1, seconds=60)  # the server dies during this call
+        return text("done")
+
+    with ModelServer(answer) as model, ExitStack() as stack:
+        doomed, other = _processes(stack, tmp_path, postgres_server, postgres_schema)
+        other.end(signal.SIGKILL)
+        for id in ("orphan", "sleeper"):
+            body = msgspec.to_builtins(request(Agent(LLM("m", base_url=model.url)), id=id))
+            assert doomed.ask("POST", "/api/conversations", body).status == 201
+        due = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
+        timer = {"text": "wake up", "timer": "t", "at": due}
+        reply = doomed.ask("POST", "/api/conversations/sleeper/timers", timer)
+        assert reply.status == 200, reply
+        assert doomed.ask("POST", "/api/conversations/orphan/start").status == 200
+        sent = doomed.ask("POST", "/api/conversations/orphan/messages", {"text": "go"})
+        assert sent.status == 202
+        until(lambda: asked == ["go"])
+        doomed.end(signal.SIGKILL)
+        other.start()
+        for id in ("orphan", "sleeper"):
+            path = f"/api/conversations/{id}"
+            until(lambda path=path: other.ask("GET", path).json["status"] == "finished")
+        assert sorted(asked) == ["go", "go", "wake up"]
 
 
 def _processes(

@@ -180,6 +180,22 @@ def test_a_lease_is_confirmed_no_longer_than_it_lives_by_the_owners_clock(
 
 
 @pytest.mark.slow
+def test_an_owner_that_was_declared_dead_takes_its_next_lease_under_a_living_name(
+    open_store: Open, postgres_server: PostgresServer, postgres_schema: str
+) -> None:
+    now = [0.0]
+    store, other = open_store(clock=lambda: now[0], lease_seconds=60.0), open_store()
+    old = store.acquire("a")
+    rows(postgres_server, postgres_schema, "DELETE FROM owners RETURNING token")
+    now[0] = 60.0  # it was frozen, and has not beaten since
+    store.acquire("b")
+    with pytest.raises(LeaseHeld):
+        other.acquire("b")
+    with pytest.raises(Fenced):
+        store.confirm(old)
+    assert other.acquire("a").orphaned
+
+
 def test_a_lease_lives_while_its_store_does_though_clocks_disagree(open_store: Open) -> None:
     from holdfast.store.postgres.leases import running_clock
 

@@ -39,7 +39,7 @@ _REGISTER = """
 INSERT INTO owners (token, beat, lease, channel, label)
 VALUES (%s, clock_timestamp(), make_interval(secs => %s), %s, %s) ON CONFLICT DO NOTHING
 """
-_BEAT = "UPDATE owners SET beat = clock_timestamp() WHERE token = %s"
+_BEAT = "UPDATE owners SET beat = clock_timestamp() WHERE token = %s RETURNING token"
 _SWEEP_OWNERS = f"DELETE FROM owners WHERE {_DIED}"
 _SWEEP_WATCHERS = """
 DELETE FROM watchers w WHERE NOT EXISTS (SELECT FROM owners o WHERE o.channel = w.channel)
@@ -184,6 +184,17 @@ class LeaseOwner:
                     self._register()
         return self._token
 
+    def confirmed(self) -> str:
+        """Return the owner's name for a new lease, once the database has confirmed it.
+
+        A process that was cut off or frozen may have been declared dead. A lease under its old
+        name would be taken over at once. Raises `StoreError`.
+        """
+        while not self.confirms(token := self.token()):
+            begun = self._clock()
+            self._note_beat(token, begun, bool(self._pool.execute(_BEAT, (token,)).rows))
+        return token
+
     def _register(self) -> None:
         begun = self._clock()
         token = os.urandom(12).hex()
@@ -231,10 +242,16 @@ class LeaseOwner:
         if not token:
             return
         begun = self._clock()
-        if connection.execute(_BEAT, (token,)).rowcount:
-            self._prolong(begun)
-            return
+        self._note_beat(token, begun, bool(connection.execute(_BEAT, (token,)).rowcount))
+
+    def _note_beat(self, token: str, begun: float, lives: bool) -> None:
+        """Prolong the leases, or give them up if the owner has no row any more."""
         with self._lock:
+            if token != self._token:
+                return  # another thread has noticed it
+            if lives:
+                self._prolong(begun)
+                return
             self._token = ""
             self._until = 0.0
         _log.warning("a store did not renew its leases in time, and lost them")

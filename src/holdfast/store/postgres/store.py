@@ -211,7 +211,7 @@ class PostgresStore(Store):
     def _take(self, conversation_id: str, held: int) -> tuple[Lease, _Held]:
         id = escaped(conversation_id)
         while True:
-            owner = self._owner.token()
+            owner = self._owner.confirmed()
             values = {"id": id, "owner": owner, "held": held, "version": ev.JOURNAL_VERSION}
             rows, _ = self._takes.execute(Write(id, leases.TAKE, values))
             if not rows:
