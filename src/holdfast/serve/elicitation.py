@@ -23,7 +23,7 @@ _MAX_SECONDS = 3600.0  # that a question waits for its user
 _YES: dict[str, Any] = {"type": "object", "properties": {}}  # the form of a question for a yes
 
 
-class ClientQuestions:
+class McpQuestions:
     """The questions of one call, for `ToolContext(asks=)`. `asked` is the question that a modern
     client must get as the call's result; `renew` replaces it."""
 

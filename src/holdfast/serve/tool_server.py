@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.serve import shapes
-from holdfast.serve.elicitation import ClientQuestions
+from holdfast.serve.elicitation import McpQuestions
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.manager import ToolManager
 from holdfast.tools.running import error_result, start_thread
@@ -48,7 +48,7 @@ class _LiveCall(NamedTuple):
     """A call whose thread runs: its outcome, its questions, its cancellation and its progress."""
 
     done: asyncio.Future[dict[str, Any] | BaseException]
-    questions: ClientQuestions
+    questions: McpQuestions
     cancelled: Cancellation
     progress: _Progress | None
 
@@ -247,7 +247,7 @@ class ToolServer:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
-        questions = ClientQuestions(context, _is_modern(context))
+        questions = McpQuestions(context, _is_modern(context))
         self._calls += 1
         wants_progress = context.meta and context.meta.get("progress_token") is not None
         progress = _Progress(loop) if wants_progress else None
