@@ -10,6 +10,8 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigurationError
+from holdfast.llm.address import locate
+from holdfast.llm.providers import find_provider, is_local
 from holdfast.tools.secrets import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -274,9 +276,6 @@ def variables_in(text: str) -> list[str]:
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     """Return True if the variable `name` holds a key of the model's provider, and the model is
     reached at the provider's own network address."""
-    from holdfast.llm.address import locate  # for start-up time
-    from holdfast.llm.providers import find_provider, is_local
-
     try:
         at = locate(model, None) if isinstance(model, str) else None
     except ConfigurationError:
