@@ -42,6 +42,8 @@ SUBJECTS = [
     "remote",
     "page",
     "sandbox",
+    "code",
+    "doors",
 ]
 # Minutes each at full size, so only on request.
 LONG_SUBJECTS = ["survival", "scale", "worker_memory"]
