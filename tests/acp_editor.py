@@ -156,10 +156,11 @@ async def editing(
     *options: str,
     answer: Callable[[Any, list[Any]], str | None] = allow,
     capabilities: dict[str, Any] | None = None,
+    code: bool = False,
 ) -> AsyncGenerator[Connected]:
     """Start an agent whose store is in `folder`, and connect an editor with it."""
     file = folder / "agent.yaml"
-    file.write_text(AGENT)
+    file.write_text(f"{AGENT}code: {str(code).lower()}\n")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)),
         *("--store", str(folder / "store.db"), "--sandbox", "off", *options),

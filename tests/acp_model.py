@@ -40,6 +40,8 @@ def _answer(request: ScriptedRequest) -> Any:
             return [("ask_user", {"question": "Which colour?"})]
         case "choose":
             return [("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})]
+        case "script":
+            return [("run_code", {"code": rest})]
         case "call":
             name, _, words = rest.partition(" ")
             return [(name, {"text": words})]

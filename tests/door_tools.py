@@ -9,6 +9,8 @@ from holdfast import tool
 from holdfast.tools.preset.asking import make_ask_user
 
 ask_user = make_ask_user()
+# A script, for agents in code mode, with a call to approve and a question.
+SCRIPT = ("run_code", {"code": "await pay(amount=3)\nawait ask_user(question='Which colour?')"})
 
 
 @tool

@@ -19,7 +19,7 @@ from holdfast.tools.a2a import A2AClient
 from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.preset.offering import register_offering_tools
 from tests.a2a_parts import needs_a2a
-from tests.door_tools import pay
+from tests.door_tools import SCRIPT, pay
 from tests.model_server import ModelServer, calls
 from tests.model_server import text as model_text
 from tests.paths import REPO
@@ -40,9 +40,13 @@ def agent(script: Sequence[Any], **options: Any) -> Agent:
 
 
 @contextmanager
-def served(script: Sequence[Any], folder: Path | None = None, **options: Any) -> Generator[Any]:
+def served(
+    script: Sequence[Any], folder: Path | None = None, code: bool = False, **options: Any
+) -> Generator[Any]:
     allowed = ["tests.*", "holdfast.*"]
-    with a2a(agent(script), folder, name="buyer", allow_tools=allowed, **options) as server:
+    with a2a(
+        agent(script, code=code), folder, name="buyer", allow_tools=allowed, **options
+    ) as server:
         yield server
 
 
@@ -149,6 +153,20 @@ def test_an_approval_and_a_question_are_input_that_is_required(wire: tuple[str, 
         task = client.get(ids["taskId"])
         assert task["artifacts"][0]["parts"][0]["text"] == "red as a rose"
         assert [one["role"] for one in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
+
+
+@pytest.mark.slow
+def test_a_script_waits_for_its_calls() -> None:
+    pytest.importorskip("pydantic_monty")
+    with served([[SCRIPT], "done"], code=True) as server:
+        client = Client(server)
+        state, ids = rest_of(client.send(text("Buy it.")))
+        assert state == "INPUT_REQUIRED"
+        asked = client.get(ids["taskId"])["status"]["message"]["parts"][1]["data"]
+        yes = {"data": {"callId": asked["callId"], "approve": True}}
+        state, ids = rest_of(client.send(yes, **ids))
+        assert state == "INPUT_REQUIRED"
+        assert rest_of(client.send(text("red"), **ids))[0] == "COMPLETED"
 
 
 @pytest.mark.slow

@@ -342,6 +342,29 @@ def test_a_question_is_a_form_a_choice_or_the_next_prompt(tmp_path: Path) -> Non
     run(work())
 
 
+def test_calls_of_a_script_are_shown_and_asked_about(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_monty")
+    script = "await write_file(path='a.txt', content='1')\nawait ask_user(question='Which colour?')"
+
+    async def work() -> None:
+        async with editing(tmp_path, capabilities=FORMS, code=True) as one:
+            one.editor.filled = AcceptElicitationResponse(
+                action="accept", content={"answer": "red"}
+            )
+            id = await one.session(tmp_path)
+            await one.say(id, f"script {script}")
+            assert len(one.editor.asked) == 2
+            assert '"answer":"red"' in one.editor.text()
+            shown = one.editor.calls()
+            assert [call["status"] for call in shown.values()] == ["completed"] * 3
+            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(shown)
+            one.editor.updates.clear()
+            await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
+            assert {one.tool_call_id for one in one.editor.of_kind("tool_call")} == set(shown)
+
+    run(work())
+
+
 def test_modes_decide_what_is_asked_and_last(tmp_path: Path) -> None:
     async def work() -> None:
         async with editing(tmp_path, answer=lambda *_: "reject_once") as one:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.door_tools import SCRIPT
 from tests.model_server import ModelServer, calls, text
 from tests.paths import REPO
 
@@ -26,7 +27,7 @@ ASK = ("ask_user", {"question": "Which colour?"})
 class Offer:
     """An agent in a file, served over stdio by a process for each use."""
 
-    def __init__(self, folder: Path, model: ModelServer) -> None:
+    def __init__(self, folder: Path, model: ModelServer, code: bool = False) -> None:
         functions = [
             {"module": "tests.door_tools", "function": "pay"},
             {"module": "tests.door_tools", "function": "ask_user"},
@@ -35,6 +36,7 @@ class Offer:
             "model": {"name": "m", "base_url": model.url, "api_key": "k"},
             "tools": {"local_functions": functions},
             "confirm": ["pay"],
+            "code": code,
         }
         file = folder / "buyer.json"
         file.write_text(json.dumps(form))
@@ -142,6 +144,19 @@ def test_without_an_answer_nothing_runs_and_another_process_goes_on(
         second, asked = offer.use(mode, go_on, [{"approve": True}])
     assert len(asked) == 1
     assert second.structured_content["answer"] == "Bought."
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_script_ends_with_a_call_that_the_user_declines(tmp_path: Path, mode: str) -> None:
+    pytest.importorskip("pydantic_monty")
+    with ModelServer([calls(SCRIPT), text("Not bought.")]) as model:
+        found, asked = Offer(tmp_path, model, code=True).use(
+            mode, lambda client: client.call_tool("ask_buyer", {"message": "Buy."}), [None]
+        )
+        sent = str(model.requests[-1].messages)
+    assert asked == ['The agent wants to call pay with {"amount": 3}.']
+    assert found.structured_content["answer"] == "Not bought."
+    assert "The user declined." in sent
 
 
 @pytest.mark.parametrize("mode", ERAS)

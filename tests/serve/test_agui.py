@@ -19,7 +19,7 @@ from holdfast.serve import agui
 from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from tests.agent_servers import Reply, Serving
-from tests.door_tools import ask_user, pay, write_agent
+from tests.door_tools import SCRIPT, ask_user, pay, write_agent
 from tests.model_server import ModelServer, Stall, calls, sse, text
 from tests.paths import DATA, REPO
 from tests.serve_process import KEY, ServeProcess
@@ -95,12 +95,12 @@ def answer(one: Any) -> Any:
 
 
 @contextmanager
-def serving(folder: Path, script: Any) -> Iterator[Thread]:
+def serving(folder: Path, script: Any, code: bool = False) -> Iterator[Thread]:
     script = script if callable(script) else [answer(one) for one in script]
     policy = Policy(["tests.*", "holdfast.*"], entry_points=False)
     with ModelServer(script) as model:
         llm = LLM("m", api_key="sk", base_url=model.url, max_retries=0, stream=True)
-        agent = Agent(llm, [pay, ask_user], confirm=["pay"], planning="tool")
+        agent = Agent(llm, [pay, ask_user], confirm=["pay"], planning="tool", code=code)
         agents = {"painter": publish("painter", agent)}
         with Serving(folder, agents=agents, policy=policy, doors=[agui.add]) as server:
             yield Thread(server)
@@ -181,6 +181,25 @@ def test_approvals_and_questions_are_interrupts(tmp_path: Path) -> None:
         failed = thread.run(resume=[entry])
         assert failed[-1]["type"] == "RUN_ERROR"
         check_types(thread.runs)
+
+
+def test_calls_of_a_script_are_begun_before_their_results(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_monty")
+    with serving(tmp_path, [[SCRIPT], "done"], code=True) as thread:
+        (approval,) = outcome(thread.say("Buy paint.").run())["interrupts"]
+        entry = {"interruptId": approval["id"], "status": "resolved"}
+        (question,) = outcome(thread.run(resume=[{**entry, "payload": True}]))["interrupts"]
+        thread.run(resume=[{"interruptId": question["id"], "status": "resolved", "payload": "red"}])
+        assert thread.messages[-1]["content"] == "done"
+        for messages in (thread.messages, thread.messages):
+            begun = [call["id"] for one in messages for call in one.get("toolCalls", [])]
+            ended = [one["toolCallId"] for one in messages if one["role"] == "tool"]
+            assert len(begun) == 3
+            assert sorted(begun) == sorted(ended)
+            thread.messages = []
+            thread.run()  # the thread as the server has it
+        check_types(thread.runs)
+        assert all("error" not in one for one in judged(thread.runs))
 
 
 def test_tools_of_the_front_end_run_there(tmp_path: Path) -> None:

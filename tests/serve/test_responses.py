@@ -18,7 +18,7 @@ from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.tools.preset.asking import register_asking_tools
 from tests.agent_servers import Reply, Serving
-from tests.door_tools import pay, write_agent
+from tests.door_tools import SCRIPT, pay, write_agent
 from tests.model_server import ModelServer, Stall, calls, sse, text
 from tests.paths import REPO
 from tests.serve_process import KEY, ServeProcess
@@ -63,13 +63,13 @@ def ended(responses: Any, id: str) -> Any:
 
 
 @contextmanager
-def serving(folder: Path, script: Any, **options: Any) -> Iterator[Ask]:
+def serving(folder: Path, script: Any, code: bool = False, **options: Any) -> Iterator[Ask]:
     policy = Policy(["tests.*", "holdfast.*"], entry_points=False)
     doors = [responses_routes.add]
     answers = [sse(text(one) if isinstance(one, str) else calls(*one), size=6) for one in script]
     with ModelServer(answers) as model:
         llm = LLM("m", api_key="sk", base_url=model.url, max_retries=0, stream=True)
-        agent = Agent(llm, [pay, *register_asking_tools()], confirm=["pay"])
+        agent = Agent(llm, [pay, *register_asking_tools()], confirm=["pay"], code=code)
         agents = {"painter": publish("painter", agent)}
         with Serving(folder, agents=agents, policy=policy, doors=doors, **options) as server:
             yield Ask(server)
@@ -164,6 +164,24 @@ def test_approvals_and_questions_are_items(tmp_path: Path) -> None:
         output = {"type": "function_call_output", "call_id": question.call_id, "output": "red"}
         third = ask([output], previous_response_id=second.id)
         assert third.output_text == "done"
+
+
+def test_calls_of_a_script_are_items(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_monty")
+    with serving(tmp_path, [[SCRIPT], "done"], code=True) as ask:
+        first = ask("Buy paint.")
+        item = first.output[-1]
+        assert (item.type, item.name) == ("mcp_approval_request", "pay")
+        decision = {"type": "mcp_approval_response", "approval_request_id": item.id}
+        second = ask([{**decision, "approve": True}], previous_response_id=first.id)
+        question = second.output[-1]
+        output = {"type": "function_call_output", "call_id": question.call_id, "output": "red"}
+        third = ask([output], previous_response_id=second.id)
+        assert third.output_text == "done"
+        for one in (second, third):
+            assert ask.responses.retrieve(one.id).output == one.output
+        paid = [one.output for one in second.output if one.name == "pay"]
+        assert paid == ["paid 3"]
 
 
 def test_a_background_response_is_retrieved_or_cancelled(tmp_path: Path) -> None:

@@ -238,13 +238,14 @@ class TaskView:
             last = isinstance(item, ev.AssistantReplied)
             update = {"artifact": _answer(text), "append": not begins, "lastChunk": last}
             yield {"artifactUpdate": {**self._ids, **update}}
+        if isinstance(item, ev.AssistantReplied | ev.CodeCallsMade):
+            self._offers |= {call.id for call in item.calls if call.name == OFFER_FILE}
         match item:
             case ev.MessageAdded(sender="user"):
                 self._history.append(self._message(item.text, item.id, "ROLE_USER"))
             case ev.AssistantReplied():
                 if item.text:
                     self._history.append(self._message(item.text, item.id))
-                self._offers |= {call.id for call in item.calls if call.name == OFFER_FILE}
             case ev.ToolCallFinished() if item.call_id in self._offers:
                 for block in item.result.content:
                     if isinstance(block, ResourceLink):

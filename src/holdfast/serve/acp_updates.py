@@ -87,7 +87,7 @@ class SessionUpdates:
             case ev.MessageAdded(sender="user") if item.id != own:
                 for block in item.content:
                     yield helpers.update_user_message(_block(block))
-            case ev.AssistantReplied():
+            case ev.AssistantReplied() | ev.CodeCallsMade():
                 for call in item.calls:
                     yield self._begun(call)
             case ev.DecisionMade(question=ev.Question() as question):

@@ -25,6 +25,7 @@ from holdfast.serve.door import (
     Rest,
     TurnItem,
 )
+from holdfast.serve.elicitation import McpQuestions
 from holdfast.tools.context import ToolContext
 from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.running import start_thread
@@ -128,8 +129,10 @@ def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> cm
         return None
     if isinstance(item, ApprovalRequest):
         values = context.ask(_described(item), _APPROVAL)
-        if values is None:
-            return None
+        if values is None:  # a form that was dismissed, or timed out, decides nothing
+            asks = context.asks
+            declined = isinstance(asks, McpQuestions) and asks.declined
+            return item.reject("The user declined.") if declined else None
         if values.get("approve") is True:
             return item.approve()
         return item.reject(str(values.get("reason") or ""))

@@ -75,6 +75,11 @@ class AguiEvents:
                     found += tool_call(wire_id(call.id), call.name, call.raw_arguments, parent)
                 self._parent = ""
                 return [*found, *self._applied(item)]
+            case ev.CodeCallsMade():
+                found = self._end()
+                for call in item.calls:
+                    found += tool_call(wire_id(call.id), call.name, call.raw_arguments, item.id)
+                return [*found, *self._applied(item)]
             case ev.ToolCallFinished() if item.call_id in self._fold.open:
                 result = {"messageId": item.id, "toolCallId": wire_id(item.call_id)}
                 text = text_of(item.result.content)
@@ -188,22 +193,28 @@ def thread(events: Sequence[ev.AnyEvent]) -> list[Json]:
                 if event.reasoning:
                     about = {"id": f"{event.id}-reasoning", "role": "reasoning"}
                     found.append({**about, "content": event.reasoning})
-                message: Json = {"id": event.id, "role": "assistant", "content": event.text}
-                calls = [
-                    {
-                        "id": wire_id(call.id),
-                        "type": "function",
-                        "function": {"name": call.name, "arguments": call.raw_arguments},
-                    }
-                    for call in event.calls
-                ]
-                found.append(message | ({"toolCalls": calls} if calls else {}))
+                found.append(_message(event, event.text))
+            case ev.CodeCallsMade():
+                found.append(_message(event, ""))
             case ev.ToolCallFinished():
                 about = {"id": event.id, "role": "tool", "toolCallId": wire_id(event.call_id)}
                 found.append({**about, "content": text_of(event.result.content)})
             case _:
                 pass
     return found
+
+
+def _message(event: ev.AssistantReplied | ev.CodeCallsMade, text: str) -> Json:
+    message: Json = {"id": event.id, "role": "assistant", "content": text}
+    calls = [
+        {
+            "id": wire_id(call.id),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.raw_arguments},
+        }
+        for call in event.calls
+    ]
+    return message | ({"toolCalls": calls} if calls else {})
 
 
 def _asked(rest: Rest) -> list[ApprovalRequest | QuestionRequest]:

@@ -34,6 +34,7 @@ class McpQuestions:
         capabilities = context.session.client_capabilities
         self._offered = capabilities is not None and capabilities.elicitation is not None
         self._answer: Future[Any] = Future()
+        self.declined = False  # the last question, in so many words: not dismissed, not timed out
         self.asked: asyncio.Future[dict[str, Any]] = self._loop.create_future()
 
     @property
@@ -56,6 +57,7 @@ class McpQuestions:
             return None
         text, form = f"{message} {url}".strip(), schema or _YES
         answer = self._answer = Future()
+        self.declined = False
         sent: Future[Any] | None = None
         if self._modern:
             params = {"mode": "form", "message": text, "requestedSchema": form}
@@ -78,6 +80,7 @@ class McpQuestions:
             except Exception as error:
                 raise ToolError(f"The user could not be asked: {error}") from error
         action, content = found
+        self.declined = action == "decline"
         return dict(content or {}) if action == "accept" else None
 
     def renew(self, response: Any) -> None:

@@ -100,6 +100,10 @@ class ResponseTurn:
                 if self._open is None and (item.refusal or item.citations):
                     found += self._begin("message")
                 return [*found, *self._end(item)]
+            case ev.CodeCallsMade():
+                self._last = item
+                self._calls |= {call.id: call for call in item.calls}
+                return []
             case ev.ToolCallStarted(runner="") if item.call_id in self._calls:
                 self._last = item
                 return [*self._end(), *self._begin_call(self._calls[item.call_id])]

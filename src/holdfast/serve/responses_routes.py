@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.content import ToolCall
+from holdfast.content import ToolCall, answer_seq
 from holdfast.conversation.fold import Fold, fold
 from holdfast.errors import ConfigurationError, Conflict, NotFound
 from holdfast.serve.door import RUNNING, Rest, Silence, TurnItem, rest_of, rests
@@ -402,16 +402,15 @@ class _Responses:
         return input_items(events, self._calls_before(row, events))
 
     def _calls_before(self, row: ResponseRow, events: list[ev.AnyEvent]) -> dict[str, ToolCall]:
-        """Return the calls of an earlier answer that end in these events."""
+        """Return the calls of earlier answers that end in these events, with those of scripts."""
+        answers = {
+            answer_seq(event.call_id)
+            for event in events
+            if isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)
+        }
+        begin = min((seq for seq in answers if 0 < seq <= row.seq), default=row.seq + 1)
         found: dict[str, ToolCall] = {}
-        for event in events:
-            if not isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished):
-                continue
-            seq = event.call_id.partition(".")[0]
-            if event.call_id in found or not seq.isdecimal() or int(seq) > row.seq:
-                continue
-            answers = self._host.read(self._tenant, row.conversation, int(seq) - 1, 1)
-            for answer in answers:
-                if isinstance(answer, ev.AssistantReplied):
-                    found |= {call.id: call for call in answer.calls}
+        for event in self._events(row, row.seq, begin - 1) if begin <= row.seq else ():
+            if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade):
+                found |= {call.id: call for call in event.calls}
         return found
