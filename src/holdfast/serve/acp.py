@@ -53,7 +53,7 @@ from holdfast.agent.confirmation import AboveRisk, ConfirmationPolicy, Verdict
 from holdfast.agent.planning import APPROVAL
 from holdfast.agent.risk import Risk
 from holdfast.content import Content, ToolCall, text_of
-from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError
+from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError, NotPending
 from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.serve.acp_client import NOT_FOUND, ClientAccess, with_client_terminal
@@ -377,13 +377,11 @@ class ACPAgent:
                 rest = await self._drive(session, cancels, self._said(session, content))
                 if session.cancels == cancels:
                     return PromptResponse(stop_reason=_stop_reason(rest, session))
-            waiting = session.conversation.pending()
-            reject = [
-                one.reject("The user cancelled.")
-                for one in waiting
-                if isinstance(one, ApprovalRequest)
-            ]
-            await asyncio.to_thread(session.conversation.execute, *reject)
+            for one in session.conversation.pending():
+                if isinstance(one, ApprovalRequest):
+                    reject = one.reject("The user cancelled.")
+                    with suppress(NotPending):  # decided elsewhere meanwhile, or interrupted
+                        await asyncio.to_thread(session.conversation.execute, reject)
             return PromptResponse(stop_reason="cancelled")
 
     async def cancel(self, session_id: str, **_: Any) -> None:
@@ -423,15 +421,22 @@ class ACPAgent:
     async def _driven(
         self, session: _Session, cancels: int, commands: tuple[cmd.Command, ...]
     ) -> Rest:
+        said = commands
         while True:
             rest = None
-            async for item in session.conversation.stream(session.cursor, *commands):
-                if isinstance(item, Rest):
-                    rest = item
-                    continue
-                await self._show(session, item)
-                if isinstance(item, ev.Event):
-                    session.cursor = item.seq
+            try:
+                async for item in session.conversation.stream(session.cursor, *commands):
+                    if isinstance(item, Rest):
+                        rest = item
+                        continue
+                    await self._show(session, item)
+                    if isinstance(item, ev.Event):
+                        session.cursor = item.seq
+            except NotPending:
+                if commands is said:
+                    raise
+                commands = ()  # decided elsewhere meanwhile
+                continue
             assert rest is not None
             answers: list[cmd.Command] = []
             for one in rest.pending:
