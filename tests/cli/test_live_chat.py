@@ -213,7 +213,7 @@ def test_a_question_sets_a_draft_aside_and_gives_it_back(tmp_path: Path) -> None
         screen.types("paint\r")
         screen.types("a dra")
         screen.shows(r"asks: Which colour\?")
-        screen.shows(r"Answer.*: *$")
+        screen.shows(r"(?m)Answer.*: *$")
         screen.types("green\r")
         screen.shows(r"Send this to ask_user\? \[y,n,e\]")
         screen.types("y\r")
