@@ -226,6 +226,7 @@ def test_a_question_sets_a_draft_aside_and_gives_it_back(tmp_path: Path) -> None
     kept = (tmp_path / "home/.local/state/holdfast/chat_history").read_text()
     assert "+a draft" in kept
     assert "green" not in kept
+    assert "+a dra\n" not in kept  # the draft was not sent then
 
 
 def test_calls_are_approved_in_the_box_and_edited_arguments_are_prefilled(tmp_path: Path) -> None:

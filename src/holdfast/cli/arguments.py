@@ -157,8 +157,8 @@ _WORK: Options = {
         type=_plan,
     ),
     "--ask": "let the agent ask you questions and wait for your answers",
-    "--goal TEXT": """what the work must reach: when the agent stops, its model judges whether it
-        has, and the agent goes on until then, at most five times""",
+    "--goal TEXT": """the goal of the work: when the agent stops, its model judges whether the goal
+        is reached; if not, the agent goes on, at most five times""",
     "--goal-check COMMAND": "judge the goal by this shell command instead: exit code 0 is reached",
     "--max-steps N": "model calls per run (500)",
     "--system-prompt-file F": "use this text instead of the default system prompt",

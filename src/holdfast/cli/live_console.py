@@ -100,7 +100,7 @@ class LiveConsole(Console):
             complete_while_typing=Condition(lambda: not self._question),
             history=self._history,
             enable_history_search=False,
-            enable_open_in_editor=True,
+            enable_open_in_editor=Condition(lambda: not self._hidden),
             tempfile_suffix=".md",
             key_bindings=self._keys(),
             bottom_toolbar=lambda: ANSI(f"\x1b[2m{clip(self._toolbar(), self.width)}\x1b[0m"),
@@ -131,7 +131,7 @@ class LiveConsole(Console):
     def _message(self) -> AnyFormattedText:
         """Return the lines above the input: the rest of a streamed answer and the activity."""
         above = self._markdown.rest or self._tail
-        lines = above.split("\n")[-_LIVE_LINES:] if above else []
+        lines = above.rsplit("\n", _LIVE_LINES)[-_LIVE_LINES:] if above else []
         if self._status:
             passed = time.monotonic() - self._since
             frame = FRAMES[int(passed / FRAME_SECONDS) % len(FRAMES)]
@@ -141,7 +141,7 @@ class LiveConsole(Console):
         return merge_formatted_text([ANSI(shown), [("class:prompt", self._prompt)]])
 
     def _accept(self, buffer: Buffer) -> bool:
-        """Take the text of the input box; return False, which empties it."""
+        """Take the text of the input box. Return True if the box keeps its text, the draft."""
         text, question = buffer.text, self._question
         if question:
             self._flush(f"{self._prompt}{'*' * 3 if self._hidden else safe(text)}\n", sys.stdout)
@@ -150,7 +150,7 @@ class LiveConsole(Console):
             shown = safe(text).replace("\n", f"\n{_CONTINUED}")
             self._flush(self._styled("user", f"{_PROMPT}{shown}", self.colour) + "\n", sys.stdout)
         self._lines.put(_Line(question, text))
-        return question != 0  # the draft was put back
+        return question != 0
 
     @property
     def _hidden(self) -> bool:
@@ -162,16 +162,21 @@ class LiveConsole(Console):
             self._draft, self._question, self._prompt = buffer.document, number, prompt
             self._history.records = False
             self._session.is_password = hidden
-            buffer.set_document(Document(prefill))
+            buffer.reset(Document(prefill))
             self._session.app.invalidate()
 
     def _end_question(self) -> None:
         if self._session is not None and self._question:
             self._question, self._prompt = 0, _PROMPT
             self._session.is_password = False
-            self._session.default_buffer.set_document(self._draft)
-            self._history.records = True
+            # Not `document =`: an undo would show a hidden answer.
+            self._session.default_buffer.reset(self._draft)
+            # The buffer appends its text, now the draft, to the history after `_accept`.
+            asyncio.get_running_loop().call_soon(self._record)
             self._session.app.invalidate()
+
+    def _record(self) -> None:
+        self._history.records = not self._question
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()

@@ -19,18 +19,43 @@ class MarkdownStream:
         self._width = width
         self._colour = colour
         self.rest = ""
+        self._scanned = 0  # characters of `rest` in lines that were looked at
+        self._fence = ""  # the fence of the code block that is open
+        self._blank = False  # the line before is blank
 
     def feed(self, text: str) -> str:
         """Add a piece of text; return the blocks that it completes, rendered, "" for none."""
         self.rest += text
-        end = _complete(self.rest)
+        end = self._scan() if "\n" in text else 0
         whole, self.rest = self.rest[:end], self.rest[end:]
+        self._scanned -= end
         return self._rendered(whole)
 
     def finish(self) -> str:
         """Return the last block, rendered, "" for none. The next piece begins another answer."""
         whole, self.rest = self.rest, ""
+        self._scanned, self._fence, self._blank = 0, "", False
         return self._rendered(whole)
+
+    def _scan(self) -> int:
+        """Return the length of the blocks that can change no more, from the lines that are new: a
+        blank line ends a block unless an indented line follows it, or it is in fenced code."""
+        end = 0
+        last = self.rest.rfind("\n") + 1
+        for line in self.rest[self._scanned : last].splitlines(keepends=True):
+            found = _FENCE.match(line)
+            if self._fence:
+                closes = found and found[1].startswith(self._fence)
+                if closes and not line.strip().strip(self._fence[0]):
+                    self._fence = ""
+            else:
+                if self._blank and line.strip() and not line[0].isspace():
+                    end = self._scanned
+                if found:
+                    self._fence = found[1]
+            self._blank = not self._fence and not line.strip()
+            self._scanned += len(line)
+        return end
 
     def _rendered(self, text: str) -> str:
         if not text.strip():
@@ -53,24 +78,3 @@ class MarkdownStream:
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
         shown = _TRAILING.sub(r"\1", out.getvalue()).strip("\n")
         return f"{shown}\n\n"
-
-
-def _complete(text: str) -> int:
-    """Return the length of the blocks at the start of `text` that can change no more: a blank line
-    ends a block unless an indented line follows it, or it is in a fenced code block."""
-    end, at, fence, blank = 0, 0, "", False
-    for line in text.splitlines(keepends=True):
-        if not line.endswith("\n"):
-            break
-        found = _FENCE.match(line)
-        if fence:
-            if found and found[1].startswith(fence) and not line.strip().strip(fence[0]):
-                fence = ""
-        else:
-            if blank and line.strip() and not line[0].isspace():
-                end = at
-            if found:
-                fence = found[1]
-        blank = not fence and not line.strip()
-        at += len(line)
-    return end

@@ -52,15 +52,16 @@ def run(options: Namespace, env: Mapping[str, str]) -> Exit:
                     lines.line(json_shown(event.to_json().decode()))
 
                 conversation.register_event_callback(print_event, after_seq=before.last_seq)
-            code = _work(session, task, files)
-            session.dialog.catch_up()
-            ended.append((conversation.state, before.steps))
-            return code
+            try:
+                return _work(session, task, files)
+            finally:  # a result is also due after a signal
+                ended.append((conversation.state, before.steps))
 
         parts = build(options, env, console.is_terminal)
-        with closing(Session(parts, console, signals, full=options.full, asks=not form)) as session:
+        asks = form in ("", "schema")
+        with closing(Session(parts, console, signals, full=options.full, asks=asks)) as session:
             code = session.main(work)
-        if not ended:  # a signal ended the wait
+        if not ended:  # a signal came before the task was sent
             return code
         state, steps = ended[0]
         if form == "schema" and code is Exit.FINISHED:
