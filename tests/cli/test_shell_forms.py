@@ -72,6 +72,10 @@ def test_an_unknown_id_is_refused_and_continue_takes_the_latest(tmp_path: Path) 
     with ModelServer([text("One."), text("Two."), text("Three.")]) as server:
         given = [*options(server, tmp_path), *store]
         nothing = holdfast("run", "hi", "--continue", *given)
+        assert (nothing.returncode, "s.db" in nothing.stderr) == (2, True)
+        assert not (tmp_path / "s.db").exists()
+        SQLiteStore(tmp_path / "s.db").close()
+        nothing = holdfast("run", "hi", "--continue", *given)
         assert (nothing.returncode, "no conversation" in nothing.stderr) == (2, True)
         refused = holdfast("run", "hi", "--id", "typo", *given)
         assert (refused.returncode, "--new --id typo" in refused.stderr) == (2, True)

@@ -137,7 +137,8 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         observers = observers_of(options, True, keys_of(model), stack)
         store = None
         if options.store is not None:
-            store = stack.enter_context(open_store(options.store, create=True))
+            begins = not options.go_on and (options.id is None or options.new)
+            store = stack.enter_context(open_store(options.store, create=begins))
         id, new = _id_in(store, options)
         folder = f"the folder {runtime.workdir}"
         agent = agent_in(folder, model, runtime.tools, settings, place.prompt)

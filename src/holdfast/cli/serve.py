@@ -312,7 +312,8 @@ def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> d
                 file = str(known[name])
             elif not given or not name or not file:
                 where = f"a name of the folder {str(folder)!r}"
-                raise UsageError(f"--agent takes NAME=FILE, or {where}, not {text!r}")
+                option = "--agent" if text in options.agent else "--a2a"
+                raise UsageError(f"{option} takes NAME=FILE, or {where}, not {text!r}")
             if name in found:
                 raise UsageError(f"--agent: {name!r} is given twice")
             path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}
