@@ -100,10 +100,12 @@ def pending_items(fold: Fold) -> tuple[PendingItem, ...]:
 
 def waits(fold: Fold) -> bool:
     """Return True if a running conversation waits for an answer or for a client."""
+    return any(item.questions for item in fold.open.values()) or _waits_for_client(fold)
+
+
+def _waits_for_client(fold: Fold) -> bool:
     now = fold.turn
-    return any(item.questions for item in fold.open.values()) or (
-        bool(now) and all(item.held_by_client and not item.runner for item in now)
-    )
+    return bool(now) and all(item.held_by_client and not item.runner for item in now)
 
 
 def rests(fold: Fold) -> bool:
@@ -115,8 +117,9 @@ def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
     """Return the rest at which a conversation is."""
     pending = pending_items(fold)
     reason: Any = str(fold.status.value)
-    # While a client runs calls, its door pauses the conversation.
-    held = fold.status is ConversationStatus.PAUSED and waits(fold)
+    # While a client runs calls, its door pauses the conversation. After an interrupt a question
+    # stays open until its call has ended; that is a pause.
+    held = fold.status is ConversationStatus.PAUSED and _waits_for_client(fold)
     if ended:
         reason = "ended"
     elif fold.status is RUNNING or held:
