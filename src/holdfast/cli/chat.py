@@ -95,6 +95,7 @@ class _Talk:
         self._session = session
         self._files = tuple(files)  # attached to the next message
         self._left = False
+        self._toolbar_of, self._toolbar_text = ("", -1, ""), ""
 
     # --- a user at a terminal ---
 
@@ -177,15 +178,20 @@ class _Talk:
                 self._take(line, echoed=True)
 
     def _toolbar(self) -> str:
-        """Return the line below the input box."""
+        """Return the line below the input box. It is made anew after an event
+        or for another model, not per redraw."""
         session, state = self._session, self._session.conversation.state
+        model = session.model
+        if (shown := (state.id, state.last_seq, model)) == self._toolbar_of:
+            return self._toolbar_text
         folder = session.folder.resolve().name or "/"
-        parts = [session.model, folder, *token_parts(state.usage, cached_share=True)]
+        parts = [model, folder, *token_parts(state.usage, cached_share=True)]
         if state.cost is not None:
             parts.append(dollars(state.cost))
         if (left := session.context_left()) is not None:
             parts.append(f"{left:.0%} of the context left")
-        return " | ".join([*parts, session.sandbox])
+        self._toolbar_of, self._toolbar_text = shown, " | ".join([*parts, session.sandbox])
+        return self._toolbar_text
 
     # --- input from a file or a pipe ---
 

@@ -307,8 +307,10 @@ class Session:
 
     @property
     def model(self) -> str:
+        if self._parts.model:
+            return self._parts.model
         head = last(self.conversation.get_history(), ev.AgentConfigured)
-        return self._parts.model or (head.model if head is not None else "unknown")
+        return head.model if head is not None else "unknown"
 
     @property
     def sandbox(self) -> str:
