@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -104,11 +105,10 @@ class Effects:
 
     def mail(self, context: ToolContext, seconds: float = 0.0) -> str:
         """Have an effect that its receiver deduplicates by the idempotency key."""
-        self._write("attempts", context.idempotency_key)
-        place = self._folder / "mails" / context.idempotency_key.replace("/", "_")
+        # One system call is the receipt of the mail: a kill falls before it or after it.
+        place = self._folder / "mails" / quote(context.idempotency_key, safe="")
         try:
             os.close(os.open(place, os.O_CREAT | os.O_EXCL))
-            self._write("sent", context.idempotency_key)
         except FileExistsError:
             return "sent before"
         time.sleep(seconds)
@@ -137,6 +137,10 @@ class Effects:
             return (self._folder / name).read_text().splitlines()
         except FileNotFoundError:
             return []
+
+    def mails(self) -> set[str]:
+        """Return the idempotency keys of the mails that were received."""
+        return {unquote(one.name) for one in (self._folder / "mails").iterdir()}
 
     def strikes(self) -> Counter[str]:
         """Return how often each call of `strike` began."""

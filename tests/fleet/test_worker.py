@@ -499,7 +499,7 @@ def test_every_turn_happens_once_with_a_bell_that_loses_repeats_and_delays(
     fleet.rest(*ids)
     assert len(fleet.effects.strikes()) == 60
     assert set(fleet.effects.strikes().values()) == {1}
-    assert len(fleet.effects.lines("sent")) == 60
+    assert len(fleet.effects.mails()) == 60
     for id in ids:
         begun = [one for one in fleet.store.read(id) if isinstance(one, ev.ToolCallStarted)]
         assert len(begun) == len({one.call_id for one in begun}) == 4
