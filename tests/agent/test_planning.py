@@ -751,6 +751,7 @@ def planned(store: SQLiteStore, folder: Path) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_a_plan_survives_sigkill_at_every_append(all_of_them: bool, tmp_path: Path) -> None:
     kills = 0

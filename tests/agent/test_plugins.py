@@ -77,6 +77,7 @@ def test_a_plugin_is_read_whole(root: Path) -> None:
     assert plugin.problems == {}
 
 
+@pytest.mark.slow
 def test_an_agent_works_with_a_plugin(root: Path) -> None:
     script = [
         [("terminal", {"command": "echo hello"}), ("terminal", {"command": "rm x"})],
@@ -128,6 +129,7 @@ def test_what_the_agent_has_by_a_name_is_kept(root: Path) -> None:
     assert len(Agent(ScriptedLLM([])).replace(plugins=[root]).hooks) == 1
 
 
+@pytest.mark.slow
 def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("model: gpt-5\nplugins: [care]\n")
     agent = load_agent(tmp_path / "agent.yaml")
@@ -185,6 +187,7 @@ CALLS: Mapping[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("matcher", "seen"),
     [
@@ -218,6 +221,7 @@ def test_hook_commands_have_the_path_that_is_given(root: Path) -> None:
     assert hook.env == {"PATH": "/opt/bin"} | dict.fromkeys(ROOTS, str(root))
 
 
+@pytest.mark.slow
 def test_a_guard_sees_each_file_of_a_patch(root: Path, tmp_path: Path) -> None:
     guard = "jq -e '.tool_input.file_path | endswith(\"/.env\") | not' >/dev/null || exit 2"
     group = {"matcher": "Edit|Write", "hooks": [{"type": "command", "command": guard}]}

@@ -505,6 +505,7 @@ def test_a_journal_read_at_once_in_parts_or_event_by_event_comes_to_the_same(see
     assert parts.recent == one.recent
 
 
+@pytest.mark.slow
 def test_the_journals_of_that_test_have_what_they_are_to_have() -> None:
     abouts = {
         event.about

@@ -19,6 +19,8 @@ from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests.cli.test_commands import HOLDFAST, Typist, environment, options
 from tests.model_server import ModelServer, calls, text
 
+pytestmark = pytest.mark.slow
+
 PROMPT = r"\[y,n,e,a,q\] "
 NOTE = "sandbox: commands can change this folder alone and have no network."
 boxed = pytest.mark.skipif(

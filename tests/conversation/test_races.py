@@ -585,6 +585,7 @@ def broken_run(line: int) -> tuple[bool, str]:
     return bool(where), ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [11, pytest.param(one_in(1), marks=pytest.mark.proof)])
 def test_ctrl_c_at_any_line_leaves_what_is_in_the_store(stride: int) -> None:
     kept: list[str] = []

@@ -270,6 +270,7 @@ with SQLiteStore(path) as store, Conversation(Agent(model), store, id="c") as co
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["polled", "streamed"])
 def test_a_killed_process_fetches_the_same_answer(tmp_path: Any, stream: bool) -> None:
     """The provider is asked once: the id of the answer is journaled before the wait."""

@@ -206,6 +206,8 @@ def test_closing_twice_is_closing_once(engines: Path) -> None:
 _OWNER = """
 import sys, time
 from holdfast import ContainerRuntime
+
+pytestmark = pytest.mark.slow
 runtime = ContainerRuntime("acme/agent:2", sys.argv[1])
 runtime.run_command(f"sleep {sys.argv[2]} &")
 print("ready", flush=True)

@@ -368,9 +368,11 @@ def test_a_slow_call_does_not_hold_up_others(place: str, mode: str) -> None:
 def test_no_more_calls_run_at_once_than_were_allowed() -> None:
     running: list[int] = []
     most: list[int] = []
+    three = threading.Barrier(3, timeout=30)
 
     def count() -> None:
         running.append(1)
+        three.wait()
         most.append(len(running))
         time.sleep(0.02)
         running.pop()

@@ -101,6 +101,7 @@ def test_a_program_is_killed_before_and_after_every_append_and_at_every_kill_poi
     assert len({crash.folder for crash in crashes}) == len(crashes)
 
 
+@pytest.mark.slow
 def test_a_crash_shows_the_journal_at_the_kill_at_the_end_and_without_a_kill(
     crashes: list[Crash],
 ) -> None:

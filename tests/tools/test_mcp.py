@@ -660,6 +660,7 @@ def test_an_http_server_that_dies_and_comes_back_is_reached_again(tmp_path: Path
 # --- the tools that are allowed ---
 
 
+@pytest.mark.slow
 def test_a_server_offers_the_tools_that_its_entry_allows() -> None:
     config = {"few": {**STDIO, "tools": ["add", "im*"]}, "none": {**STDIO, "tools": []}}
     client = MCPClient({"mcpServers": config})
@@ -669,6 +670,7 @@ def test_a_server_offers_the_tools_that_its_entry_allows() -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_a_configuration_names_the_allowed_tools() -> None:
     server = {**STDIO, "tools": ["add"]}
     with ToolManager.from_config({"mcp_servers": {"s": server}}) as manager:

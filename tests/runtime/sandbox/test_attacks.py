@@ -24,6 +24,8 @@ from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 
 from .attacks import ATTACKS, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1024**2
 LIMITS = SandboxLimits(
     processes=310,
