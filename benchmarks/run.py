@@ -43,6 +43,7 @@ SUBJECTS = [
     "page",
     "sandbox",
     "code",
+    "suite",
     "doors",
 ]
 # Minutes each at full size, so only on request.

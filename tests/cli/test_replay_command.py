@@ -174,7 +174,7 @@ def test_differences_are_coloured_on_a_terminal_only(folder: Path) -> None:
     ("arguments", "told"),
     [
         (["none.db"], "does not exist"),
-        (["."], "cannot be read"),
+        (["..", "gamma"], "is a folder"),
         (["agents.py"], "neither a store nor the output of `holdfast export`: line"),
         (["s.db", "gamma"], "'gamma'"),
         (["s.db", "--agent", "agents"], "MODULE:NAME"),

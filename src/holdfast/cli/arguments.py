@@ -539,10 +539,13 @@ examples:
   holdfast replay ~/agent.db 4f0c --agent my_agents:reviewer
       check whether that agent would send the same requests
   holdfast replay conversation.jsonl
+  holdfast replay journals/
+      all stores and exports of a folder, and each change once
 
 Exit code 0: no differences. 1: differences. 2: no such file or agent.""",
         {
-            "file FILE": "the SQLite file given as --store, or the output of `holdfast export`",
+            "file FILE": """the SQLite file given as --store, the output of `holdfast export`, or a
+                folder of such files""",
             **_ID_OR_ALL,
             "--agent MODULE:NAME": """the Agent to compare with, or a function that returns one;
                 found in this folder or on the Python path""",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -22,6 +23,7 @@ from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
+from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport
 
 
 class _Found(NamedTuple):
@@ -39,6 +41,8 @@ def replay(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 
 def _replay(options: Namespace, console: Console) -> Exit:
+    if os.path.isdir(options.file):
+        return _replay_folder(options, console)
     stored = is_sqlite(options.file)
     failed, count, differ = False, 0, 0
     with _opened(None if options.agent is None else load(options.agent)) as agent:
@@ -64,6 +68,23 @@ def _replay(options: Namespace, console: Console) -> Exit:
         differences = f", {differ:,} of them {verb}" if differ else ""
         console.notice(f"{counted(count, 'conversation')}{differences}.", "dim")
     return Exit.FAILED if differ or failed else Exit.FINISHED
+
+
+def _replay_folder(options: Namespace, console: Console) -> Exit:
+    if options.id is not None:
+        raise UsageError(f"{options.file!r} is a folder; an id needs the file of its conversation")
+    agent = None if options.agent is None else load(options.agent)
+    began, found = time.monotonic(), list[JournalOutcome]()
+    with JournalSuite(options.file) as suite, _opened(agent):
+        for outcome in suite.outcomes(agent):
+            found.append(outcome)
+            console.status(f"replaying {one_line(outcome.journal)} ({len(found)} of {len(suite)})")
+    console.status("")
+    report = SuiteReport(tuple(found), time.monotonic() - began)
+    styles = {"  +": "add", "  -": "remove", "  @": "dim"}
+    for line in plain(str(report)).split("\n"):
+        console.line(line, styles.get(line[:3], "plain"))
+    return console.loss if console.broken else Exit.FINISHED if report.same else Exit.FAILED
 
 
 def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent | None) -> bool:
