@@ -35,7 +35,7 @@ from holdfast.server.app import App, Door
 from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
-from holdfast.server.keys import Keys
+from holdfast.server.keys import Keys, sign_in_link
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.named_parts import OfferedModel, offer
 from holdfast.server.openai import Published, publish
@@ -120,11 +120,12 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
         records = stack.enter_context(place.records())
         place.check_root(root, records)
         keys = Keys(records)
+        first_key = ""
         if settings.key is not None:
             keys.add(tenant, settings.key, "given at the start")
         elif not keys.list():
-            key = keys.create(tenant, "made at the first start")
-            console.notice(f"The server's key, which is shown only this once: {key}")
+            first_key = keys.create(tenant, "made at the first start")
+            console.notice(f"The server's key, which is shown only this once: {first_key}")
         observers = observers_of(options, False, [settings.key] if settings.key else [], stack)
         # An open conversation takes a process, or a few KB.
         most = 2 * options.max_running
@@ -158,6 +159,8 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
         if options.supervised:
             _end_with_input(server)
         ready = f"Serving agents at {server.url}. Ctrl-C ends it."
+        if first_key:  # a browser sends no fragment, and the page removes it from the address
+            ready += f"\nTo sign in, open {sign_in_link(server.url, first_key)}"
         number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
     # started.

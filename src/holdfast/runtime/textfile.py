@@ -9,10 +9,12 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from holdfast.errors import RuntimeFault
 from holdfast.runtime.grep_child import open_folder
+
+T = TypeVar("T")
 
 # The maximum size of a file that is read as a whole. Larger files are read in part and edited with
 # other tools.
@@ -134,7 +136,7 @@ def _near(path: Path) -> str:
     return f" Did you mean {' or '.join(near)}, in the same directory?" if near else ""
 
 
-def entries(folder: Path, convert: Callable[[os.DirEntry[str]], str]) -> list[str]:
+def entries(folder: Path, convert: Callable[[os.DirEntry[str]], T]) -> list[T]:
     """Return what `convert` makes of each entry of a folder, whose path must be resolved. Raises
     `OSError`."""
     fd = open_folder(str(folder))

@@ -20,11 +20,13 @@ from holdfast.errors import StoreError
 from holdfast.server import (
     page,
     routes_agents,
+    routes_begin,
     routes_commands,
     routes_conversations,
     routes_events,
     routes_models,
     routes_openai,
+    routes_search,
     routes_webhooks,
     routes_workspaces,
 )
@@ -207,6 +209,8 @@ def _fastapi(
         door(routes, agents)
     routes_agents.add(routes, agents)
     routes_models.add(routes)
+    routes_begin.add(routes)
+    routes_search.add(routes)
     routes_events.add_family(routes)
     routes_webhooks.add(routes)
     _add_own(routes, usage, metrics)

@@ -264,6 +264,39 @@ class Workspace(msgspec.Struct, frozen=True):
     id: str
 
 
+class WorkspaceItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A workspace. `folder` is the path of a folder that the operator has named; others are
+    folders of the server's own."""
+
+    id: str
+    folder: str = ""
+
+
+class WorkspaceItems(msgspec.Struct, frozen=True):
+    """The tenant's workspaces: first those that the operator has named, then by id."""
+
+    workspaces: list[WorkspaceItem]
+
+
+class FolderEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of a folder. `kind` is `file`, `folder`, or `other`, such as a link or a socket.
+    `size` is in bytes. `modified` is the time of the last change."""
+
+    name: str
+    kind: Literal["file", "folder", "other"]
+    size: int
+    modified: datetime
+
+
+class FolderEntries(msgspec.Struct, frozen=True):
+    """The entries of a folder: folders first, then by name. `more` is the number of entries beyond
+    the limit."""
+
+    path: str
+    entries: list[FolderEntry]
+    more: int
+
+
 class Cloned(msgspec.Struct, frozen=True):
     """The path of the clone on the server."""
 
@@ -318,3 +351,64 @@ class Services(msgspec.Struct, frozen=True):
 
     open: bool
     services: list[ServiceHealth]
+
+
+class ToolOption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A tool that an agent may have. `form` is its declaration, None for a tool of the workspace,
+    which needs none. `usual` is False for one that an agent gets only on request."""
+
+    name: str
+    description: str
+    category: str
+    read_only: bool
+    usual: bool = True
+    form: ToolForm | None = None
+
+
+class BeginOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """What a new conversation may have. `sandbox` is the mechanism that confines commands, "" if
+    nothing does; `network` are the hosts that they reach from there. `folders` is True if clients
+    may create workspaces; `undo` if the server keeps snapshots of their files."""
+
+    tools: list[ToolOption]
+    sandbox: str
+    network: list[str]
+    folders: bool
+    undo: bool
+
+
+class ModelAdvice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the server knows of a model. `problem` says why the name cannot be used. `variable` is
+    the name of the server's or the tenant's own key for it, "" if there is none. `tools` are the
+    tools of a workspace that suit it. The window is in tokens, the prices are in US dollars per
+    million tokens."""
+
+    problem: str = ""
+    provider: str = ""
+    address: str = ""
+    variable: str = ""
+    local: bool = False
+    tools: list[str] = []
+    context_window: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+class SearchHit(msgspec.Struct, frozen=True):
+    """An event that contains the text. `text` is the part around it."""
+
+    id: str
+    title: str
+    seq: int
+    type: str
+    text: str
+
+
+class SearchResults(msgspec.Struct, frozen=True):
+    """The hits of one step of a search, and the numbers of conversations and events that the step
+    has read. `next` is the cursor of the next step, None at the end."""
+
+    hits: list[SearchHit]
+    conversations: int
+    events: int
+    next: str | None

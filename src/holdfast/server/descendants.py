@@ -3,11 +3,14 @@ and are found through their parent conversation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConversationNotFound, LeaseHeld
+import msgspec
+
+from holdfast.errors import ConversationNotFound, LeaseHeld, StoreError
 from holdfast.server.records import (
     HOSTED,
     IDLE,
@@ -18,6 +21,7 @@ from holdfast.server.records import (
     store_id,
 )
 from holdfast.server.shapes import Item
+from holdfast.store.transfer import exported
 
 if TYPE_CHECKING:
     from holdfast.events import AnyEvent
@@ -45,6 +49,24 @@ class Descendants:
     def tail(self, tenant: str, id: str) -> list[AnyEvent]:
         """Return the events of such a conversation since its last condensation, at least."""
         return self._store.tail(self.place(tenant, id))
+
+    def export(self, tenant: str, id: str) -> Iterator[bytes]:
+        """Return the lines of such a conversation as `holdfast export` writes them, with the id
+        that the tenant knows. Raises `ConversationNotFound`, also for one without events."""
+        place = self.place(tenant, id)
+        found = self._summary(place)
+        if found is None:
+            raise not_found(id)
+
+        def blob(id: str) -> bytes | None:
+            with suppress(StoreError):
+                return self._store.blob(id)
+            return None
+
+        ids = {
+            name: getattr(found, name).rpartition("/")[2] for name in ("id", "parent", "spawned_by")
+        }
+        return exported(msgspec.structs.replace(found, **ids), self._store.read(place), blob)
 
     def remove(self, id: str) -> None:
         """Remove the descendants of a conversation, except those that a client created. One that

@@ -273,6 +273,22 @@ def variables_in(text: str) -> list[str]:
     return [match[1] for match in _REFERENCE.finditer(text) if match[1]]
 
 
+def server_key(model: str, variables: Mapping[str, str]) -> str:
+    """Return the name of the server's variable that holds a key of a model's provider, "" if there
+    is none."""
+    names = (name for name in variables if ":" not in name)
+    return next((name for name in names if _may_have(model, name, variables)), "")
+
+
+def provider_variables(model: str) -> set[str]:
+    """Return the usual names of the variables with a key of a model's provider."""
+    try:
+        entry = find_provider(locate(model, None).provider)
+    except ConfigurationError:
+        return set()
+    return set() if entry is None else set(entry.env)
+
+
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
     """Return True if the variable `name` holds a key of the model's provider, and the model is
     reached at the provider's own network address."""

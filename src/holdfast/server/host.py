@@ -188,7 +188,7 @@ class Host:
             self._workers = WorkerPool(
                 self._store, policy, known, deaths, worker_memory, patience, runtimes
             )
-        self.named = NamedParts(records, models or {}, bounds.named)
+        self.named = NamedParts(records, models or {}, bounds.named, known)
         self._agents = Agents(
             self._store,
             records,

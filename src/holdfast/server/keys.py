@@ -9,6 +9,7 @@ from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,6 +23,11 @@ PREFIX = "hf_"  # lets a scanner of leaked secrets recognise the key
 # The minimum length of a key that an operator chose. The hash has neither salt nor work factor, so
 # the key must not be guessable.
 _MIN_KEY_CHARACTERS = 16
+
+
+def sign_in_link(url: str, key: str) -> str:
+    """Return the address of a server's page that signs in with a key."""
+    return f"{url}/#key={quote(key, safe='')}"
 
 
 class KeyInfo(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import msgspec
@@ -64,10 +65,18 @@ class NamedParts:
     Args:
         offered: The operator's models by name, for all tenants.
         most: The largest number of models, and of secrets, of one tenant.
+        variables: The operator's variables, of which some hold keys of providers.
     """
 
-    def __init__(self, records: Records, offered: Mapping[str, OfferedModel], most: int) -> None:
+    def __init__(
+        self,
+        records: Records,
+        offered: Mapping[str, OfferedModel],
+        most: int,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._records = records
+        self._variables = variables
         self._offered = dict(offered)
         self._most = most
         records.create_tables(_TABLES)
@@ -112,6 +121,12 @@ class NamedParts:
 
         form = forms.with_models(form, named)
         return forms.with_variables(form, secret, hidden=True), values
+
+    def key_for(self, tenant: str, model: str) -> str:
+        """Return the name of the variable that holds a key of a model's provider: a secret of the
+        tenant, or else a variable of the operator. "" if there is none."""
+        own = forms.provider_variables(model) & set(self._names(tenant, "secret"))
+        return min(own, default="") or forms.server_key(model, self._variables)
 
     # --- models ---
 

@@ -95,6 +95,22 @@ def add(routes: Routes) -> None:
         return Events([msgspec.Raw(ev.encode(event)) for event in found], last)
 
     @routes.get(
+        "/export",
+        "Export a conversation",
+        slow=True,
+        given="application/x-ndjson",
+        schema={"type": "string"},
+        gave='{"type":"conversation","version":1,"id":"4f0c91d2a6be","events":1}\n',
+    )
+    async def export_conversation(request: Request, id: Id) -> Response:
+        """Its events as JSON lines, with the kept outputs of its calls: what `holdfast export`
+        writes and `holdfast import` reads. A conversation without events is answered with 404."""
+        tenant = service.caller(request).tenant
+        lines = await service.change(lambda: list(host.family.export(tenant, id)))
+        headers = {"Content-Disposition": f'attachment; filename="{id}.jsonl"'}
+        return Response(b"".join(lines), media_type="application/x-ndjson", headers=headers)
+
+    @routes.get(
         "/stream",
         "Stream events",
         given="text/event-stream",

@@ -2,10 +2,11 @@
 commands and tools."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
+from urllib.parse import quote
 
 from fastapi import Path, Query, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import ToolCall, ToolResult
@@ -16,6 +17,7 @@ from holdfast.server import bodies
 from holdfast.server.answers import answer
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
+from holdfast.server.workspace_files import chunks, inside, list_entries, open_binary
 from holdfast.tools import Tool, ToolContext, ToolManager
 from holdfast.tools.context import Cancellation
 
@@ -45,6 +47,18 @@ def add(routes: Routes) -> None:
                 return answer(work(runtime, cancelled))
 
         return await service.long(request, key, data, run)
+
+    @routes.get(
+        "",
+        "List the workspaces",
+        gave={"workspaces": [{"id": "web", "folder": "/srv/web"}, {"id": "w-81d0"}]},
+    )
+    def list_workspaces(tenant: str) -> bodies.WorkspaceItems:
+        """Lists the folders that the operator has named, then those of the server's own."""
+        found = host.workspaces.list(tenant)
+        return bodies.WorkspaceItems(
+            [bodies.WorkspaceItem(id, "" if path is None else str(path)) for id, path in found]
+        )
 
     @routes.post(
         "",
@@ -137,7 +151,7 @@ def add(routes: Routes) -> None:
 
         def read() -> bytes:
             with host.workspace(tenant, workspace) as runtime:
-                return runtime.read_file(_inside(path)).encode(errors="surrogateescape")
+                return runtime.read_file(inside(path)).encode(errors="surrogateescape")
 
         return Response(await service.read(read), media_type="text/plain")
 
@@ -159,10 +173,63 @@ def add(routes: Routes) -> None:
 
         def write() -> None:
             with host.workspace(tenant, workspace) as runtime:
-                runtime.write_file(_inside(path), data.decode(errors="surrogateescape"))
+                runtime.write_file(inside(path), data.decode(errors="surrogateescape"))
 
         await service.change(write)
         return answer(bodies.Written(len(data)))
+
+    @routes.get(
+        "/{workspace}/entries",
+        "List a folder of a workspace",
+        gave={
+            "path": "src",
+            "entries": [
+                {
+                    "name": "app.py",
+                    "kind": "file",
+                    "size": 15,
+                    "modified": "2026-11-21T10:00:00Z",
+                }
+            ],
+            "more": 0,
+        },
+        tag="files",
+    )
+    def list_folder(
+        tenant: str,
+        workspace: WorkspaceId,
+        path: Annotated[
+            str, Query(max_length=4096, description="Relative to the workspace's folder.")
+        ] = "",
+    ) -> bodies.FolderEntries:
+        """Folders first, at most 2,000 entries. Links are not followed."""
+        with host.workspace(tenant, workspace) as runtime:
+            return list_entries(runtime, path)
+
+    @routes.get(
+        "/{workspace}/download/{path:path}",
+        "Download a file",
+        given="application/octet-stream",
+        schema={"type": "string", "format": "binary"},
+        tag="files",
+    )
+    async def download_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
+        """Answers with the file's bytes as they are, of any kind and size."""
+        tenant = service.caller(request).tenant
+
+        def opened() -> tuple[BinaryIO, int]:
+            with host.workspace(tenant, workspace) as runtime:
+                return open_binary(runtime, path)
+
+        file, size = await service.read(opened)
+        name = quote(path.rpartition("/")[2], safe="")
+        headers = {
+            "Content-Length": str(size),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        }
+        return StreamingResponse(
+            chunks(file, size), headers=headers, media_type="application/octet-stream"
+        )
 
     @routes.get("/{workspace}/microagents", "List the microagents of a folder")
     def list_microagents(
@@ -174,7 +241,7 @@ def add(routes: Routes) -> None:
     ) -> bodies.Microagents:
         """Lists the microagents and skills of a folder."""
         with host.workspace(tenant, workspace) as runtime:
-            path = None if folder is None else runtime.paths.resolve(_inside(folder))
+            path = None if folder is None else runtime.paths.resolve(inside(folder))
             return bodies.Microagents(runtime.load_microagents(path))
 
     @routes.get("/{workspace}/tools", "List the tools of a workspace", slow=True)
@@ -222,9 +289,3 @@ def _form(tool: Tool) -> ToolForm:
         module="holdfast.runtime",
         parallel=tool.parallel,
     )
-
-
-def _inside(path: str) -> str:
-    """Return a path in the form that the runtime takes. A leading `~` is not expanded, because
-    the server's home belongs to no client."""
-    return f"./{path}" if path.startswith("~") else path

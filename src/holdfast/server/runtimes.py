@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -44,8 +46,15 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `SandboxUnavailable` if no such runtime can be made here, and `ConfigurationError`
         for an invalid pattern."""
+        with self.temporary():
+            pass
+
+    @contextmanager
+    def temporary(self) -> Generator[FolderRuntime]:
+        """Yield a new runtime in a temporary folder."""
         folder = TemporaryFolder()
         try:
-            self.open(folder.path).close()
+            with self.open(folder.path) as runtime:
+                yield runtime
         finally:
             folder.close()

@@ -74,6 +74,23 @@ class Workspaces:
             raise _taken(id) from None
         return id
 
+    def list(self, tenant: str) -> list[tuple[str, Path | None]]:
+        """Return the ids of a tenant's workspaces, by id, each with its folder if the operator has
+        named one. Those of the operator come first."""
+        given = {id: path for (owner, id), path in self._folders.items() if owner == tenant}
+        own: list[str] = []
+        if self._root is not None:
+            with suppress(FileNotFoundError):
+                for entry in os.scandir(self._root / checked_id(tenant, "tenant")):
+                    if not entry.name.startswith("~") and entry.is_dir(follow_symlinks=False):
+                        own.append(entry.name)
+        return [*sorted(given.items()), *((id, None) for id in sorted(own) if id not in given)]
+
+    @property
+    def creatable(self) -> bool:
+        """True if clients may create workspaces."""
+        return self._root is not None
+
     def check(self, tenant: str, id: str) -> Path:
         """Return the folder of a tenant's workspace. Raises `ConversationNotFound`."""
         if (given := self._folders.get((tenant, id))) is not None:

@@ -1,0 +1,127 @@
+"""Facts for a form that begins a conversation: the tools, the sandbox and the models that this
+server offers, and the name of its key for a model."""
+
+import functools
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Query
+
+from holdfast.agent.serial_form import ToolForm
+from holdfast.errors import ConfigurationError
+from holdfast.llm.address import locate
+from holdfast.llm.info import model_info
+from holdfast.llm.providers import is_local
+from holdfast.runtime import SandboxedRuntime
+from holdfast.server.bodies import BeginOptions, ModelAdvice, ToolOption
+from holdfast.server.routes import Routes
+from holdfast.tools import Tool
+from holdfast.tools.preset.asking import make_ask_user
+
+_ASKING = "holdfast.tools.preset.asking"
+
+
+def add(routes: Routes) -> None:
+    """Add the routes of options."""
+    host = routes.service.host
+    routes = routes.under("/api/options", "conversations")
+
+    @functools.cache
+    def options() -> BeginOptions:
+        runtimes = host.workspaces.runtimes
+        ask = make_ask_user()
+        with runtimes.temporary() as runtime:
+            usual = {tool.name for tool in runtime.tools}
+            tools = [_option(tool, tool.name in usual) for tool in runtime.all_tools]
+            sandbox = runtime.mechanism if isinstance(runtime, SandboxedRuntime) else ""
+        return BeginOptions(
+            tools=[*tools, _option(ask, True, _ASKING)],
+            sandbox=sandbox,
+            network=list(runtimes.network),
+            folders=host.workspaces.creatable,
+            undo=bool(runtimes.undo_folder),
+        )
+
+    @routes.get(
+        "",
+        "Get the options of a new conversation",
+        slow=True,
+        gave={
+            "tools": [
+                {
+                    "name": "read_file",
+                    "description": "Read a text file.",
+                    "category": "files",
+                    "readOnly": True,
+                }
+            ],
+            "sandbox": "bubblewrap",
+            "network": [],
+            "folders": True,
+            "undo": True,
+        },
+    )
+    def get_options(tenant: str) -> BeginOptions:
+        """The tools that an agent may have here, and the sandbox in which its commands run. The
+        models are listed by `/api/models`, the folders by `/api/workspaces`."""
+        return options()
+
+    @routes.get(
+        "/model",
+        "Get what the server knows of a model",
+        gave={
+            "provider": "openai",
+            "address": "https://api.openai.com/v1",
+            "variable": "OPENAI_API_KEY",
+            "tools": ["terminal", "read_file", "apply_patch", "glob", "grep"],
+            "contextWindow": 400000,
+            "inputPrice": 0.25,
+            "outputPrice": 2.0,
+        },
+    )
+    def get_model_advice(
+        tenant: str,
+        name: Annotated[
+            str,
+            Query(min_length=1, max_length=200, description="A model's name, such as gpt-5-mini."),
+        ],
+        address: Annotated[
+            str, Query(max_length=1000, description="Its `base_url`; without one its provider's.")
+        ] = "",
+    ) -> ModelAdvice:
+        """Asks no model and no provider. An agent refers to the server's key for the model as
+        `${variable}`."""
+        try:
+            at = locate(name, address or None)
+        except ConfigurationError as error:
+            return ModelAdvice(problem=str(error).removeprefix("LLM: "))
+        found = model_info(name, at.provider, at.base_url)
+        with host.workspaces.runtimes.temporary() as runtime:
+            tools = [tool.name for tool in runtime.tools_for(name)]
+        return ModelAdvice(
+            provider=at.provider,
+            address=at.base_url,
+            variable="" if address else host.named.key_for(tenant, name),
+            local=is_local(urlsplit(at.base_url).hostname or ""),
+            tools=tools,
+            context_window=found and found.context_window,
+            input_price=found and found.input_price,
+            output_price=found and found.output_price,
+        )
+
+
+def _option(tool: Tool, usual: bool, module: str = "") -> ToolOption:
+    form = None
+    if module:
+        form = ToolForm(
+            name=tool.name,
+            input_schema=tool.input_schema,
+            description=tool.description,
+            annotations=tool.annotations,
+            category=tool.category,
+            module=module,
+        )
+    first = " ".join(tool.description.split()).partition(". ")[0].rstrip(".")
+    return ToolOption(
+        tool.name, f"{first}.", tool.category, tool.annotations.read_only, usual, form
+    )
