@@ -22,11 +22,12 @@ def succeeded(*found):
 @dataclass(frozen=True)
 class Attack:
     """One attack: `program` is Python that runs after `PRELUDE`; `root` is True if only root can
-    do it outside."""
+    do it outside, `network` if it must also fail in a box with an allow-list of hosts."""
 
     name: str
     program: str
     root: bool = False
+    network: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,49 @@ ATTACKS = (
     Attack(
         "connect to a service on loopback",
         "socket.create_connection(('127.0.0.1', victim['tcp']), 3); succeeded()",
+        network=True,
+    ),
+    Attack(
+        "connect to a service on loopback by IPv6",
+        "socket.create_connection(('::ffff:127.0.0.1', victim['tcp']), 3); succeeded()",
+        network=True,
+    ),
+    Attack(
+        "connect to a service on loopback by the opening of TCP Fast Open",
+        "s = socket.socket(); s.sendto(b'x', 0x20000000, ('127.0.0.1', victim['tcp'])); succeeded()",
+        network=True,
+    ),
+    Attack(
+        "connect to a service on loopback by Multipath TCP",
+        "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\n"
+        "s.connect(('127.0.0.1', victim['tcp'])); succeeded()",
+        network=True,
+    ),
+    Attack(
+        "learn the network interfaces of the machine",
+        "import fcntl, struct\n"
+        "one, _ = socket.socketpair(); names = bytearray(4000)\n"
+        "address = (ctypes.c_char * 4000).from_buffer(names)\n"
+        "found = fcntl.ioctl(one, 0x8912, struct.pack('iP', 4000, ctypes.addressof(address)))\n"
+        "names = [bytes(names[n:n + 16]).strip(b'\\0') for n in range(0, struct.unpack('iP', found)[0], 40)]\n"
+        "if set(names) - {b'lo'}: succeeded(names)",
+        network=True,
     ),
     Attack(
         "send data in a DNS query",
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(3)\n"
         "s.sendto(b'secret.example', ('127.0.0.1', victim['udp'])); succeeded(s.recv(100))",
+        network=True,
     ),
     Attack(
         "connect to a unix socket of the host",
         "s = socket.socket(socket.AF_UNIX); s.connect(victim['unix']); succeeded()",
+        network=True,
     ),
     Attack(
         "connect to an abstract socket",
         "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + victim['name']); succeeded()",
+        network=True,
     ),
     Attack(
         "trace a process",
@@ -177,6 +208,29 @@ ATTACKS = (
         "    if error.errno == 25: succeeded('the kernel was asked')",
     ),
 )
+
+# A supervisor that lets the kernel read the address again connects to the other one.
+ADDRESS_RACE = """
+import threading
+both = [b"\\2\\0" + port.to_bytes(2, "big") + b"\\x7f\\0\\0\\1" + bytes(8) for port in (3128, victim["tcp"])]
+address = ctypes.create_string_buffer(both[0], 16)
+def swap():
+    while True:
+        for one in both:
+            ctypes.memmove(address, one, 16)
+threading.Thread(target=swap, daemon=True).start()
+until = time.monotonic() + 5
+while time.monotonic() < until:
+    with socket.socket() as s:
+        if libc.connect(s.fileno(), address, 16) == 0:
+            s.settimeout(0.5)
+            try:
+                if s.recv(99) == b"the victim":
+                    succeeded()
+                    break
+            except OSError:
+                pass
+"""
 
 # The kernel's own answers are, for example, EBADF or EFAULT.
 REFUSED_CALLS = (

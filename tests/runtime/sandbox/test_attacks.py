@@ -22,7 +22,7 @@ from holdfast.errors import RuntimeFault
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 
-from .attacks import ATTACKS, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
+from .attacks import ADDRESS_RACE, ATTACKS, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +84,17 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
                 _, sender = udp.recvfrom(100)
                 udp.sendto(b"answer", sender)
 
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = tcp.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(b"the victim")
+
+        threading.Thread(target=accept, daemon=True).start()
+        stack.callback(tcp.shutdown, socket.SHUT_RDWR)
         answering = threading.Thread(target=answer, daemon=True)
         answering.start()
         stack.callback(answering.join)
@@ -130,6 +141,32 @@ def test_an_attack_succeeds_outside_and_fails_in_a_box(
             assert won, text
 
 
+@pytest.mark.parametrize(
+    "attack", [one for one in ATTACKS if one.network], ids=lambda attack: attack.name
+)
+def test_an_attack_on_the_network_fails_in_a_box_with_an_allow_list(
+    attack: Attack, mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    hosts = ["example.com", "localhost:9"]
+    with SandboxedRuntime(work, hosts, mechanism, MOUNTS, LIMITS) as runtime:
+        won, text = succeeds(runtime, attack.program)
+        assert not won, text
+        assert "[exit code" in text
+        assert "[exit code 127]" not in text
+
+
+@pytest.mark.slow
+def test_an_address_that_changes_while_it_is_checked_leads_nowhere_else(
+    mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    with SandboxedRuntime(work, ["localhost:9"], mechanism, MOUNTS) as runtime:
+        won, text = succeeds(runtime, ADDRESS_RACE)
+        assert not won, text
+        assert "[exit code 0]" in text
+    with LocalRuntime(work) as plain:
+        assert succeeds(plain, ADDRESS_RACE)[0]
+
+
 @pytest.mark.parametrize("call", REFUSED_CALLS, ids=lambda call: call.name)
 def test_a_system_call_is_answered_outside_and_refused_in_a_box(
     call: RefusedCall, mechanism: str, work: Path, victim: dict[str, Any]
@@ -163,6 +200,12 @@ def test_a_socket_of_another_family_cannot_be_made_in_a_box(
         won, _ = succeeds(plain, program)
         if not won:
             pytest.skip(f"this kernel or user has no sockets of the family {family}: no control")
+
+
+def test_bubblewrap_does_not_show_the_machine_s_name(work: Path, mechanism: str) -> None:
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        name = runtime.run_command("uname -n").text.split()[0]
+    assert (name == "box") == (mechanism == "bubblewrap")
 
 
 def test_a_later_git_outside_runs_nothing_that_a_box_has_written(

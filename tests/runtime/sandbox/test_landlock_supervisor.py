@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Mount, SandboxedRuntime
+from holdfast import Mount, SandboxedRuntime, SandboxUnavailable
 from holdfast.runtime.sandbox import seccomp
 from holdfast.runtime.sandbox.landlock import Landlock
 from tests.leftovers import Owned
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -255,11 +256,42 @@ def test_a_box_whose_supervisor_cannot_be_reached_changes_nothing(repository: Pa
     owned.gone()
 
 
+def test_a_machine_that_lets_nobody_supervise_is_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_text = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, *rest: "2\n" if path.name == "ptrace_scope" else read_text(path, *rest),
+    )
+    with pytest.raises(SandboxUnavailable, match="ptrace_scope=2 forbids"):
+        box(repository)
+
+
+def test_a_daemon_stays_below_the_supervisor_and_is_not_left_as_a_zombie(repository: Path) -> None:
+    """Where Yama limits who reads a process's memory, the supervisor could not answer else."""
+    with box(repository) as runtime:
+        runtime.run_command("setsid --fork bash -c 'sleep 0.2; echo x > late; exec sleep 4711'")
+        until(lambda: (repository / "late").exists())
+        found = subprocess.run(["pgrep", "-f", "^sleep 4711"], capture_output=True, text=True)
+        parent = (
+            Path(f"/proc/{found.stdout.strip()}/stat").read_text().rpartition(")")[2].split()[1]
+        )
+        held = [os.readlink(one) for one in Path(f"/proc/{parent}/fd").iterdir()]
+        assert "anon_inode:seccomp notify" in held
+        os.kill(int(found.stdout), 9)
+        children = Path(f"/proc/{parent}/task/{parent}/children")
+        until(lambda: found.stdout.strip() not in children.read_text().split())
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_asks_about_each_call_by_its_own_number(machine: str) -> None:
-    code, names = seccomp.make_filter_for_supervisor(True, machine)
+    code, names = seccomp.make_filter_for_supervisor(True, True, True, machine)
     assert len(code) % 8 == 0
     assert len(names) == len(set(names.values()))
     assert {"openat", "renameat2", "linkat", "mkdirat", "unlinkat"} <= set(names.values())
+    network = seccomp.make_filter_for_supervisor(False, False, True, machine)[1]
+    assert sorted(network.values()) == ["connect", "socket"]
     if machine == platform.machine():
         assert names[{"x86_64": 257, "aarch64": 56}[machine]] == "openat"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,21 @@ from holdfast.runtime.sandbox.runtime import SandboxedRuntime
 from tests.leftovers import Owned
 from tests.runtime.sandbox.test_proxy import Host
 
-BUBBLEWRAP = MECHANISMS[0]
-pytestmark = pytest.mark.skipif(bool(BUBBLEWRAP.missing()), reason=BUBBLEWRAP.missing())
+
+@pytest.fixture(params=[mechanism.name for mechanism in MECHANISMS])
+def mechanism(request: pytest.FixtureRequest) -> str:
+    [found] = [one for one in MECHANISMS if one.name == request.param]
+    if problem := found.missing():
+        pytest.skip(problem)
+    return str(request.param)
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A folder that any user may enter: Landlock's boxes of root have another one."""
+    with tempfile.TemporaryDirectory(prefix="box-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -27,8 +41,9 @@ def host() -> Iterator[Host]:
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, host: Host) -> Iterator[SandboxedRuntime]:
-    with SandboxedRuntime(tmp_path, [f"localhost:{host.port}", "pypi.org"]) as runtime:
+def runtime(work: Path, host: Host, mechanism: str) -> Iterator[SandboxedRuntime]:
+    hosts = [f"localhost:{host.port}", "pypi.org"]
+    with SandboxedRuntime(work, hosts, mechanism) as runtime:
         yield runtime
 
 
@@ -62,6 +77,12 @@ def test_many_refusals_are_summed_up(runtime: SandboxedRuntime) -> None:
 
 
 def test_conversations_have_networks_of_their_own(runtime: SandboxedRuntime, host: Host) -> None:
+    url = f"curl -s http://localhost:{host.port}/"
+    runtime.run_command(url, conversation_id="one")
+    runtime.run_command(":", conversation_id="two")
+    assert "connections" not in runtime.run_command("true", conversation_id="two").meta
+    if runtime.mechanism == "landlock":
+        return  # no command can listen
     server = (
         "python3 -I -S -c \"import socket; s = socket.create_server(('127.0.0.1', 9001));"
         " print('ready', flush=True); c, _ = s.accept(); c.sendall(b'hello')\" >log &"
@@ -71,24 +92,23 @@ def test_conversations_have_networks_of_their_own(runtime: SandboxedRuntime, hos
     ask = "cat </dev/tcp/127.0.0.1/9001"
     assert "refused" in runtime.run_command(ask, conversation_id="two").text
     assert runtime.run_command(ask, conversation_id="one").text.startswith("hello")
-    url = f"curl -s http://localhost:{host.port}/"
-    runtime.run_command(url, conversation_id="one")
-    assert "connections" not in runtime.run_command("true", conversation_id="two").meta
 
 
 def test_names_are_resolved_by_the_proxy_alone(runtime: SandboxedRuntime) -> None:
     lookup = "getent ahosts pypi.org; getent ahosts secret-data.evil.test; echo $?"
     assert runtime.run_command(lookup).text.startswith("2\n")
-    udp = "echo query > /dev/udp/8.8.8.8/53"
-    assert "unreachable" in runtime.run_command(udp).text
+    udp = runtime.run_command("echo query > /dev/udp/8.8.8.8/53").text
+    assert "unreachable" in udp or "not permitted" in udp
 
 
-def test_without_a_list_there_is_no_port_to_connect_to(tmp_path: Path) -> None:
-    with SandboxedRuntime(tmp_path) as runtime:
+def test_without_a_list_there_is_no_port_to_connect_to(work: Path, mechanism: str) -> None:
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
         assert runtime.network == "none"
         for target in ("127.0.0.1/3128", "1.1.1.1/80"):
             result = runtime.run_command(f"cat </dev/tcp/{target}")
-            assert "refused" in result.text or "unreachable" in result.text
+            assert [
+                one for one in ("refused", "unreachable", "not permitted") if one in result.text
+            ]
         assert "connections" not in result.meta
 
 
@@ -110,16 +130,14 @@ def test_a_list_that_cannot_be_checked_starts_nothing(tmp_path: Path) -> None:
     owned.gone()
 
 
-def test_landlock_refuses_a_list_and_says_what_to_use(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="mechanism='bubblewrap'"):
-        SandboxedRuntime(tmp_path, ["pypi.org"], "landlock")
-
-
-def test_close_leaves_no_thread_process_or_descriptor(tmp_path: Path, host: Host) -> None:
-    with SandboxedRuntime(tmp_path, [f"localhost:{host.port}"]) as warm:
+def test_close_leaves_no_thread_process_or_descriptor(
+    work: Path, host: Host, mechanism: str
+) -> None:
+    hosts = [f"localhost:{host.port}"]
+    with SandboxedRuntime(work, hosts, mechanism) as warm:
         warm.run_command("true")
     owned = Owned()
-    runtime = SandboxedRuntime(tmp_path, [f"localhost:{host.port}"])
+    runtime = SandboxedRuntime(work, hosts, mechanism)
     runtime.run_command(f"curl -s http://localhost:{host.port}/", conversation_id="one")
     # A tunnel that stays open in the background.
     tunnel = (

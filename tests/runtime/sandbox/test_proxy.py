@@ -526,6 +526,17 @@ def test_the_connections_of_a_box_are_bounded(box: Box, host: Host) -> None:
     assert status(box.get(f"http://allowed.test:{host.port}/")) == 200
 
 
+def test_connections_beyond_the_refused_ones_wait(box: Box, host: Host) -> None:
+    held = [box.connect() for _ in range(120)]
+    until(lambda: len(box.listener.connections) == 96)
+    time.sleep(0.1)
+    assert len(box.listener.connections) == 96
+    for connection in held:
+        connection.close()
+    until(lambda: not box.listener.connections)
+    assert status(box.get(f"http://allowed.test:{host.port}/")) == 200
+
+
 def test_the_log_is_bounded_and_counts_what_it_leaves_out(box: Box) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: box.get(f"http://{n}.evil.test/"), range(130)))

@@ -1,4 +1,5 @@
-"""`BoxNetwork`: a network namespace for boxes, in which one loopback port leads to the proxy."""
+"""The ways from boxes to the proxy: `BoxNetwork`, a network namespace in which one loopback port
+leads to it, and `ProxyIntake`, a socket for boxes without namespaces."""
 
 from __future__ import annotations
 
@@ -87,6 +88,40 @@ class BoxNetwork:
         while self._fds:
             with suppress(OSError):
                 os.close(self._fds.pop())
+
+
+class ProxyIntake:
+    """A socket that takes connections to the proxy: each message on it has the descriptor of one.
+
+    The supervisors of boxes without namespaces have the other end, and no command has. It lives
+    until `close`.
+    """
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._process = OwnerProcess()
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener = proxy.listen(ours, _receive_connection)
+
+    def descriptor(self) -> int:
+        """Return a new descriptor of the end for supervisors."""
+        return os.dup(self._theirs.fileno())
+
+    def take_connections(self) -> NetworkLog:
+        """Return the connections since the last call."""
+        return self._listener.take_connections()
+
+    def close(self) -> None:
+        """End the connections. Idempotent; does nothing in a forked child."""
+        if self._process.here:
+            self._listener.close()
+            self._theirs.close()
+
+
+def _receive_connection(sock: socket.socket) -> socket.socket:
+    _, fds, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not fds:
+        raise OSError("a message without a descriptor: this process has too many open files")
+    return socket.socket(fileno=fds[0])
 
 
 def _unavailable(reason: str) -> SandboxUnavailable:

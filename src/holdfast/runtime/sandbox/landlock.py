@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -16,6 +17,7 @@ from typing import Any
 
 from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
+from holdfast.runtime.sandbox.bridge import PORT, ProxyIntake
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings
 from holdfast.tools.launch import Launch
 
@@ -56,18 +58,12 @@ class Landlock:
 
     def refuses(self, box: BoxSettings) -> str:
         """Return the reason why this box cannot be made; "" if it can."""
-        if box.proxy is not None:
-            return (
-                "Landlock limits connections by port, not by host. Use mechanism='bubblewrap', or"
-                " network='none'."
-            )
         moved = [mount for mount in box.mounts if mount.target != mount.source]
         if box.workdir_inside != str(box.workdir) or moved:
             path = moved[0].source if moved else str(box.workdir)
             return f"Landlock cannot show {path} at another path. Leave the path inside out."
-        if os.geteuid() == 0:
-            return _user_problem(box)
-        return ""
+        problem = _user_problem(box) if os.geteuid() == 0 else ""
+        return problem or (_supervisor_problem() if _is_supervised(box) else "")
 
     def home(self, private: Path) -> str:
         """Return the home folder in a box, below the private folder."""
@@ -112,8 +108,9 @@ def _box_user(workdir: Path) -> tuple[int, int]:
 
 
 def _is_given(workdir: Path) -> bool:
-    """Return True if root gives the folder to the user of the box: one without files."""
-    return os.stat(workdir).st_uid != 0 or not any(os.scandir(workdir))
+    """Return True if commands own the folder, also because root gives it to them: one without
+    files."""
+    return os.geteuid() != 0 or os.stat(workdir).st_uid != 0 or not any(os.scandir(workdir))
 
 
 def _new_user(number: int) -> int:
@@ -137,6 +134,39 @@ def _user_problem(box: BoxSettings) -> str:
         )
         if not allowed & 1:
             return f"the commands of root run as another user, who may not enter {folder}."
+    return ""
+
+
+def _writable_folders(box: BoxSettings) -> list[str]:
+    folders = [one.source for one in box.mounts if one.writable and os.path.isdir(one.source)]
+    return [str(box.workdir), *folders]
+
+
+def _protected_paths(box: BoxSettings) -> list[bytes]:
+    """Return the paths in writable folders that no command may change or make."""
+    roots = [os.fsencode(os.path.realpath(path)) for path in _writable_folders(box)]
+    protected = [os.fsencode(path) for path in box.protected]
+    for mount in box.mounts:
+        path = os.fsencode(os.path.realpath(mount.source))
+        if not mount.writable and any(path.startswith(root + b"/") for root in roots):
+            protected.append(path)
+    return protected
+
+
+def _is_supervised(box: BoxSettings) -> bool:
+    """Return True if the box needs a supervisor; see `landlock_supervisor.py`."""
+    return box.proxy is not None or bool(_protected_paths(box)) or not _is_given(box.workdir)
+
+
+def _supervisor_problem() -> str:
+    """Return the reason why no process may read what another one asks for; "" if it may."""
+    with suppress(OSError):
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        if scope in ("2", "3"):
+            return (
+                "this box needs a process that supervises the commands, which kernel.yama."
+                f"ptrace_scope={scope} forbids. Set it to 1."
+            )
     return ""
 
 
@@ -192,37 +222,46 @@ class LandlockLauncher:
         self._rules += [(str(path), _READ_ONLY) for path in box.read_only]
         for path in (box.workdir, *box.writable):
             self._rules.append((str(path), _READ_WRITE))
-        self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces()]
-        self._supervised = self._supervision(privileged=not given)
+        network = box.proxy is not None
+        self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces(network)]
+        self._supervised = self._supervision()
+        self._lock = threading.Lock()
+        self._intake: ProxyIntake | None = None
 
-    def _supervision(self, privileged: bool) -> dict[str, Any]:
-        """Return the settings of the supervisor; {} if the box needs none. `privileged` says that
-        the work folder is root's."""
+    def _supervision(self) -> dict[str, Any]:
+        """Return the settings of the supervisor; {} if the box needs none."""
         box = self._box
-        folders = [one.source for one in box.mounts if one.writable and os.path.isdir(one.source)]
-        writable = [str(box.workdir), *folders]
-        roots = [os.fsencode(os.path.realpath(path)) for path in writable]
-        protected = [os.fsencode(path) for path in box.protected]
-        for mount in box.mounts:
-            path = os.fsencode(os.path.realpath(mount.source))
-            if not mount.writable and any(path.startswith(root + b"/") for root in roots):
-                protected.append(path)
-        if not protected and not privileged:
+        if not _is_supervised(box):
             return {}
-        program, calls = seccomp.make_filter_for_supervisor(privileged)
-        rules = [(path, _READ_ONLY if path in writable else rights) for path, rights in self._rules]
+        protected, privileged = _protected_paths(box), not _is_given(box.workdir)
+        files = bool(protected or privileged)
+        program, calls = seccomp.make_filter_for_supervisor(
+            files, privileged, box.proxy is not None
+        )
+        writable = _writable_folders(box)
+        shut = writable if files else []
+        rules = [(path, _READ_ONLY if path in shut else rights) for path, rights in self._rules]
         self._rules.append(("/proc", _READ | _LIST))
         return {
             "rules": rules,
             "filter": program,
             "calls": calls,
-            "roots": roots,
+            "roots": [os.fsencode(os.path.realpath(path)) for path in writable],
             "protected": protected,
             "privileged": privileged,
+            "proxy": -1,
+            "port": PORT,
         }
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box."""
+        passed: tuple[int, ...] = ()
+        supervised = self._supervised
+        if self._box.proxy is not None:
+            with self._lock:
+                self._intake = self._intake or ProxyIntake(self._box.proxy)
+                passed = (self._intake.descriptor(),)
+            supervised = {**supervised, "proxy": passed[0]}
         plan = {
             "argv": list(argv),
             "env": dict(env),
@@ -232,15 +271,15 @@ class LandlockLauncher:
             "rules": self._rules,
             "limits": self._limits,
             "filters": self._filters,
-            "supervised": self._supervised,
-            "supervisor": _code("landlock_supervisor") if self._supervised else b"",
+            "supervised": supervised,
+            "supervisor": _code("landlock_supervisor") if supervised else b"",
         }
         fd = os.memfd_create("holdfast-box")
         with os.fdopen(os.dup(fd), "wb") as file:
             file.write(_code("landlock_child"))
             marshal.dump(plan, file)
         os.lseek(fd, 0, os.SEEK_SET)
-        return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd,))
+        return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd, *passed))
 
     def share(self, folder: Path) -> None:
         """Give the files in a private folder, and long outputs, to the user of the box, if that is
@@ -252,11 +291,13 @@ class LandlockLauncher:
                 os.chown(path, *self._user, follow_symlinks=False)
 
     def take_connections(self) -> NetworkLog:
-        """Return none: the boxes have no network."""
-        return NetworkLog()
+        """Return the connections of the boxes since the last call."""
+        return NetworkLog() if self._intake is None else self._intake.take_connections()
 
     def close(self) -> None:
-        """Do nothing: there is no network."""
+        """Let go of the network of the boxes. Idempotent."""
+        if self._intake is not None:
+            self._intake.close()
 
     def limit(self, first_pid: int) -> None:
         """Do nothing: the limits of processes bind every user but root."""

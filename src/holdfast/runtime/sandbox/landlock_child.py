@@ -131,10 +131,12 @@ def _run_command(plan: dict[str, Any]) -> None:
     for number in range(1, 32):
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)
-    os.closerange(3, 1 << 20)
+    supervised = plan["supervised"]
+    kept = supervised["proxy"] if supervised else -1
+    os.closerange(3, kept)
+    os.closerange(max(3, kept + 1), 1 << 20)
     os.umask(0o022)
     ruleset = _make_ruleset(plan["rules"])
-    supervised = plan["supervised"]
     code: dict[str, Any] = {"__name__": "supervisor"}
     inner = -1
     if supervised:
@@ -160,7 +162,9 @@ def _run_command(plan: dict[str, Any]) -> None:
     os.close(ruleset)
     told = None
     if supervised:
-        told = code["supervise"](supervised, _drop_streams)
+        told = code["supervise"](supervised, _become_parent, _reap)
+        if kept >= 0:
+            os.close(kept)
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _set_capabilities(0)
@@ -265,27 +269,35 @@ def _no_action(number: int, frame: object) -> None:
     """Let SIGCHLD wake the poll."""
 
 
+def _become_parent() -> int:
+    """Drop the streams, and become the parent of all processes below this one that lose theirs.
+    Return a descriptor that is readable when a child has ended."""
+    _drop_streams()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGCHLD, _no_action)
+    signal.siginterrupt(signal.SIGCHLD, False)
+    waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    return waker
+
+
 def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
     """Run the command, and return its exit code."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     statuses: dict[int, int] = {}
-    signal.signal(signal.SIGCHLD, _no_action)
-    waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     command = os.fork()
     if command == 0:
-        signal.set_wakeup_fd(-1)
         try:
             _run_command(plan)
         except BaseException as error:
             name = plan["argv"][0]
             os.write(2, f"holdfast: {name!r} could not be run in a box: {error}\n".encode())
         os._exit(126)
-    _drop_streams()
+    waker = _become_parent()
     plan.clear()
+    _reap(statuses)  # of what ended before
     poll = select.poll()
     for fd in (waker, *watched):
         poll.register(fd, select.POLLIN)

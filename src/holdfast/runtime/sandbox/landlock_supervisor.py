@@ -9,6 +9,10 @@ what a box without a supervisor may write. It needs two cases that Landlock has 
 
 A call that does not concern the work folder goes on to the kernel, which then decides: commands can
 change the memory that the supervisor has read, so that no permission rests on it.
+
+In a box with an allow-list of hosts, it also stands in for TCP. No command can make a socket. The
+supervisor answers `socket` with one end of a pair, and `connect` to the proxy's address by passing
+the other end to the proxy. So no command has a way to any other address, whatever it asks for.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ _AT_FDCWD, _AT_NOFOLLOW, _AT_REMOVEDIR, _AT_FOLLOW, _AT_EMPTY = -100, 0x100, 0x2
 _O_TMPFILE = 0x400000
 _PAGE = 4096
 _MAX_LINKS = 40
+_AF_INET, _NONBLOCK, _CLOEXEC = 2, 0x800, 0x80000
+_SOL_SOCKET, _SCM_RIGHTS, _DONTWAIT = 1, 1, 0x40
+_ADDRESS_BYTES = 16  # struct sockaddr_in
+_MAX_UNCONNECTED = 256  # sockets of a box; below it, the closed ones are not looked for
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -133,17 +141,22 @@ class _Supervisor:
 
     Args:
         listener: The descriptor of the seccomp filter.
-        roots: The folders that commands may change.
-        protected: Paths in them that nobody may change or make, with all below.
+        settings: `calls`, the names of the calls by number; `roots`, the folders that commands may
+            change; `protected`, the paths in them that nobody may change or make, with all below;
+            `proxy`, the descriptor of the socket that takes connections to the proxy, -1 without a
+            network; `port`, the proxy's port on 127.0.0.1, as commands know it.
     """
 
-    def __init__(
-        self, listener: int, calls: dict[int, str], roots: list[bytes], protected: list[bytes]
-    ) -> None:
+    def __init__(self, listener: int, settings: dict[str, Any]) -> None:
         self._listener = listener
-        self._calls = calls
-        self._roots = roots
-        self._protected = protected
+        self._calls: dict[int, str] = settings["calls"]
+        self._roots: list[bytes] = settings["roots"]
+        self._protected: list[bytes] = settings["protected"]
+        self._port: int = settings["port"]
+        proxy: int = settings["proxy"]
+        self._proxy = _socket.socket(fileno=proxy) if proxy >= 0 else None
+        self._unconnected: dict[int, _socket.socket] = {}
+        """The other ends of sockets that are not connected, by the inode of the command's end."""
 
     def answer(self) -> None:
         """Take one call, and answer it."""
@@ -393,25 +406,107 @@ class _Supervisor:
 
     _faccessat2 = _faccessat
 
+    # --- the network ---
 
-def supervise(settings: dict[str, Any], prepare: Callable[[], None]) -> _socket.socket:
+    def _socket(self, call: _Call, family: int, kind: int, protocol: int, *_: int) -> int:
+        if len(self._unconnected) >= _MAX_UNCONNECTED:
+            self._drop_closed()
+        ours, theirs = _socket.socketpair()
+        if kind & _NONBLOCK:
+            theirs.setblocking(False)
+        fd = theirs.detach()
+        os.set_inheritable(fd, not kind & _CLOEXEC)
+        self._unconnected[os.fstat(fd).st_ino] = ours
+        return fd
+
+    def _drop_closed(self) -> None:
+        """Forget the sockets that commands have closed; if there are none, fail as the kernel does
+        for too many."""
+        poll = select.poll()
+        for one in self._unconnected.values():
+            poll.register(one, 0)
+        closed = {fd for fd, _ in poll.poll(0)}
+        kept = {key: one for key, one in self._unconnected.items() if one.fileno() not in closed}
+        for key in self._unconnected.keys() - kept.keys():
+            self._unconnected[key].close()
+        self._unconnected = kept
+        if len(kept) >= _MAX_UNCONNECTED:
+            raise OSError(errno.EMFILE, "")
+
+    def _connect(self, call: _Call, fd: int, address: int, length: int, *_: int) -> None:
+        try:
+            found = os.stat(f"/proc/{call.pid}/fd/{_signed(fd)}")
+        except OSError:
+            raise OSError(errno.EBADF, "") from None
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(errno.ENOTSOCK, "")
+        data = call.bytes_at(address, min(length, _ADDRESS_BYTES))
+        if found.st_ino not in self._unconnected:
+            raise OSError(errno.EISCONN, "")
+        if len(data) < _ADDRESS_BYTES:
+            raise OSError(errno.EINVAL, "")
+        family, port, host = struct.unpack_from("=H2s4s", data)
+        if family != _AF_INET or host[0] != 127:
+            raise OSError(errno.ENETUNREACH, "")
+        if self._proxy is None or (host, port) != (b"\x7f\0\0\1", self._port.to_bytes(2, "big")):
+            raise OSError(errno.ECONNREFUSED, "")
+        end = self._unconnected.pop(found.st_ino)
+        try:
+            rights = [(_SOL_SOCKET, _SCM_RIGHTS, struct.pack("=i", end.fileno()))]
+            self._proxy.sendmsg([b"x"], rights, _DONTWAIT)
+        except OSError:
+            raise OSError(errno.ECONNREFUSED, "") from None
+        finally:
+            end.close()
+
+
+def supervise(
+    settings: dict[str, Any],
+    become_parent: Callable[[], int],
+    reap: Callable[[dict[int, int]], None],
+) -> _socket.socket:
     """Fork. Return in the child, with the socket to which it sends the descriptor of its filter;
-    the parent becomes the supervisor, and ends with the child's exit code. `prepare` runs in it."""
+    the parent becomes the supervisor, and ends with the child's exit code.
+
+    The supervisor stays an ancestor of all commands, also of those whose parent has ended: a
+    machine may let nobody else read their memory (Yama).
+
+    Args:
+        settings: See `landlock.py`.
+        become_parent: Returns a descriptor that is readable when a child has ended.
+        reap: Notes the exit statuses of the children that have ended.
+    """
     ours, theirs = _socket.socketpair()
     child = os.fork()
     if child == 0:
         ours.close()
         return theirs
+    statuses: dict[int, int] = {}
     code = 126
     try:
         theirs.close()
-        prepare()
+        waker = become_parent()
         _, controls, _, _ = ours.recvmsg(1, _socket.CMSG_SPACE(4))
         if controls:
             listener = struct.unpack("=i", controls[0][2])[0]
-            _serve(listener, settings, child)
+            reap(statuses)
+            poll = select.poll()
+            poll.register(listener, select.POLLIN)
+            poll.register(waker, select.POLLIN)
+            supervisor = _Supervisor(listener, settings)
+            while child not in statuses:
+                ready = dict(poll.poll())
+                if waker in ready:
+                    os.read(waker, _PAGE)
+                    reap(statuses)
+                elif ready[listener] & select.POLLIN:
+                    supervisor.answer()
+                else:  # no process is left that has the filter
+                    poll.unregister(listener)
             _hold(listener)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if child not in statuses:
+            statuses[child] = os.waitpid(child, 0)[1]
+        code = os.waitstatus_to_exitcode(statuses[child])
     finally:
         os._exit(code if code >= 0 else 128 - code)
 
@@ -427,20 +522,3 @@ def _hold(listener: int) -> None:
         poll.register(reaper, select.POLLIN)
         poll.poll()
         os._exit(0)
-
-
-def _serve(listener: int, settings: dict[str, Any], child: int) -> None:
-    """Answer the calls of the commands until the first of them has ended."""
-    supervisor = _Supervisor(listener, settings["calls"], settings["roots"], settings["protected"])
-    ended = os.pidfd_open(child)
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    while True:
-        ready = dict(poll.poll())
-        if ended in ready:
-            return
-        if ready.get(listener, 0) & select.POLLIN:
-            supervisor.answer()
-        else:  # no process is left that has the filter
-            poll.unregister(listener)

@@ -34,6 +34,7 @@ from holdfast.runtime.sandbox.proxy_request import (
 )
 
 _MAX_CONNECTIONS = 64  # of one listener at a time
+_MAX_ACCEPTED = 96  # with those that are refused; the others wait, and cost this process nothing
 _MAX_LOGGED = 100  # connections between two results; further ones are counted
 _MAX_LOOKUPS = 8  # names that are resolved at a time
 _MAX_ATTEMPTS = 4  # addresses of a name that are tried
@@ -55,6 +56,10 @@ def resolve(name: str) -> list[str]:
     """Return the addresses of a name. Raises `OSError` if the system knows none."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _accept(sock: socket.socket) -> socket.socket:
+    return sock.accept()[0]
 
 
 class _Refused(Exception):
@@ -96,8 +101,14 @@ class _Connection:
 class ProxyListener:
     """One sandbox's entrance to a proxy, and the log of its connections. Thread-safe."""
 
-    def __init__(self, sock: socket.socket, stop: Callable[[ProxyListener], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        accept: Callable[[socket.socket], socket.socket],
+        stop: Callable[[ProxyListener], None],
+    ) -> None:
         self.sock = sock
+        self.accept = accept
         self._stop = stop
         self._lock = threading.Lock()
         self._log: list[_Connection] = []
@@ -179,11 +190,14 @@ class Proxy:
 
     # --- called from other threads ---
 
-    def listen(self, sock: socket.socket) -> ProxyListener:
-        """Accept connections on a stream socket that listens; the proxy owns it from now on. Raises
+    def listen(
+        self, sock: socket.socket, accept: Callable[[socket.socket], socket.socket] = _accept
+    ) -> ProxyListener:
+        """Serve the connections that `accept` returns when the socket is readable, by default those
+        of a stream socket that listens. The proxy owns the socket from now on. Raises
         `RuntimeError` after `close`."""
         self._process.check("The proxy")
-        listener = ProxyListener(sock, self._stop)
+        listener = ProxyListener(sock, accept, self._stop)
         with self._lock:
             if self._closed:
                 raise RuntimeError("The proxy is closed.")
@@ -228,7 +242,7 @@ class Proxy:
 
         def accept() -> None:
             try:
-                sock, _ = listener.sock.accept()
+                sock = listener.accept(listener.sock)
             except BlockingIOError:
                 return
             except OSError:  # such as too many open files, which would be reported again at once
@@ -237,10 +251,16 @@ class Proxy:
                 return
             task = asyncio.ensure_future(self._serve(listener, sock))
             listener.connections.add(task)
-            task.add_done_callback(listener.connections.discard)
+            task.add_done_callback(ended)
+            if len(listener.connections) >= _MAX_ACCEPTED:
+                loop.remove_reader(listener.sock)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            listener.connections.discard(task)
+            watch()
 
         def watch() -> None:
-            if listener in self._listeners:
+            if listener in self._listeners and len(listener.connections) < _MAX_ACCEPTED:
                 loop.add_reader(listener.sock, accept)
 
         self._listeners.add(listener)

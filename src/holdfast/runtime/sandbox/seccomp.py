@@ -194,45 +194,97 @@ def make_filter(machine: str = "") -> bytes:
 
 
 # Number on x86-64, number on aarch64.
-_SOCKET, _SOCKETPAIR, _PRLIMIT64 = (41, 198), (53, 199), (302, 261)
+_SOCKET, _SOCKETPAIR, _CONNECT, _PRLIMIT64 = (41, 198), (53, 199), (42, 203), (302, 261)
+_SETSOCKOPT, _IOCTL = (54, 208), (16, 29)
+# bind, listen, accept, accept4
+_SERVERS = ((49, 200), (50, 201), (43, 202), (288, 242))
 # shmget, msgget, semget, mq_open
 _SHARED_OBJECTS = ((29, 194), (68, 186), (64, 190), (240, 180))
 # inotify_init, inotify_init1: Landlock does not limit which folders are watched.
 _WATCHES = ((253, -1), (294, 26))
 _SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
+_SOL_SOCKET, _IPPROTO_TCP = 1, 6
+_INTERFACE_REQUESTS = 0x8900  # and the 255 after it: names and addresses of network interfaces
 
 
-def make_filter_without_namespaces(machine: str = "") -> bytes:
+def make_filter_without_namespaces(network: bool = False, machine: str = "") -> bytes:
     """Return a filter to add to that of `make_filter` in a box without namespaces of its own.
 
     It refuses every socket but pairs that stay connected, because Landlock limits neither UDP nor
     connections to the sockets of files. It refuses to watch folders, the limits of other processes,
-    and objects that other boxes could use and that would outlive this one.
+    and objects that other boxes could use and that would outlive this one. `network` lets through
+    what a supervisor answers: calls that make a TCP socket of IPv4 or connect one.
     """
     column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
-    refused = [one for one in (_SOCKET, *_SHARED_OBJECTS, *_WATCHES) if one[column] >= 0]
+    sockets = () if network else (_SOCKET, _CONNECT)
+    calls = (*sockets, *_SERVERS, *_SHARED_OBJECTS, *_WATCHES)
+    checked = {
+        "socket": _SOCKET,
+        "socketpair": _SOCKETPAIR,
+        "prlimit64": _PRLIMIT64,
+        "setsockopt": _SETSOCKOPT,
+        "ioctl": _IOCTL,
+    }
     return _assemble(
         [
             _Instruction(_LOAD, _NUMBER_OFFSET),
-            *(_Instruction(_JUMP_IF_EQUAL, numbers[column], "refuse") for numbers in refused),
-            _Instruction(_JUMP_IF_EQUAL, _SOCKETPAIR[column], "socketpair"),
-            _Instruction(_JUMP_IF_EQUAL, _PRLIMIT64[column], "prlimit64"),
+            *(
+                _Instruction(_JUMP_IF_EQUAL, one[column], "refuse")
+                for one in calls
+                if one[column] >= 0
+            ),
+            *(_Instruction(_JUMP_IF_EQUAL, one[column], name) for name, one in checked.items()),
             _Instruction(_RETURN, _ALLOW),
+            *_check_tcp("allow", _ERRNO | errno.EPERM),
             "socketpair",
             _argument(1),
             _Instruction(_AND, _SOCKET_TYPES),
             _Instruction(_JUMP_IF_EQUAL, _SOCK_STREAM, "allow"),
             _Instruction(_JUMP_IF_EQUAL, _SOCK_SEQPACKET, "allow"),
             _Instruction(_RETURN, _ERRNO | errno.EPERM),
+            "setsockopt",
+            _argument(1),
+            _Instruction(_JUMP_IF_EQUAL, _SOL_SOCKET, "allow"),
+            # A pair has no options of TCP. Programs take their failure for that of the connection.
+            _Instruction(_JUMP_IF_EQUAL, _IPPROTO_TCP, "pretend"),
+            _Instruction(_RETURN, _ERRNO | errno.ENOPROTOOPT),
+            "ioctl",
+            _argument(1),
+            _Instruction(_AND, 0xFFFFFF00),
+            _Instruction(_JUMP_IF_EQUAL, _INTERFACE_REQUESTS, "refuse"),
+            _Instruction(_RETURN, _ALLOW),
             "prlimit64",
             _argument(0),
             _Instruction(_JUMP_IF_EQUAL, 0, "allow"),
             "refuse",
             _Instruction(_RETURN, _ERRNO | errno.EPERM),
+            "pretend",
+            _Instruction(_RETURN, _ERRNO),
             "allow",
             _Instruction(_RETURN, _ALLOW),
         ]
     )
+
+
+def _check_tcp(then: str, otherwise: int) -> list[_Instruction | str]:
+    """Return the instructions for a call of `socket`: they jump for TCP on IPv4, and return the
+    other answer else."""
+    return [
+        "socket",
+        _argument(0),
+        _Instruction(_JUMP_IF_EQUAL, _AF_INET, "ipv4"),
+        _Instruction(_RETURN, otherwise),
+        "ipv4",
+        _argument(1),
+        _Instruction(_AND, _SOCKET_TYPES),
+        _Instruction(_JUMP_IF_EQUAL, _SOCK_STREAM, "stream"),
+        _Instruction(_RETURN, otherwise),
+        "stream",
+        _argument(2),
+        _Instruction(_JUMP_IF_EQUAL, 0, then),
+        _Instruction(_JUMP_IF_EQUAL, _IPPROTO_TCP, then),
+        _Instruction(_RETURN, otherwise),
+    ]
 
 
 # Name, number on x86-64, number on aarch64 (-1: the machine has no such call), the argument with
@@ -269,22 +321,33 @@ _OPENAT2 = 437  # its flags are in memory, which a filter cannot read; programs 
 _NOTIFY = 0x7FC00000
 
 
-def make_filter_for_supervisor(of_root: bool, machine: str = "") -> tuple[bytes, dict[int, str]]:
-    """Return a filter that hands the calls that change files to a supervisor, and the names of
-    these calls by number. `of_root` says that commands own none of the files. It is no boundary:
-    the kernel refuses these calls without the supervisor."""
-    column = 1 + list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
-    program: list[_Instruction | str] = [
-        _Instruction(_LOAD, _NUMBER_OFFSET),
-        _Instruction(_JUMP_IF_EQUAL, _OPENAT2, "absent"),
-    ]
+def make_filter_for_supervisor(
+    files: bool, of_root: bool, network: bool, machine: str = ""
+) -> tuple[bytes, dict[int, str]]:
+    """Return a filter that hands calls to a supervisor, and the names of these calls by number. It
+    is no boundary: the kernel refuses these calls without the supervisor, but for the sockets.
+
+    Args:
+        files: The calls that change files.
+        of_root: Also those that commands need which own none of the files.
+        network: The calls that make a TCP socket of IPv4, and connect it.
+        machine: `x86_64` or `aarch64`, by default this machine.
+    """
+    column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
+    program: list[_Instruction | str] = [_Instruction(_LOAD, _NUMBER_OFFSET)]
     checks: list[_Instruction | str] = []
     names: dict[int, str] = {}
-    for line in (_SUPERVISED + "\n" + (_SUPERVISED_OF_ROOT if of_root else "")).split("\n"):
-        if not line:
-            continue
+    if files:
+        program.append(_Instruction(_JUMP_IF_EQUAL, _OPENAT2, "absent"))
+    if network:
+        names |= {_SOCKET[column]: "socket", _CONNECT[column]: "connect"}
+        program.append(_Instruction(_JUMP_IF_EQUAL, _SOCKET[column], "socket"))
+        program.append(_Instruction(_JUMP_IF_EQUAL, _CONNECT[column], "notify"))
+        checks += _check_tcp("notify", _ALLOW)
+    lines = (_SUPERVISED if files else "") + "\n" + (_SUPERVISED_OF_ROOT if of_root else "")
+    for line in filter(None, lines.split("\n")):
         name, *rest = line.split()
-        number, argument, flags = int(rest[column - 1]), int(rest[2]), int(rest[3], 16)
+        number, argument, flags = int(rest[column]), int(rest[2]), int(rest[3], 16)
         if number < 0:
             continue
         names[number] = name

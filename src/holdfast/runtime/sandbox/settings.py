@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 # The parts of /etc that programs need and that hold no secrets.
 _ETC = """\
 alternatives bash.bashrc ca-certificates ca-certificates.conf crypto-policies debian_version fonts
-gai.conf gitconfig host.conf inputrc java ld.so.cache ld.so.conf ld.so.conf.d localtime lsb-release
-magic mime.types nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc
-services ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone xdg"""
+gai.conf gitconfig host.conf inputrc java java-11-openjdk java-17-openjdk java-21-openjdk
+java-25-openjdk ld.so.cache ld.so.conf ld.so.conf.d localtime lsb-release magic mime.types
+nsswitch.conf openssl os-release perl pki profile profile.d protocols python3 rpc services
+ssl/certs ssl/cert.pem ssl/openssl.cnf terminfo timezone xdg"""
 ETC = tuple(_ETC.split())
 
 # Paths that a box has of its own, and the file systems below which nothing can be made.
