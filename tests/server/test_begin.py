@@ -12,7 +12,7 @@ import pytest
 from holdfast import Agent, MemoryStore, ScriptedLLM
 from holdfast.agent.serial_form import form_of
 from holdfast.server.runtimes import WorkspaceRuntimes
-from holdfast.server.search import Search
+from holdfast.server.search import ContentSearch
 from holdfast.store import transfer
 from tests.agent_servers import Serving
 from tests.waiting import until
@@ -194,7 +194,9 @@ def test_a_search_stops_in_time_and_goes_on_where_it_stopped(server: Serving) ->
     for number in range(3):
         said(server, f"c{number}", f"needle {number}", ["Fine."])
     times = iter(range(1000))
-    search = Search(server.host, lambda: float(next(times)))  # each look at the clock is too late
+    search = ContentSearch(
+        server.host, lambda: float(next(times))
+    )  # each look at the clock is too late
     found: list[str] = []
     cursor, steps = None, 0
     while steps == 0 or cursor is not None:

@@ -160,7 +160,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
             _end_with_input(server)
         ready = f"Serving agents at {server.url}. Ctrl-C ends it."
         if first_key:  # a browser sends no fragment, and the page removes it from the address
-            ready += f"\nTo sign in, open {sign_in_link(server.url, first_key)}"
+            ready = f"To sign in, open {sign_in_link(server.url, first_key)}\n{ready}"
         number = server.run(lambda: console.notice(ready))
     # A tool that cannot be stopped must not keep the process alive. The journal shows that its call
     # started.

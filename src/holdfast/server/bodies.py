@@ -278,7 +278,7 @@ class WorkspaceItems(msgspec.Struct, frozen=True):
     workspaces: list[WorkspaceItem]
 
 
-class FolderEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class WorkspaceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """An entry of a folder. `kind` is `file`, `folder`, or `other`, such as a link or a socket.
     `size` is in bytes. `modified` is the time of the last change."""
 
@@ -288,12 +288,12 @@ class FolderEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     modified: datetime
 
 
-class FolderEntries(msgspec.Struct, frozen=True):
+class WorkspaceEntries(msgspec.Struct, frozen=True):
     """The entries of a folder: folders first, then by name. `more` is the number of entries beyond
     the limit."""
 
     path: str
-    entries: list[FolderEntry]
+    entries: list[WorkspaceEntry]
     more: int
 
 
@@ -366,7 +366,7 @@ class ToolOption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class BeginOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """What a new conversation may have. `sandbox` is the mechanism that confines commands, "" if
+    """The choices for a new conversation. `sandbox` is the mechanism that confines commands, "" if
     nothing does; `network` are the hosts that they reach from there. `folders` is True if clients
     may create workspaces; `undo` if the server keeps snapshots of their files."""
 
@@ -378,10 +378,10 @@ class BeginOptions(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ModelAdvice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the server knows of a model. `problem` says why the name cannot be used. `variable` is
-    the name of the server's or the tenant's own key for it, "" if there is none. `tools` are the
-    tools of a workspace that suit it. The window is in tokens, the prices are in US dollars per
-    million tokens."""
+    """The facts that the server knows about a model. `problem` says why the name cannot be used.
+    `variable` is the name of the server's or the tenant's own key for it, "" if there is none.
+    `tools` are the tools of a workspace that suit it. The window is in tokens, the prices are in
+    US dollars per million tokens."""
 
     problem: str = ""
     provider: str = ""

@@ -6,12 +6,12 @@ from fastapi import Query
 
 from holdfast.server.bodies import SearchResults
 from holdfast.server.routes import Routes
-from holdfast.server.search import Search, checked_text
+from holdfast.server.search import ContentSearch, checked_text
 
 
 def add(routes: Routes) -> None:
     """Add the route of the search."""
-    search = Search(routes.service.host)
+    search = ContentSearch(routes.service.host)
 
     @routes.under("/api/search", "conversations").get(
         "",

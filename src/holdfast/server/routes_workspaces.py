@@ -201,7 +201,7 @@ def add(routes: Routes) -> None:
         path: Annotated[
             str, Query(max_length=4096, description="Relative to the workspace's folder.")
         ] = "",
-    ) -> bodies.FolderEntries:
+    ) -> bodies.WorkspaceEntries:
         """Folders first, at most 2,000 entries. Links are not followed."""
         with host.workspace(tenant, workspace) as runtime:
             return list_entries(runtime, path)

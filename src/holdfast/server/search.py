@@ -22,7 +22,7 @@ _MAX_HITS_EACH = 5  # of one conversation in a step; a reader goes on there
 _BEFORE, _AFTER = 60, 140  # characters around a hit
 
 
-class Search(ObjectStruct):
+class ContentSearch(ObjectStruct):
     """A search for a text, in any letter case, in messages, answers, calls, results, errors and
     summaries. Conversations that calls spawned are left out. Reads through the host, and so only
     what the tenant may read."""

@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal
 from holdfast.errors import RuntimeFault
 from holdfast.runtime import textfile
 from holdfast.runtime.folder import FolderRuntime
-from holdfast.server.bodies import FolderEntries, FolderEntry
+from holdfast.server.bodies import WorkspaceEntries, WorkspaceEntry
 
 _MAX_ENTRIES = 2000
 _CHUNK_BYTES = 256 * 1024
@@ -25,7 +25,7 @@ def inside(path: str) -> str:
     return f"./{path}" if path.startswith("~") else path
 
 
-def list_entries(runtime: FolderRuntime, path: str) -> FolderEntries:
+def list_entries(runtime: FolderRuntime, path: str) -> WorkspaceEntries:
     """Return the entries of a folder. Raises `PathRefused`, and `RuntimeFault` (a missing folder:
     also a `FileNotFoundError`)."""
     folder = runtime.paths.resolve(inside(path) or ".")
@@ -38,7 +38,7 @@ def list_entries(runtime: FolderRuntime, path: str) -> FolderEntries:
         raise RuntimeFault(f"{shown} cannot be listed: {error.strerror}.") from error
     found.sort(key=lambda one: (one.kind != "folder", one.name.casefold(), one.name))
     here = "" if shown == "." else shown
-    return FolderEntries(here, found[:_MAX_ENTRIES], max(0, len(found) - _MAX_ENTRIES))
+    return WorkspaceEntries(here, found[:_MAX_ENTRIES], max(0, len(found) - _MAX_ENTRIES))
 
 
 def open_binary(runtime: FolderRuntime, path: str) -> tuple[BinaryIO, int]:
@@ -58,18 +58,18 @@ def chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
             yield data
 
 
-def _entry(entry: os.DirEntry[str]) -> FolderEntry:
+def _entry(entry: os.DirEntry[str]) -> WorkspaceEntry:
     try:
         info = entry.stat(follow_symlinks=False)
     except OSError:  # it was removed meanwhile
-        return FolderEntry(_name(entry.name), "other", 0, datetime.fromtimestamp(0, UTC))
+        return WorkspaceEntry(_name(entry.name), "other", 0, datetime.fromtimestamp(0, UTC))
     kind: Kind = "other"
     if stat.S_ISREG(info.st_mode):
         kind = "file"
     elif stat.S_ISDIR(info.st_mode):
         kind = "folder"
     modified = datetime.fromtimestamp(int(info.st_mtime), UTC)
-    return FolderEntry(_name(entry.name), kind, info.st_size, modified)
+    return WorkspaceEntry(_name(entry.name), kind, info.st_size, modified)
 
 
 def _name(name: str) -> str:
