@@ -4,6 +4,7 @@ one is skipped."""
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from holdfast.llm.completion import Completion
 from holdfast.server.openai import publish
 from holdfast.server.page import POLICY, files
 from holdfast.tools.preset.asking import register_asking_tools
+from tests import vendor
 from tests.agent_servers import Serving
 from tests.browser import CHROMIUM, SKIP, Browser, Page
 from tests.serve_process import KEY, ServeProcess
@@ -120,6 +122,11 @@ def test_the_files_need_no_key_and_their_policy_lets_nothing_else_in(server: Ser
     for path, file in files().items():
         reply = server.ask("GET", path, key=None)
         assert (reply.status, reply.body) == (200, file.body)
+        packed = server.ask("GET", path, key=None, Accept_Encoding="br, gzip")
+        assert packed.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(packed.body) == file.body
+        assert packed.headers["etag"] != reply.headers["etag"]
+        assert packed.headers["vary"] == "Accept-Encoding"
         assert reply.headers["content-security-policy"] == POLICY
         assert reply.headers["cache-control"] == "no-cache"
         assert reply.headers["x-content-type-options"] == "nosniff"
@@ -133,8 +140,10 @@ def test_the_files_need_no_key_and_their_policy_lets_nothing_else_in(server: Ser
 
 def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
     found = files()
-    assert sum(len(file.body) for file in found.values()) < 128 * 1024
-    for path, file in found.items():
+    assert sum(len(file.compressed) for file in found.values()) <= 250 * 1000
+    own = {path: file for path, file in found.items() if "/vendor/" not in path}
+    assert sum(len(file.body) for file in own.values()) < 200 * 1024
+    for path, file in own.items():
         text = file.body.decode()
         # Indentation is removed, which may not change a text.
         code = [re.sub(r"\"[^\"]*\"|/[^/ ]+/\w*", "", line) for line in text.splitlines()]
@@ -158,9 +167,26 @@ def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
     assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=|<style", page)
     for path in re.findall(r'(?:src|href)="(/[^"]*)"', page):
         assert path in found
-    for path, file in found.items():
-        for name in re.findall(r'from "\./([\w.]+)"', file.body.decode()):
+    for path, file in own.items():
+        for name in re.findall(r'(?:from |import\()"\./([\w./-]+)"', file.body.decode()):
             assert f"/page/{name}" in found, (path, name)
+
+
+def test_the_vendored_files_are_those_of_the_pinned_packages() -> None:
+    try:
+        made = vendor.make()
+    except OSError as error:
+        pytest.skip(str(error))
+    assert {path.name: path.read_bytes() for path in vendor.FOLDER.iterdir()} == made
+
+
+def test_the_page_knows_the_vendored_grammars() -> None:
+    grammars = re.search(r'GRAMMARS = new Set\("([\w ]+)"', files()["/page/code.js"].body.decode())
+    assert grammars is not None
+    assert sorted(grammars[1].split()) == sorted(vendor.LANGUAGES)
+    licences = (vendor.FOLDER / vendor.LICENCES).read_text()
+    for package in vendor.PACKAGES:
+        assert f"{package.name} {package.version} ({package.licence})" in licences
 
 
 def test_colours_are_told_apart_in_both_themes() -> None:
@@ -186,6 +212,14 @@ def test_colours_are_told_apart_in_both_themes() -> None:
         for ink in ("ink", "dim", "link", "bad", "warn", "good")
         for ground in ("bg", "card", "sunk")
     ]
+    kinds = [name for name in light if name.startswith("c-")]
+    inks = [name for name in light if name.startswith("ink") and name != "ink"]
+    assert len(kinds) == 8
+    assert len(inks) == 6
+    pairs += [(ink, ground) for ink in kinds for ground in ("sunk", "add", "remove")]
+    pairs += [(ink, ground) for ink in kinds for ground in ("add-word", "remove-word")]
+    pairs += [(ink, ground) for ink in inks for ground in ("sunk", "add", "remove", "user")]
+    pairs += [("ink", "add-word"), ("ink", "remove-word"), ("dim", "add"), ("dim", "remove")]
     pairs += [
         ("on-main", "main"),
         ("ink", "add"),

@@ -3,11 +3,13 @@ the page calls the API with a key."""
 
 from __future__ import annotations
 
+import gzip
 import re
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -32,28 +34,35 @@ _COMMENT = re.compile(rb"^[\t ]*(?://[^\n]*|/\*\*(?s:.*?)\*/[\t ]*)$", re.MULTIL
 _INDENTATION = re.compile(rb"^\t+", re.MULTILINE)
 
 
-class File(NamedTuple):
+class File:
     """A file as it is sent."""
 
-    body: bytes
-    media_type: str
-    etag: str
+    def __init__(self, body: bytes, media_type: str) -> None:
+        self.body = body
+        self.media_type = media_type
+        self.etag = sha256(body).hexdigest()[:20]
+
+    @cached_property
+    def compressed(self) -> bytes:
+        """The body compressed with gzip. It is made with the first request that accepts it."""
+        return gzip.compress(self.body, mtime=0)
 
 
 def files() -> Mapping[str, File]:
     """Return the page's files by their paths on the server. Scripts and styles are sent without
-    their comments and indentation, and their line numbers stay the same."""
+    their comments and indentation, and their line numbers stay the same. Files of `vendor`, which
+    `tests/vendor.py` makes, are sent as they are."""
+    folder = Path(__file__).parent
     found: dict[str, File] = {}
-    for path in sorted(Path(__file__).parent.iterdir()):
+    for path in sorted([*folder.iterdir(), *(folder / "vendor").iterdir()]):
         if (media_type := _TYPES.get(path.suffix)) is not None:
             body = path.read_bytes()
-            if path.suffix in (".js", ".css"):
+            if path.suffix in (".js", ".css") and path.parent == folder:
                 body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
                 body = _INDENTATION.sub(b"", body)
-            place = "/" if path.name == "index.html" else f"/page/{path.name}"
-            found[place] = File(
-                body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"'
-            )
+            name = path.relative_to(folder).as_posix()
+            place = "/" if name == "index.html" else f"/page/{name}"
+            found[place] = File(body, f"{media_type}; charset=utf-8")
     return MappingProxyType(found)
 
 
@@ -67,15 +76,21 @@ def _sending(file: File) -> Any:
     # `no-cache` makes the browser revalidate each time, so that an upgraded server's page appears
     # at once. An unchanged file is answered with 304.
     headers = {
-        "ETag": file.etag,
         "Cache-Control": "no-cache",
         "Content-Security-Policy": POLICY,
         "Cross-Origin-Opener-Policy": "same-origin",
+        "Vary": "Accept-Encoding",
     }
 
     async def send(request: Request) -> Response:
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+        # Each encoding has a tag of its own (RFC 9110, section 8.8.3.3).
+        given = {**headers, "ETag": f'"{file.etag}{"-gzip" if packed else ""}"'}
         if file.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(file.body, media_type=file.media_type, headers=headers)
+            return Response(status_code=304, headers=given)
+        if packed:
+            given["Content-Encoding"] = "gzip"
+        body = file.compressed if packed else file.body
+        return Response(body, media_type=file.media_type, headers=given)
 
     return send

@@ -111,6 +111,8 @@ class Talk {
 		const touched = this.fold.take(events);
 		const answered = events.some((event) => event.type === "assistant");
 		let live = answered;
+		const progressed = new Set();
+		this.log.activity.arrived(events);
 		for (const { kind, data } of notes) {
 			if (kind === "delta" && answered) {
 				this.fold.cut(); // the delta may belong to this answer or to the next one
@@ -118,12 +120,13 @@ class Talk {
 			}
 			const found = this.fold.note(kind, data);
 			if (found === "live") live = true;
-			else if (found) touched.add(found);
+			else if (found) progressed.add(found);
 		}
 		const fresh = this.fold.entries.slice(before);
 		for (const entry of fresh) touched.delete(entry);
 		if (touched.size) this.log.update(touched);
 		this.log.append(fresh);
+		for (const call of progressed) this.log.progressed(call);
 		if (live || events.length) this.streamed = true;
 		this.said(events);
 		if (this.fold.status !== status) this.changed();
@@ -165,7 +168,7 @@ class Talk {
 				announce("Connected again");
 			}
 			this.lost = false;
-			this.fold.live = null;
+			if (this.fold.live) this.fold.cut();
 			this.render();
 		} else {
 			this.lost = true;
@@ -174,7 +177,8 @@ class Talk {
 
 	render() {
 		const { fold, info } = this;
-		this.log.live(fold.live);
+		this.log.live(fold.live, fold.broken);
+		this.log.now(this.undriven ? null : fold);
 		this.deciding.show(fold);
 		this.panel.show();
 		const title = info?.title || this.id;
@@ -450,6 +454,7 @@ const KEYS = {
 	d: () => current && (current.panel.open ? current.closePanel() : current.openPanel()),
 	g: () => current?.log.toBottom(),
 	f: () => current && find(),
+	c: () => current?.log.toggleAll(),
 	j: () => step(1),
 	k: () => step(-1),
 	"?": () => openHelp(),

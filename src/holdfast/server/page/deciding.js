@@ -1,7 +1,8 @@
 // Decisions that wait for the user: calls to approve or reject, and questions to answer.
+import { callBody, callTitle } from "./calls.js";
 import { $, announce, button, el, fill, link } from "./dom.js";
 import { risk } from "./entries.js";
-import { callBody, callTitle, json, oneLine, plain, typed } from "./text.js";
+import { json, oneLine, plain, typed } from "./text.js";
 
 const SHORT_CHARACTERS = 600; // longer arguments are shown in a dialog
 

@@ -1,6 +1,11 @@
 // Renders entries of the log: messages, answers with their calls, and other events.
+import { terminal } from "./ansi.js";
+import { callBody, callTitle, edits } from "./calls.js";
+import { code, copyable, copyButton, languageOf, numberedLines } from "./code.js";
+import { diff } from "./diff.js";
 import { button, el, fold, link, talkLink } from "./dom.js";
-import { bytes, callBody, callTitle, clipped, clock, count, diff, json, markdown, money, oneLine, plain, seconds, statusName, written } from "./text.js";
+import { GrowingMarkdown, markdown } from "./markdown.js";
+import { bytes, clipped, clock, count, json, money, oneLine, plain, seconds, statusName, written } from "./text.js";
 
 const MARKS = { done: "✓", failed: "✗", waiting: "?", asking: "?", running: "…", called: "…" };
 const STATES = { done: "done", failed: "failed", waiting: "waits for you", asking: "asks you", running: "running", called: "called" };
@@ -8,23 +13,60 @@ const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"])
 const HEAD_LINES = 6;
 const TAIL_LINES = 10;
 const LONG_CHARACTERS = 20_000; // the part of a result that is shown at once
+const LIVE_LINES = 12; // of the output of a running command
 
-/** Return the element of an entry. `opened` holds the ids of calls that are shown in full. `act` holds the actions: fork, whole, toggle. */
-export function render(entry, opened, act) {
+/**
+ * Return the element of an entry. `act` holds the actions: fork, whole, toggle, toggleGroup, and `level(call)`, which
+ * tells how much of a call is shown: its "line", a "part" of its result, or the "whole" call.
+ */
+export function render(entry, act) {
+	if (!(entry.group?.entries.length > 1)) return rendered(entry, act);
+	const { group } = entry;
+	const first = group.entries[0] === entry;
+	if (!first && !group.open) return el("div.entry.folded", { "data-seq": entry.seq, hidden: true });
+	const node = group.open ? rendered(entry, act) : null;
+	return first ? el("div.entry.group", { "data-seq": entry.seq }, groupHead(group, act), node) : node;
+}
+
+function groupHead(group, act) {
+	const calls = group.entries.flatMap((entry) => entry.calls);
+	return el("button.head", { type: "button", "aria-expanded": String(group.open), "data-group": group.entries[0].seq, onclick: () => act.toggleGroup(group) },
+		el("span.mark", { title: "done" }, "✓"), el("span", summary(calls)), el("span.title", calls.slice(-3).map((call) => callTitle(call.effective)).join(", ")));
+}
+
+/** Return what calls did that only read: "Read 5 files, searched 2 times". */
+function summary(calls) {
+	const files = new Set();
+	const others = new Map();
+	let [searches, plans] = [0, 0];
+	for (const { name, arguments: given } of calls) {
+		if (/^(read|view)_/.test(name) && typeof given.path === "string") files.add(given.path);
+		else if (/grep|glob|search|find/.test(name)) searches++;
+		else if (name === "plan") plans++;
+		else others.set(name, (others.get(name) ?? 0) + 1);
+	}
+	const times = (number) => (number === 1 ? "once" : `${number} times`);
+	const parts = [files.size && `read ${files.size} ${files.size === 1 ? "file" : "files"}`, searches && `searched ${times(searches)}`, plans && `planned ${times(plans)}`,
+		...[...others].map(([name, number]) => `${oneLine(name, 40)}${number > 1 ? ` ${times(number)}` : ""}`)].filter(Boolean);
+	const text = parts.join(", ");
+	return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function rendered(entry, act) {
 	const { event } = entry;
 	switch (entry.kind) {
 		case "message":
 			return frame(entry, event.sender === "holdfast" ? "message.own" : "message.user", who(event), act, blocks(event.content, event.sender === "holdfast"));
 		case "answer":
-			return frame(entry, "answer", ["Agent", event.route ? ` (${oneLine(event.route, 60)})` : ""], act, answer(entry, opened, act), facts(event));
+			return frame(entry, "answer", ["Agent", event.route ? ` (${oneLine(event.route, 60)})` : ""], act, answer(entry, act), facts(event), event.text);
 		case "result":
-			return frame(entry, "answer", "Result of an earlier call", act, result({ name: "", result: event.result, id: event.callId }, opened, act));
+			return frame(entry, "answer", "Result of an earlier call", act, result({ name: "", result: event.result, id: event.callId, decisions: [] }, act));
 		case "status":
 			return line(entry, event.status === "stuck" || event.status === "error" ? ".bad" : "", [statusName(plain(event.status)), event.reason ? `: ${oneLine(event.reason, 300)}` : ""]);
 		case "error":
 			return frame(entry, "error", ["Error: ", plain(event.error)], act, el("p", plain(event.message)));
 		case "condensation":
-			return condensation(entry, opened, act);
+			return condensation(entry, act);
 		case "note":
 			return line(entry, ".note", [el("b", plain(event.about)), " ", oneLine(event.text, 500)]);
 		case "label":
@@ -50,12 +92,14 @@ function aside({ event, answer }) {
 	return [said, answer.error ? el("p.bad", plain(answer.failed || answer.error)) : el("div.text", { dir: "auto" }, markdown(answer.text ?? ""))];
 }
 
-function frame(entry, kind, name, act, body, extra) {
+function frame(entry, kind, name, act, body, extra, said = "") {
 	const number = entry.seq;
+	const bare = entry.kind === "answer" && !said && entry.calls.length > 0; // only calls, whose lines say what is done
 	return el(
-		`article.entry.${kind}`,
+		`article.entry.${kind}${bare ? ".bare" : ""}`,
 		{ "aria-label": `Event ${number}`, "data-seq": number },
 		el("header", el("span.who", name), extra, el("time", { datetime: entry.time }, clock(entry.time)),
+			said && copyButton(plain(said), "answer"),
 			button("fork", () => act.fork(number), "quiet.fork", { "aria-label": `Fork from event ${number}`, title: `#${number}` })),
 		body,
 	);
@@ -92,7 +136,7 @@ export function blocks(content, quiet = false) {
 			case "resource_link":
 				return el("p", plain(block.name || "resource"), ": ", link(plain(block.uri)));
 			case "resource":
-				return typeof block.resource?.text === "string" ? el("pre.output", plain(block.resource.text)) : el("p.dim", `resource ${plain(block.resource?.uri)}`);
+				return typeof block.resource?.text === "string" ? copyable(el("pre.output", plain(block.resource.text)), plain(block.resource.text), "resource") : el("p.dim", `resource ${plain(block.resource?.uri)}`);
 			default:
 				return el("p.dim", `${plain(block.type)} (${plain(block.mimeType)}, ${bytes(block.data)})`);
 		}
@@ -109,15 +153,16 @@ function file(block) {
 function picture(block) {
 	const type = block.mimeType ?? "image/png";
 	if (!PICTURES.has(type) || !/^[A-Za-z0-9+/=_-]*$/.test(block.data)) return el("p.dim", `picture (${plain(type)}, ${bytes(block.data)})`);
-	return el("img", { src: `data:${type};base64,${block.data}`, alt: "picture", loading: "lazy" });
+	return el("button.picture", { type: "button", title: "Show in full size, or small again", onclick: (event) => event.currentTarget.classList.toggle("large") },
+		el("img", { src: `data:${type};base64,${block.data}`, alt: block.name ? plain(block.name) : "picture", loading: "lazy" }));
 }
 
-function answer(entry, opened, act) {
+function answer(entry, act) {
 	const { event } = entry;
 	const found = [];
 	if (event.reasoning) found.push(fold("Reasoning", el("pre.said", plain(event.reasoning))));
 	found.push(...texts(event), ...details(event.details ?? {}));
-	for (const call of entry.calls) found.push(callElement(call, opened, act));
+	for (const call of entry.calls) found.push(callElement(call, act));
 	if (!found.length) found.push(el("p.dim", `(nothing: ${plain(event.stopReason)})`));
 	return found;
 }
@@ -147,54 +192,99 @@ function source({ url, title, source: id, quote }) {
 	return [url ? link(plain(url), label) : label, quote ? el("q.dim", oneLine(quote, 200)) : null];
 }
 
-export function liveAnswer(live) {
-	return el("article.entry.answer.streaming", { "aria-busy": "true" },
-		el("header", el("span.who", "Agent"), el("span.facts", "…")),
-		live.reasoning && el("details.reasoning", { open: !live.text }, el("summary", "Reasoning"), el("pre.said", plain(live.reasoning.slice(-4000)))),
-		live.text && el("div.text", { dir: "auto" }, live.cut ? "… " : null, live.text.length > 30_000 ? el("pre.said", plain(live.text)) : markdown(live.text)),
-		live.calls.filter(Boolean).map((call) => el("section.call.running", el("p.head", el("span.mark", "…"), el("b", plain(call.name)), " ", el("span.title", oneLine(call.text.slice(-300), 300))))),
-	);
+/** An answer that streams in, or that broke off. Its element is updated in place. */
+export class LiveAnswer {
+	constructor() {
+		this.text = new GrowingMarkdown();
+		this.body = el("div");
+		this.facts = el("span.facts");
+		this.node = el("article.entry.answer", el("header", el("span.who", "Agent"), this.facts), this.body);
+		this.reasoning = el("pre.said");
+		this.thoughts = el("details.reasoning", el("summary", "Reasoning"), this.reasoning);
+	}
+
+	show(live, broken) {
+		this.node.classList.toggle("streaming", !broken);
+		this.node.classList.toggle("broken", broken);
+		this.node.setAttribute("aria-busy", String(!broken));
+		this.facts.textContent = broken ? "broken off; the agent does not remember this" : "…";
+		if (live.reasoning) {
+			this.reasoning.textContent = plain(live.reasoning.slice(-4000));
+			if (!this.thoughts.isConnected) this.thoughts.open = !live.text;
+			else if (live.text && !this.said) this.thoughts.open = false;
+		}
+		this.said = Boolean(live.text);
+		if (live.text) this.text.show(live.text);
+		const calls = live.calls.filter(Boolean).map((call) => el("section.call.running", el("p.head", el("span.mark", "…"), el("b", plain(call.name)), " ", el("span.title", oneLine(call.text.slice(-300), 300)))));
+		const parts = [live.reasoning && this.thoughts, live.cut && el("span.dim", "… "), live.text && this.text.node, ...calls].filter(Boolean);
+		const kept = [this.thoughts, this.text.node];
+		for (const node of [...this.body.childNodes]) if (!kept.includes(node) || !parts.includes(node)) node.remove();
+		parts.forEach((node, at) => this.body.childNodes[at] !== node && this.body.insertBefore(node, this.body.childNodes[at] ?? null));
+	}
 }
 
-function callElement(call, opened, act) {
+function callElement(call, act) {
 	const state = call.state;
-	const whole = opened.has(call.id);
+	const level = act.level(call);
+	const whole = level === "whole";
 	const shown = call.effective;
 	const child = call.result?.meta?.["holdfast/child"]?.id;
 	return el(
-		`section.call.${state}`,
+		`section.call.${state}${call.reads && level === "line" ? ".quiet" : ""}`,
 		{ "aria-label": `Call ${plain(call.name)}, ${STATES[state]}`, "data-call": call.id },
 		el("button.head", { type: "button", "aria-expanded": String(whole), onclick: () => act.toggle(call) },
 			el("span.mark", { title: STATES[state] }, MARKS[state]), el("b", plain(call.name)), " ", el("span.title", callTitle(shown)),
-			el("span.facts", call.attempts > 1 ? `attempt ${call.attempts} ` : "", call.result ? (call.duration ? seconds(call.duration) : "") : STATES[state])),
-		call.decisions.map(decision),
+			el("span.facts", call.attempts > 1 ? `attempt ${call.attempts} ` : "", ended(call), state === "running" ? el("span", { "data-since": call.started }) : call.result ? (call.duration ? seconds(call.duration) : "") : STATES[state])),
+		call.asked ? null : decision(call),
+		call.given && edits(call),
 		call.runner && !call.result && el("p.dim", `runs in the client ${plain(call.runner)}`),
-		call.progress && el("p.progress", oneLine(call.progress, 300)),
+		call.progress && progress(call),
 		whole && el("div.given", callBody(shown)),
-		call.result ? result(call, opened, act) : null,
+		call.result && (level !== "line" || state === "failed") ? result(call, act) : null,
 		child && el("p", "Child: ", talkLink(short(String(child)), plain(child))),
 	);
 }
 
-function decision(event) {
-	if (event.decision === "allow" && !event.reason && !event.risk) return null;
-	const did = event.questionId ? { approve: "answered", reject: "not answered" } : { allow: "allowed", ask: "asked", deny: "denied", approve: "approved", reject: "rejected" };
-	const words = event.question
-		? ["asks: ", oneLine(event.question.message, 200)]
-		: [did[event.decision] ?? event.decision, event.by ? ` by ${oneLine(event.by, 60)}` : "", event.arguments && !event.questionId ? ", with other arguments" : "", event.reason ? `: ${oneLine(event.reason, 300)}` : ""];
-	return el(`p.decision.${/^[a-z]+$/.test(event.decision) ? event.decision : "other"}`, risk(event.risk), words);
+/** Return the mark of a call that failed: its exit code, or the kind of its error. */
+function ended({ result }) {
+	if (!result) return null;
+	const { exitCode, timedOut } = result.meta ?? {};
+	const said = timedOut ? "timed out" : exitCode ? `exit code ${exitCode}` : result.isError ? (result.error?.type ?? "failed") : "";
+	return said ? el("span.ended", oneLine(said, 60), " ") : null;
+}
+
+/** Return the present progress of a running call: a message, or the end of a command's output. */
+export function progress(call) {
+	const text = call.progress.replace(/\n+$/, "");
+	if (!text.includes("\n") && call.name !== "terminal") return el("p.progress", oneLine(written(text), 300));
+	return el("pre.progress.output", terminal(text.split("\n").slice(-LIVE_LINES).map((line) => line.slice(-1000)).join("\n")));
+}
+
+/** Return what was decided about a call, in one line: why it was asked about, and the decision. */
+function decision({ decisions }) {
+	const asked = decisions.findLast((event) => event.decision === "ask" && !event.question);
+	return decisions.map((event) => {
+		if (event === asked && event !== decisions.at(-1)) return null;
+		if (event.decision === "allow" && !event.reason && !event.risk) return null;
+		const did = event.questionId ? { approve: "answered", reject: "not answered" } : { allow: "allowed", ask: "asked", deny: "denied", approve: "approved", reject: "rejected" };
+		const words = event.question
+			? ["asks: ", oneLine(event.question.message, 200)]
+			: [did[event.decision] ?? event.decision, event.by ? ` by ${oneLine(event.by, 60)}` : "", event.arguments && !event.questionId ? ", with other arguments" : "", event.reason ? `: ${oneLine(event.reason, 300)}` : ""];
+		const why = asked && event !== asked && !event.questionId && asked.reason ? el("span.why", ` (asked because: ${oneLine(asked.reason, 300)})`) : null;
+		return el(`p.decision.${/^[a-z]+$/.test(event.decision) ? event.decision : "other"}`, risk(event.risk || (why && asked.risk)), words, why);
+	});
 }
 
 /** Return the elements of the content of a tool result. */
-export const results = (found) => (found.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block])));
+export const results = (found) => (found.content ?? []).map((block) => (block.type === "text" ? copyable(el("pre.output", terminal(block.text)), written(block.text), "output") : blocks([block])));
 
 export const risk = (level) => (level ? el(`span.risk.${["low", "medium", "high"].includes(level) ? level : "unknown"}`, `${plain(level)} risk`) : null);
 
-/** Return a call's result: an edit as a diff, anything else as its content, shortened until the call is opened. */
-function result(call, opened, act) {
+/** Return a call's result: an edit as a diff, a file with its lines' numbers, anything else as its content, shortened until the call is opened. */
+function result(call, act) {
 	const given = call.result;
 	const meta = given.meta ?? {};
-	const whole = opened.has(call.id);
+	const whole = act.level(call) === "whole";
 	const found = [];
 	if (typeof meta.diff === "string" && meta.diff) found.push(diff(meta.diff, whole ? 2000 : 40));
 	const blank = found.length > 0 && !whole;
@@ -207,30 +297,32 @@ function result(call, opened, act) {
 	if (Array.isArray(kept) && act.whole) found.push(button("The whole output", () => act.whole(call.id), "quiet"));
 	const facts = [];
 	if (meta.running === true) facts.push("still running");
-	if (given.error?.type) facts.push(`error: ${oneLine(given.error.type, 60)}`);
+	if (given.error?.type && !call.name) facts.push(`error: ${oneLine(given.error.type, 60)}`);
 	if (facts.length) found.push(el("p.dim", facts.join(", ")));
 	return el(`div.result${given.isError || meta.exitCode ? ".bad" : ""}`, found);
 }
 
 function output(text, whole, call, act) {
-	let shown = written(text).replace(/\n+$/, "");
+	const file = whole && call.reads && text.length <= LONG_CHARACTERS && numberedLines(text);
+	if (file) return code(file.text, languageOf(call.effective.arguments?.path), file.first);
+	let shown = String(text).replace(/\r+\n/g, "\n").replace(/\n+$/, "");
+	const all = shown;
 	let left = 0;
 	if (!whole) ({ text: shown, left } = clipped(shown, HEAD_LINES, TAIL_LINES));
 	if (!whole && shown.length > 2000) {
 		shown = `${shown.slice(0, 1200)}\n… ${shown.length - 2000} characters …\n${shown.slice(-800)}`;
 		left = 1;
-	} else if (shown.length > LONG_CHARACTERS) {
-		const all = shown;
-		const pre = el("pre.output", all.slice(0, LONG_CHARACTERS));
-		return el("div", pre, button(`… ${all.length - LONG_CHARACTERS} more characters`, (event) => {
-			pre.textContent = all;
-			event.currentTarget.remove();
-		}, "quiet"));
 	}
-	return el("div", el("pre.output", shown), left > 0 && act.toggle && call.name ? button("Show all", () => act.toggle(call), "quiet") : null);
+	const long = shown.length > LONG_CHARACTERS;
+	const pre = el("pre.output", terminal(long ? shown.slice(0, LONG_CHARACTERS) : shown));
+	const more = long && button(`… ${shown.length - LONG_CHARACTERS} more characters`, (event) => {
+		pre.replaceChildren(...terminal(all));
+		event.currentTarget.remove();
+	}, "quiet");
+	return el("div", copyable(pre, () => written(all), "output"), more, left > 0 && act.toggle && call.name ? button("Show all", () => act.toggle(call), "quiet") : null);
 }
 
-function condensation(entry, opened, act) {
+function condensation(entry, act) {
 	const { event } = entry;
 	const hidden = (event.hidden ?? []).length;
 	if (event.request !== undefined && event.request !== null && !hidden) return line(entry, "", "condensation was requested");

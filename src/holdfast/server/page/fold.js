@@ -2,6 +2,12 @@
 
 const REST = new Set(["idle", "finished", "stuck", "error"]);
 
+const READERS = new Set(["plan", "think", "terminal_collect", "find_tools", "tool_search"]);
+const READS = /^(?:read|get|list|search|find|grep|glob|view|show|query|lookup|describe|fetch|ls|cat)(?:_|$)/;
+
+/** True if a tool only reads, as far as its name tells. The log shows its calls in one line. */
+const reads = (name) => READERS.has(name) || READS.test(name.split(/[.:/]|__/).at(-1));
+
 class Call {
 	constructor(given, entry) {
 		this.id = given.id;
@@ -19,6 +25,8 @@ class Call {
 		this.asked = null; // the decision event for which the call waits
 		this.questions = new Map();
 		this.given = null; // arguments that an approver substituted
+		this.reads = reads(given.name);
+		this.started = ""; // the time of its start
 	}
 
 	get state() {
@@ -51,6 +59,21 @@ export class Fold {
 		this.usage = { inputTokens: 0, outputTokens: 0, cachedInputTokens: 0, reasoningTokens: 0 };
 		this.error = null;
 		this.live = null; // the answer that streams in
+		this.broken = null; // the beginning of an answer that was broken off, which is not in the journal
+		this.missed = false; // true if pieces of the answer may be missing before the next one
+		this.retry = null; // the next attempt of a model call that failed: number, most, reason, and until (in this machine's milliseconds)
+		this.turned = ""; // the time since which the model's answer is awaited
+		this.touched = new Set();
+	}
+
+	/** What happens now: `what` ("model", "writing", "thinking", "calling", "retry", "tools"), and `since` which time; null while nothing runs. */
+	get activity() {
+		if (this.status !== "running") return null;
+		const calls = [...this.open.values()].filter((call) => call.state === "running");
+		if (calls.length) return { what: "tools", calls, since: calls[0].started };
+		if (this.retry) return { what: "retry", ...this.retry };
+		const { text, calls: called = [] } = this.live ?? {};
+		return { what: called.length ? "calling" : text ? "writing" : this.live ? "thinking" : "model", since: this.turned };
 	}
 
 	get pending() {
@@ -63,14 +86,31 @@ export class Fold {
 
 	/** Apply events in order. Returns the changed and new entries. */
 	take(events) {
-		const touched = new Set();
+		this.touched = new Set();
 		for (const event of events) {
 			if (event.seq <= this.last) continue;
 			this.last = event.seq;
+			this.turned = event.timestamp;
+			this.retry = null;
 			const found = this.#apply(event);
-			if (found) touched.add(found);
+			if (found) this.touched.add(found);
 		}
-		return touched;
+		return this.touched;
+	}
+
+	/** Put an answer that only read into one group with such answers right before it. */
+	#group(entry) {
+		if (entry.group || !quiet(entry)) return;
+		const at = this.entries.lastIndexOf(entry);
+		entry.group = this.entries[at - 1]?.group ?? { entries: [], open: false };
+		entry.group.entries.push(entry);
+		for (const one of entry.group.entries) this.touched.add(one);
+	}
+
+	/** Keep the answer so far where it was broken off, as the user has read it. */
+	#break() {
+		if (this.live?.text || this.live?.reasoning) this.broken = this.live;
+		this.live = null;
 	}
 
 	#add(kind, event, more = {}) {
@@ -90,11 +130,12 @@ export class Fold {
 		switch (event.type) {
 			case "message":
 				this.#spend(event);
+				if (event.sender !== "holdfast") this.broken = null;
 				return this.#add("message", event);
 			case "assistant": {
 				this.#spend(event);
 				this.steps++;
-				this.live = null;
+				this.live = this.broken = null;
 				const entry = this.#add("answer", event, { calls: [] });
 				for (const given of event.calls ?? []) {
 					const call = new Call(given, entry);
@@ -122,7 +163,7 @@ export class Fold {
 				if (!call) return null;
 				call.attempts = event.attempt ?? 1;
 				call.runner = event.runner ?? "";
-				call.started = event.timestamp;
+				call.started = event.timestamp ?? "";
 				return call.entry;
 			}
 			case "toolResult": {
@@ -134,6 +175,7 @@ export class Fold {
 				call.progress = "";
 				call.questions.clear();
 				this.open.delete(call.id);
+				this.#group(call.entry);
 				const meta = event.result.meta ?? {};
 				if (call.name === "plan" && meta["holdfast/plan"] === true && !event.result.isError) {
 					const steps = event.result.structuredContent?.steps ?? call.effective.arguments.steps;
@@ -146,11 +188,11 @@ export class Fold {
 				this.reason = event.reason ?? "";
 				if (event.status === "running" && this.error) this.error = null;
 				// The answer continues to stream after a pause, but not after an interrupt.
-				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.live = null;
+				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.#break();
 				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
 			case "error":
 				this.error = event;
-				this.live = null;
+				this.#break();
 				return this.#add("error", event);
 			case "condensation":
 				this.#spend(event);
@@ -190,20 +232,22 @@ export class Fold {
 		}
 	}
 
-	/** Apply a transient note: a piece of an answer, or a call's progress. Returns the changed entry, or "live". */
+	/** Apply a transient note: a piece of an answer, or a call's progress. Returns the call, or "live". */
 	note(kind, data) {
 		if (kind === "progress") {
 			const call = this.calls.get(data.callId);
 			if (!call || call.result) return null;
 			call.progress = String(data.message ?? "");
-			return call.entry;
+			return call;
 		}
 		if (kind !== "delta" || REST.has(this.status)) return null;
-		if (data.kind === "restart") {
-			this.live = null;
-			return "live";
-		}
-		this.live ??= { text: "", reasoning: "", calls: [], cut: false };
+		this.retry = data.kind === "retry" ? { number: data.index, most: data.most, reason: data.text, until: Date.now() + 1000 * (data.seconds ?? 0) } : null;
+		if (data.kind === "restart") this.live = null;
+		if (data.kind === "restart" || data.kind === "retry") return "live";
+		this.broken = null;
+		this.live ??= { text: "", reasoning: "", calls: [], cut: this.missed };
+		if (this.missed && this.live.text) this.live.text += "\n\n…\n\n";
+		this.missed = false;
 		const piece = data.text ?? "";
 		if (data.kind === "text") this.live.text += piece;
 		else if (data.kind === "reasoning") this.live.reasoning += piece;
@@ -215,8 +259,15 @@ export class Fold {
 		return "live";
 	}
 
-	/** Note that pieces were missed, so that the next piece is not the beginning of the answer. */
+	/** Note that pieces were missed, so that the next piece does not follow what is shown. */
 	cut() {
-		this.live = { text: "", reasoning: "", calls: [], cut: true };
+		this.missed = true;
 	}
+}
+
+/** True if an answer did nothing but read, with success. */
+function quiet({ event, calls }) {
+	const { refusal, serverCalls = [], media = [], citations = [], parts = [] } = event.details ?? {};
+	if (event.text || refusal || serverCalls.length || media.length || citations.length || parts.length > 1) return false;
+	return calls.length > 0 && calls.every((call) => call.reads && call.state === "done" && !call.decisions.some(({ decision }) => decision !== "allow") && !call.result.meta?.["holdfast/child"]);
 }

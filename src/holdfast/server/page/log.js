@@ -1,10 +1,13 @@
 // The log: entries in chunks. Only chunks near the visible part have elements.
-import { $, el, fill } from "./dom.js";
-import { liveAnswer, render } from "./entries.js";
+import { $, button, el, fill } from "./dom.js";
+import { LiveAnswer, progress, render } from "./entries.js";
+import { Now } from "./now.js";
 
 const CHUNK_ENTRIES = 8; // as many as can be built within one animation frame
 const NEAR = "1500px 0px"; // the distance from the visible part within which chunks are built
-const ENTRY_PIXELS = 110; // the estimated height of an entry that was not built yet
+
+/** The estimated height of entries that were not built yet. */
+const pixels = (entries) => entries.reduce((sum, { group }) => sum + (group?.entries.length > 1 && !group.open ? 20 : 110), 0);
 
 export class Log {
 	constructor(act) {
@@ -12,8 +15,15 @@ export class Log {
 		this.node = $("#log");
 		this.liveNode = $("#live");
 		this.latest = $("#latest");
-		this.opened = new Set();
-		this.act = { ...act, toggle: (call) => this.toggle(call) };
+		this.opened = new Set(); // ids of calls that are shown in full
+		this.lines = false; // true if all other calls are shown as one line
+		this.act = { ...act, toggle: (call) => this.toggle(call), toggleGroup: (group) => this.toggleGroup(group), level: (call) => this.#level(call) };
+		this.answer = null; // the answer that streams in
+		this.activity = new Now(this.node);
+		this.liveNode.after(this.activity.node);
+		this.collapse = button("", () => this.toggleAll(), "quiet", { id: "collapse" });
+		this.#name();
+		this.latest.after(this.collapse);
 		this.chunks = [];
 		this.nodes = new Map(); // the elements of built entries, by entry
 		this.bottom = true;
@@ -35,6 +45,8 @@ export class Log {
 		this.node.replaceChildren();
 		this.liveNode.hidden = true;
 		this.latest.hidden = true;
+		this.activity.close();
+		this.collapse.remove();
 	}
 
 	/** Replace all entries, keeping the scroll position. */
@@ -62,7 +74,7 @@ export class Log {
 			const last = at >= entries.length;
 			if (!first && chunk.built) chunk.node.append(...some.map((entry) => this.#make(entry)));
 			else if (last) this.#build(chunk);
-			else this.#size(chunk, chunk.entries.length * ENTRY_PIXELS);
+			else this.#size(chunk, pixels(chunk.entries));
 		}
 		if (this.bottom) this.#stick();
 		else {
@@ -83,18 +95,69 @@ export class Log {
 		if (this.bottom) this.#stick();
 	}
 
-	live(live) {
-		const shown = live && (live.text || live.reasoning || live.calls.length);
-		this.liveNode.hidden = !shown;
-		fill(this.liveNode, shown ? liveAnswer(live) : null);
+	/** Show the progress of a call, without touching the rest of its entry. */
+	progressed(call) {
+		const node = $(`[data-call="${CSS.escape(call.id)}"]`, this.node);
+		if (!node) return;
+		const shown = $(".progress", node);
+		if (shown) shown.replaceWith(progress(call));
+		else this.update([call.entry]);
 		if (this.bottom) this.#stick();
+	}
+
+	/** Show the answer that streams in, or the one that broke off. */
+	live(live, broken = null) {
+		const some = [live, broken].find((one) => one && (one.text || one.reasoning || one.calls.length));
+		this.liveNode.hidden = !some;
+		if (!some) this.answer = null;
+		if (some && !this.answer) this.answer = new LiveAnswer();
+		if (some) this.answer.show(some, some !== live);
+		if (this.liveNode.firstChild !== (this.answer?.node ?? null)) fill(this.liveNode, this.answer?.node);
+		if (this.bottom) this.#stick();
+	}
+
+	/** Show what happens now. */
+	now(fold) {
+		this.activity.show(fold);
+		if (this.bottom) this.#stick();
+	}
+
+	#level(call) {
+		if (this.opened.has(call.id)) return "whole";
+		return this.lines || (call.reads && call.state === "done") ? "line" : "part";
+	}
+
+	#name() {
+		this.collapse.textContent = this.lines ? "Show results" : "Collapse all";
+		this.collapse.title = this.lines ? "Show the results of calls again (c)" : "Show each call as one line (c)";
+	}
+
+	/** Show each call as one line, or with its result again. */
+	toggleAll() {
+		this.lines = !this.lines;
+		this.opened.clear();
+		this.#name();
+		const all = this.chunks.flatMap((chunk) => chunk.entries);
+		for (const { group } of all) if (group) group.open = false;
+		this.show(all);
+	}
+
+	toggleGroup(group) {
+		group.open = !group.open;
+		this.#keeping(group.entries);
+		$(`[data-group="${group.entries[0].seq}"]`, this.node)?.focus({ preventScroll: true });
 	}
 
 	toggle(call) {
 		if (!this.opened.delete(call.id)) this.opened.add(call.id);
+		this.#keeping([call.entry]);
+	}
+
+	/** Update entries without moving them. */
+	#keeping(entries) {
 		const bottom = this.bottom;
-		this.bottom = false; // keeps the opened call in place
-		this.update([call.entry]);
+		this.bottom = false;
+		this.update(entries);
 		this.bottom = bottom && this.#below() < 40;
 	}
 
@@ -112,6 +175,7 @@ export class Log {
 		this.bottom = false;
 		this.#build(chunk);
 		const entry = chunk.entries.findLast((one) => one.seq <= seq) ?? chunk.entries[0];
+		if (entry.group && !entry.group.open) this.toggleGroup(entry.group);
 		const node = this.nodes.get(entry);
 		this.scroller.scrollTop += node.getBoundingClientRect().top - this.scroller.getBoundingClientRect().top - offset;
 		return node;
@@ -125,7 +189,7 @@ export class Log {
 		this.chunks.push(chunk);
 		this.node.append(node);
 		this.watcher.observe(node);
-		if (before && !before.built) this.#size(before, before.entries.length * ENTRY_PIXELS);
+		if (before && !before.built) this.#size(before, pixels(before.entries));
 		return chunk;
 	}
 
@@ -134,7 +198,7 @@ export class Log {
 	}
 
 	#make(entry) {
-		const node = render(entry, this.opened, this.act);
+		const node = render(entry, this.act);
 		this.nodes.set(entry, node);
 		return node;
 	}

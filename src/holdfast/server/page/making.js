@@ -137,7 +137,7 @@ function putBack({ changed = [], kept = [], failed = [], leftOut = [], outside =
 
 const SHORTCUTS = [
 	["n", "a new conversation"], ["/", "search the list"], ["j, k", "the next, the previous conversation"], ["m", "write a message"], ["a", "review waiting decisions"],
-	["p", "pause or continue"], ["x", "interrupt running work"], ["f", "find in this conversation"], ["d", "details"], ["g", "go to the latest event"], ["?", "this help"], ["Esc", "close a dialog, leave a field"],
+	["p", "pause or continue"], ["x", "interrupt running work"], ["f", "find in this conversation"], ["c", "collapse all calls, or show their results"], ["d", "details"], ["g", "go to the latest event"], ["?", "this help"], ["Esc", "close a dialog, leave a field"],
 ];
 
 export function help(on, set) {
