@@ -36,6 +36,7 @@ COMMANDS = [
     "list",
     "tell",
     "replay",
+    "eval",
     "stats",
     "check",
     "export",

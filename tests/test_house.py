@@ -42,6 +42,7 @@ ORDER = [
     "server",
     "serve",
     "testing",
+    "evals",
     "openhands",
     "cli",
 ]

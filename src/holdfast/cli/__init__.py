@@ -24,6 +24,7 @@ _COMMANDS = {
     "tell": "tell.tell",
     "schedule": "schedule.schedule",
     "replay": "replay.replay",
+    "eval": "eval.eval_",
     "stats": "stats.stats",
     "check": "check.check",
     "export": "transfer.export",

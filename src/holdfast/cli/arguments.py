@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
+from holdfast.cli.eval_arguments import EVAL
 from holdfast.cli.exit_codes import EXIT_CODES
 from holdfast.cli.parser import CommandLine, Option, Options, Parser, make_parser, number
 
@@ -551,6 +552,7 @@ Exit code 0: no differences. 1: differences. 2: no such file or agent.""",
                 found in this folder or on the Python path""",
         },
     ),
+    EVAL,
     CommandLine(
         "stats",
         "show the time, tokens and cost of conversations",

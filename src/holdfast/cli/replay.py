@@ -144,6 +144,22 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
 
 def load(spec: str) -> Agent:
     """Return the agent that `MODULE:NAME` names, or its function returns. Raises `UsageError`."""
+    found = named(spec)
+    try:
+        if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
+            found = found()
+    except (Exception, SystemExit) as error:  # the function may raise anything
+        raise _failed(spec, error) from error
+    if not isinstance(found, Agent):
+        raise UsageError(
+            f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without"
+            " parameters that returns one"
+        )
+    return found
+
+
+def named(spec: str) -> Any:
+    """Return the object that `MODULE:NAME` names. Raises `UsageError`."""
     module_name, _, name = spec.partition(":")
     if not module_name or not name or module_name.startswith("."):
         raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
@@ -153,17 +169,13 @@ def load(spec: str) -> Agent:
         found: Any = importlib.import_module(module_name)
         for part in name.split("."):
             found = getattr(found, part)
-        if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
-            found = found()
     except (Exception, SystemExit) as error:  # the module may raise anything
-        what = f"{type(error).__name__}: {one_line(str(error))}"
-        raise UsageError(f"--agent {spec}: {what}") from error
-    if not isinstance(found, Agent):
-        raise UsageError(
-            f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without"
-            " parameters that returns one"
-        )
+        raise _failed(spec, error) from error
     return found
+
+
+def _failed(spec: str, error: BaseException) -> UsageError:
+    return UsageError(f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}")
 
 
 @contextmanager
