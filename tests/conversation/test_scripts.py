@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -229,11 +229,28 @@ def test_hooks_limits_and_masks_surround_nested_calls(store: Store) -> None:
         ("await put(item=object())", "Error"),
         ("x = []\nx.append(x)\nawait put(item=x)", "Error"),
         ("1 / 0", "ZeroDivisionError"),
+        ("async def f(n): return await f(n + 1)\nawait f(0)", "RecursionError"),
+        ("def f(n):\n    yield n", "does not yet support yield"),
+        ("x = 10 ** 10 ** 10", "MemoryError"),
+        ("x = 'a' * 10 ** 12", "MemoryError"),
+        ("x = f'{1:>10000000000}'", "MemoryError"),
+        ("[[[k for k in range(999)] for j in range(999)] for i in range(999)]", "MemoryError"),
+        ("x = " + "(" * 5_000 + "1" + ")" * 5_000, "too deeply nested"),
+        ("raise ValueError('z' * 10 ** 6 + 'the end')", "the end"),
+        ("x = 1\nfor _ in range(10 ** 5): x = [x]\nx", "nested too deeply"),
+        ("x = 1\nfor _ in range(10 ** 5): x = [x]\nawait put(item=x)", "deeper than 100 levels"),
+        ("await put(item=float('nan'))", "which is not JSON"),
+        ("await put(item=[1.0, {'a': float('-inf'), 'b': None}])", "which is not JSON"),
+        ("for i in range(10_000): await look(item='x')", "it may make 50 calls"),
+        (
+            "import asyncio\nawait asyncio.gather(*[look(item='x') for i in range(10_000)])",
+            "and 45 more",
+        ),
         ("raise SystemExit('3')", "SystemExit"),
     ],
 )
 def test_a_bad_script_is_bounded_and_told_in_one_message(code: str, told: str) -> None:
-    seconds = 30 if told == "MemoryErr" else 0.3  # on a busy machine memory takes a while to fill
+    seconds = 0.3 if told == "TimeoutE" else 30  # on a busy machine memory takes a while to fill
     limits = CodeMode(seconds=seconds, memory=20_000_000, output=500, calls=50)
     text, state = ran(code, code=limits)
     assert told in text
@@ -479,6 +496,51 @@ def test_many_tools_are_found_on_demand() -> None:
         text = result_of(conversation.run()).text
     assert "async def unit77__add(*, value: int) -> Any:" in text
     assert text.endswith("\n78")
+
+
+@pytest.mark.parametrize("stubs", [20_000, 0])
+def test_a_replay_has_the_functions_that_were_registered_then(stubs: int) -> None:
+    def make(name: str) -> Tool:
+        return Tool(name, f"Adds by {name}.", lambda value: value + 1)
+
+    code = ("run_code", {"code": "print(1)"})
+    model = ScriptedLLM([code, "One.", code, "Two.", code, "Three."])
+    agent = Agent(model, [make("uno"), make("dos")], code=CodeMode(stubs=stubs))
+    with Conversation(agent) as conversation:
+        for change in (lambda: None, lambda: agent.tools.register(make("tres")), later(agent)):
+            change()
+            conversation.send_message("Go.")
+            conversation.run()
+        events = conversation.state.events
+    shown = [e.tools[0].description for e in events if isinstance(e, ev.AgentConfigured)]
+    assert ["tres" in text for text in shown] == [False, True, True]
+    assert ["dos" in text for text in shown] == [True, True, False]
+    again = Agent(
+        ScriptedLLM([]), [make(name) for name in ("uno", "dos", "tres")], code=agent.code.mode
+    )
+    assert replay(events, again).same, str(replay(events, again))
+    again.tools.register(make("cuatro"))
+    assert "cuatro" in str(replay(events, again))
+    again.tools.unregister("cuatro")
+    again.tools.unregister("dos")
+    assert "dos" in str(replay(events, again))
+
+
+def later(agent: Agent) -> Callable[[], Tool]:
+    return lambda: agent.tools.unregister("dos")
+
+
+PYTHONS = ["list", "open", "print", "Exception", "class", "asyncio", "json", "time", "1st", "input"]
+
+
+@pytest.mark.parametrize("name", PYTHONS)
+def test_a_tool_with_a_name_of_python_has_a_function_beside_it(name: str) -> None:
+    own = Tool(name, "", lambda value: f"tool {value}")
+    code = f"import asyncio, json, time\nprint(len(list('ab')), await tool_{name}(value=1))"
+    agent = Agent(ScriptedLLM([("run_code", {"code": code}), "Done."]), [own], code=True)
+    with Conversation(agent) as conversation:
+        conversation.send_message("Go.")
+        assert result_of(conversation.run()).text == "2 tool 1"
 
 
 def test_stubs_are_python_with_the_types_of_the_schemas() -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,14 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.conversation.replay import replay
+from holdfast.llm.scripted import ScriptedRequest
+from holdfast.testing import crash_at_every_append
 from tests.samples import one_in
 
 pytest.importorskip("pydantic_monty")
-SCRIPTS = 200 if one_in(1) == 1 else 5
+ALL = one_in(1) == 1
+SCRIPTS = 200 if ALL else 5
+APPENDED = 30 if ALL else 2
 
 
 def script(seed: int) -> str:
@@ -163,6 +168,42 @@ def test_a_script_killed_in_any_of_its_calls_repeats_no_effect(tmp_path: Path) -
                 if not lost:
                     assert not found["4.0"].is_error, found["4.0"].text
     assert killed
+
+
+class Scripted:
+    """A conversation in which the model writes one script, as a program that is killed. Its agent
+    is the same in each process."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __call__(self, store: SQLiteStore, folder: Path) -> None:
+        def answer(request: ScriptedRequest) -> Any:
+            return ("run_code", {"code": self.code}) if request.text == "Go." else "Done."
+
+        agent = Agent(ScriptedLLM(answer), World(folder).tools(), code=True)
+        with Conversation(agent, store, "c") as conversation:
+            if not conversation.get_history():
+                conversation.send_message("Go.")
+            conversation.run()
+            assert replay(conversation.state.events, agent).same
+
+
+@pytest.mark.proof
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + APPENDED))
+def test_a_script_killed_at_any_append_repeats_no_effect(tmp_path: Path, seed: int) -> None:
+    program = Scripted(script(seed))
+    for crash in crash_at_every_append(program, folder=tmp_path):
+        found = results(crash.after)
+        effects = World(crash.folder).effects()
+        assert all(count == 1 for count in effects.values()), (crash, effects)
+        lost = {id for id, one in found.items() if one.meta.get("outcome") == "unknown"}
+        assert effects.keys() <= {f"c:{id}" for id in found}
+        if lost:
+            assert "4.0" in lost
+        else:
+            assert not found["4.0"].is_error, found["4.0"].text
 
 
 def results(events: list[ev.AnyEvent]) -> dict[str, ToolResult]:

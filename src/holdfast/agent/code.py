@@ -6,10 +6,11 @@ This module describes the functions to the model. `conversation.scripts` runs th
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -42,9 +43,25 @@ asyncio, datetime, json, math, random, re and a few others. The clock stands sti
 """
 _FIND_NOTE = (
     "\nThere are {count} functions. These are their names; `print(await find_functions("
-    'query="..."))` shows the signatures that match a few words.\n'
+    'query="..."))` '
 )
+_NAMES_FOLLOW = "shows the signatures that match a few words.\n"
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+# Names that mean something in every script: those of Python, which the interpreter finds first, and
+# the modules that a script may import.
+_PYTHONS = {
+    *dir(builtins),
+    "asyncio",
+    "datetime",
+    "json",
+    "math",
+    "os",
+    "random",
+    "re",
+    "sys",
+    "time",
+}
+_STUB_NAME = re.compile(r"^async def (\w+)\(", re.MULTILINE)
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 _MAX_SUMMARY_CHARS = 300  # of a tool's description in its stub
 _MAX_DEPTH = 6  # levels of a schema that a type shows
@@ -139,11 +156,26 @@ class CodeTools:
         made_of = manager.definitions()
         if self._shown[0] is not made_of:
             beside = [one for one in made_of if one.name in self._beside]
-            run = msgspec.structs.replace(
-                definition(self.tool), description=_DESCRIPTION + self._listed(manager)
-            )
-            self._shown = (made_of, (run, *beside))
+            self._shown = (made_of, (self._run_definition(self.functions(manager)), *beside))
         return self._shown[1]
+
+    def shown_then(
+        self, manager: ToolManager, recorded: Iterable[ToolDefinition], ever: Container[str]
+    ) -> tuple[ToolDefinition, ...]:
+        """Return today's definitions as the model would have been shown them when it was shown the
+        recorded ones: without the functions in `ever` that were not registered then."""
+        _, *beside = self.shown(manager)
+        today, then = self.functions(manager), functions_of(recorded)
+        kept = [name for name in then if name in today]
+        kept += [name for name in today if name not in then and name not in ever]
+        return (self._run_definition({name: today[name] for name in kept}), *beside)
+
+    def _run_definition(self, functions: Mapping[str, CodeFunction]) -> ToolDefinition:
+        stubs = [one.stub for name, one in functions.items() if name != FIND_FUNCTIONS]
+        listed = "\n" + "\n\n".join(stubs)
+        if sum(map(len, stubs)) > self.mode.stubs:
+            listed = _FIND_NOTE.format(count=len(stubs)) + _NAMES_FOLLOW + ", ".join(functions)
+        return msgspec.structs.replace(definition(self.tool), description=_DESCRIPTION + listed)
 
     def functions(self, manager: ToolManager) -> dict[str, CodeFunction]:
         """Return the functions of scripts by name."""
@@ -157,13 +189,6 @@ class CodeTools:
                     found[name] = CodeFunction(tool, tuple(_parameters(tool)), stub_of(name, tool))
             self._functions = (made_of, found)
         return self._functions[1]
-
-    def _listed(self, manager: ToolManager) -> str:
-        found = self.functions(manager)
-        stubs = [one.stub for name, one in found.items() if name != FIND_FUNCTIONS]
-        if sum(map(len, stubs)) <= self.mode.stubs:
-            return "\n" + "\n\n".join(stubs)
-        return _FIND_NOTE.format(count=len(stubs)) + ", ".join(found)
 
     def _run_code(self, code: str, context: ToolContext) -> ToolResult:
         if context.scripts is None:
@@ -187,10 +212,17 @@ class CodeTools:
 # --- stubs ---
 
 
+def functions_of(shown: Iterable[ToolDefinition]) -> list[str]:
+    """Return the functions that the definition of `run_code` among these names, in its order."""
+    text = next((tool.description for tool in shown if tool.name == RUN_CODE), "")
+    stubs, found, names = text.partition(_NAMES_FOLLOW)
+    return names.split(", ") if found else _STUB_NAME.findall(stubs)
+
+
 def _function_name(name: str, taken: Mapping[str, object]) -> str:
     """Return a Python name for a tool that no other tool has."""
     plain = _NOT_IDENTIFIER.sub("_", wire_name(name))
-    if plain[:1].isdigit() or keyword.iskeyword(plain) or plain in ("print", "asyncio"):
+    if plain[:1].isdigit() or keyword.iskeyword(plain) or plain in _PYTHONS:
         plain = f"tool_{plain}"
     found, number = plain, 1
     while found in taken:

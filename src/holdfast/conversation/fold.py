@@ -101,10 +101,9 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
 
 def made_by_script(event: ev.CodeCallsMade) -> dict[str, OpenCall]:
     """Return the open calls of a script's calls by id, in their order."""
+    clients, parallel = frozenset(event.clients), frozenset(event.parallel)
     return {
-        call.id: OpenCall(
-            call, call.id in event.clients, call.id in event.parallel, parent=event.call_id
-        )
+        call.id: OpenCall(call, call.id in clients, call.id in parallel, parent=event.call_id)
         for call in event.calls
     }
 

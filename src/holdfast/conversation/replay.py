@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast.agent import stuck
 from holdfast.agent.agent import Agent
+from holdfast.agent.code import functions_of
 from holdfast.agent.handoffs import find
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR
@@ -187,10 +189,12 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     count = hashed = 0
     damaged = next((event for event in events if isinstance(event, ev.DamagedEvent)), None)
     end, otherwise = _ends(events, agent)
-    ever: dict[str, set[str]] = {}
+    ever: dict[str, _Names] = {}
     for event in events:
         if isinstance(event, ev.AgentConfigured):
-            ever.setdefault(event.name, set()).update([tool.name for tool in event.tools])
+            names = ever.setdefault(event.name, _Names(set(), set()))
+            names.tools.update([tool.name for tool in event.tools])
+            names.functions.update(functions_of(event.tools))
     compared: ev.AgentConfigured | None = None  # the previous head
     shown = 0  # items of the transcript in the last equal request
     for request in requests(events, agent):
@@ -207,7 +211,9 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         if not isinstance(request.action, CallModel):
             text = f"- the model is asked\n+ {_describe(request.action)}"
         elif agent is not None and request.head is not compared:
-            text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
+            text = _head_differs(
+                request.head, compared, agent, ever.get(request.head.name, _Names(set(), set()))
+            )
             compared = request.head
         if not text and answer.request_hash and request.is_known:
             hashed += 1
@@ -285,8 +291,15 @@ def _describe(action: Action) -> str:
             return f"calls are run: {', '.join(call.name for call in calls)}"
 
 
+class _Names(NamedTuple):
+    """The names that the `AgentConfigured` events of one agent have in a journal."""
+
+    tools: set[str]
+    functions: set[str]  # of scripts
+
+
 def _head_differs(
-    recorded: ev.AgentConfigured, before: ev.AgentConfigured | None, agent: Agent, ever: set[str]
+    recorded: ev.AgentConfigured, before: ev.AgentConfigured | None, agent: Agent, ever: _Names
 ) -> str:
     """Return the differences between the agent and an `AgentConfigured` event. The journal decides
     which tools existed, the agent what they are."""
@@ -303,7 +316,12 @@ def _head_differs(
         parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
-    today = {tool.name: _model_part(tool) for tool in agent.tool_definitions()}
+    code = agent.code
+    if code is None:
+        definitions = agent.tool_definitions()
+    else:
+        definitions = code.shown_then(agent.tools, recorded.tools, ever.functions)
+    today = {tool.name: _model_part(tool) for tool in definitions}
     for tool in map(_model_part, recorded.tools):
         if (now := today.get(tool.name)) is None:
             parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")
@@ -312,7 +330,7 @@ def _head_differs(
     parts += [
         f"tool {name!r}:\n- there is no such tool\n+ the agent has it"
         for name in today
-        if name not in ever
+        if name not in ever.tools
     ]
     if not parts:
         names = [tool.name for tool in recorded.tools]

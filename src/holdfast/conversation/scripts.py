@@ -9,6 +9,7 @@ attempt ends until somebody has decided.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -186,9 +187,7 @@ class _Script:
         arguments = dict(zip(function.parameters, args, strict=False))
         if twice := arguments.keys() & kwargs.keys():
             raise TypeError(f"{name}() got multiple values for argument {min(twice)!r}")
-        data = msgspec.json.encode({**arguments, **kwargs})
-        if too_deep(data, MAX_DEPTH):
-            raise ValueError(f"{name}(): the arguments are nested deeper than {MAX_DEPTH} levels")
+        data = _arguments(name, {**arguments, **kwargs})
         if self._made >= self._mode.calls:
             text = f"The script was ended: it may make {self._mode.calls:,} calls."
             raise _ScriptEnded(ToolResult.failure(text))
@@ -333,8 +332,9 @@ class _Script:
         outcome. Return notes on calls without a result that the script knows of."""
         journal, notes = self._journal, list[str]()
         if self._new:
-            shown = ", ".join([_brief(call) for call in self._new[:_MAX_SHOWN_CALLS]])
-            notes.append(f"[Not run, because the script did not await it: {shown}]")
+            notes.append(
+                f"[Not run, because the script did not await it: {_named_calls(self._new)}]"
+            )
         with journal.changed:
             left = [item for item in journal.fold.open.values() if item.parent == self._id]
         if not left:
@@ -342,10 +342,9 @@ class _Script:
         with journal:
             for item in left:
                 self._calls.write_settled(item, _LEFT, "unknown")
-        unknown = [_brief(item.call) for item in left if item.attempt]
+        unknown = [item.call for item in left if item.attempt]
         if unknown:
-            shown = ", ".join(unknown[:_MAX_SHOWN_CALLS])
-            notes.append(f"[The outcome of {shown} is unknown. {UNKNOWN}]")
+            notes.append(f"[The outcome of {_named_calls(unknown)} is unknown. {UNKNOWN}]")
         return notes
 
 
@@ -370,6 +369,25 @@ def _named(name: str) -> Callable[..., None]:
     return function
 
 
+def _arguments(name: str, arguments: dict[str, Any]) -> bytes:
+    """Return the arguments of a call as JSON. Raises `TypeError` or `ValueError` for the script."""
+    try:
+        data = msgspec.json.encode(arguments)
+        deep = too_deep(data, MAX_DEPTH)
+    except RecursionError:
+        data, deep = b"", True
+    if deep:
+        raise ValueError(f"{name}(): the arguments are nested deeper than {MAX_DEPTH} levels")
+    if b"null" in data:  # also the form of a number that JSON does not have
+        try:
+            json.dumps(arguments, allow_nan=False, default=str)
+        except ValueError:
+            raise ValueError(
+                f"{name}(): the arguments hold nan or an infinite number, which is not JSON"
+            ) from None
+    return data
+
+
 def _value(result: ToolResult) -> Any:
     """Return a result as the value of a call: its structured content, else its text, with a line
     for each block of another kind."""
@@ -391,17 +409,26 @@ def _shown(value: Any) -> tuple[TextContent, ...]:
     try:
         return (TextContent(msgspec.json.encode(value).decode()),)
     except (TypeError, ValueError, RecursionError):
+        pass
+    try:
         return (TextContent(repr(value)),)
+    except RecursionError:
+        return (TextContent(f"(a {type(value).__name__} that is nested too deeply to be shown)"),)
 
 
 def _cut(printed: str, result: ToolResult, limit: int) -> ToolResult:
     """Return a result after the text that the script printed, each with at most `limit`
-    characters."""
-    texts: list[str] = []
-    for text in (printed.rstrip("\n"), result.text):
-        if len(text) > limit:
-            text = f"{text[:limit]}\n[{len(text) - limit:,} more characters were left out]"
-        texts += [text] if text else []
+    characters. An error keeps its end, which is what went wrong."""
+    text, texts = printed.rstrip("\n"), list[str]()
+    if len(text) > limit:
+        text = f"{text[:limit]}\n[{len(text) - limit:,} more characters were left out]"
+    texts += [text] if text else []
+    text = result.text
+    if len(text) > limit:
+        end = limit // 2 if result.is_error else 0
+        left_out = f"[{len(text) - limit:,} more characters were left out]"
+        text = "\n".join([text[: limit - end], left_out, *([text[-end:]] if end else [])])
+    texts += [text] if text else []
     content = TextContent("\n".join(texts) or "(The script printed nothing.)")
     return msgspec.structs.replace(result, content=(content,))
 
@@ -409,6 +436,12 @@ def _cut(printed: str, result: ToolResult, limit: int) -> ToolResult:
 def _with_note(result: ToolResult, notes: list[str]) -> ToolResult:
     text = "\n".join([result.text, *notes])
     return msgspec.structs.replace(result, content=(TextContent(text),))
+
+
+def _named_calls(calls: list[ToolCall]) -> str:
+    shown = ", ".join([_brief(call) for call in calls[:_MAX_SHOWN_CALLS]])
+    more = len(calls) - _MAX_SHOWN_CALLS
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _brief(call: ToolCall) -> str:

@@ -155,6 +155,10 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
                     f" {', '.join(unfinished)}"
                 )
             attempts |= {call.id: 0 for call in event.calls}
+        elif isinstance(event, ev.CodeCallsMade):
+            if again := sorted(attempts.keys() & {call.id for call in event.calls}):
+                yield f"event {event.seq} makes calls that are there: {', '.join(again)}"
+            attempts |= {call.id: 0 for call in event.calls}
         elif isinstance(event, ev.ToolCallStarted):
             id, attempt = event.call_id, event.attempt
             if id not in attempts or id in finished:
@@ -220,6 +224,9 @@ def shown(event: AnyEvent) -> str:
             calls = [f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls]
             said = repr(event.text) if event.text else ""
             text = " ".join(part for part in (said, ", ".join(calls)) if part)
+        case ev.CodeCallsMade():
+            calls = [f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls]
+            text = ", ".join(calls)
         case ev.ToolCallStarted():
             text = f"{event.call_id}, attempt {event.attempt}"
         case ev.ToolCallFinished():
