@@ -39,14 +39,12 @@ from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
 from holdfast.serve.door import (
     ApprovalRequest,
     QuestionRequest,
-    Rest,
     Silence,
-    TurnItem,
     conversation_id,
     pending_items,
     result_commands,
 )
-from holdfast.serve.hosted import HostedDoor, HostedSession
+from holdfast.serve.hosted import AttendedTurn, HostedDoor, undisturbed
 from holdfast.server.answers import refusal
 from holdfast.server.openai import (
     CalledFunction,
@@ -185,14 +183,16 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)
 
 
-class _Begin(NamedTuple):
-    """The conversation of a run: its fold before the run, the run's commands, and the messages of
-    the thread if the front end has lost them."""
+class _AguiTurn(NamedTuple):
+    """The turn of a run, the fold before it, and the messages of the thread if the front end has
+    lost them."""
 
-    session: HostedSession
+    turn: AttendedTurn
     fold: Fold
-    commands: list[cmd.Command]
     snapshot: list[Json] | None
+
+    async def leave(self) -> None:
+        await self.turn.leave()
 
 
 class _AguiRun:
@@ -208,42 +208,31 @@ class _AguiRun:
         self._door = HostedDoor(service.host, tenant, service.change)
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the run's server-sent events. Errors are events, too."""
+        """Yield the run's server-sent events. Errors are events, too. When its last front end has
+        gone, the run is interrupted."""
         asked = self._asked
         about = {"threadId": asked.thread_id, "runId": asked.run_id}
         yield _encoded({"type": "RUN_STARTED", **about, "protocolVersion": "1.0"})
         try:
-            begin: _Begin = await self._service.change(self._begin)
-            run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begin.fold)
-            for event in run.start(begin.snapshot):
-                yield _encoded(event)
-            async for item in self._items(begin):
-                if isinstance(item, Silence):
-                    yield b": ping\n\n"
-                for event in run.feed(item):
+            beginning = self._service.change(self._begin, asyncio.get_running_loop())
+            begun = await undisturbed(beginning, _AguiTurn.leave)
+            try:
+                run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begun.fold)
+                for event in run.start(begun.snapshot):
                     yield _encoded(event)
+                async for item in begun.turn.items():
+                    if isinstance(item, Silence):
+                        yield b": ping\n\n"
+                    for event in run.feed(item):
+                        yield _encoded(event)
+            finally:
+                await asyncio.shield(asyncio.ensure_future(begun.leave()))
         except HoldfastError as error:
             code = type(error).__name__
             yield _encoded({"type": "RUN_ERROR", "message": str(error), "code": code})
 
-    async def _items(self, begin: _Begin) -> AsyncGenerator[TurnItem]:
-        """Yield the items of the turn. When its last front end has gone, the run is interrupted."""
-        chats, session, done = self._service.host.chats, begin.session, False
-        chats.enter(self._tenant, session.id)
-        try:
-            async for item in session.stream(begin.fold.last_seq, *begin.commands):
-                if isinstance(item, Rest):
-                    done = True
-                    await self._service.change(session.hold, item)
-                yield item
-        finally:
-            alone = not chats.leave(self._tenant, session.id)
-            if alone and not done and not self._service.closing:
-                leave = self._service.change(session.execute, cmd.Interrupt())
-                await asyncio.shield(asyncio.ensure_future(leave))
-
-    def _begin(self) -> _Begin:
-        """Find or make the conversation. Blocks."""
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> _AguiTurn:
+        """Find or make the conversation, and begin the turn. Blocks."""
         asked, host, tenant = self._asked, self._service.host, self._tenant
         for id in (asked.thread_id, asked.run_id, *(one.id for one in asked.messages)):
             if not 0 < len(id) <= _MAX_ID:
@@ -273,7 +262,7 @@ class _AguiRun:
                 for one in new
                 if one.id not in known
             ]
-        return _Begin(session, folded, commands, snapshot)
+        return _AguiTurn(session.attend(loop, folded.last_seq, *commands), folded, snapshot)
 
 
 def _commands(asked: RunAgentInput, folded: Fold) -> list[cmd.Command]:

@@ -23,7 +23,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.content import Data
-from holdfast.conversation import Conversation, ConversationState
+from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.hosting import Hosting
 from holdfast.conversation.rests import (
     RUNNING,
@@ -39,7 +39,7 @@ from holdfast.conversation.rests import (
     waits,
 )
 from holdfast.conversation.stream import EventStream
-from holdfast.errors import ConversationNotFound
+from holdfast.errors import ConversationBusy, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.store import Store, Summary
 from holdfast.tools.running import start_thread
@@ -221,10 +221,10 @@ class LocalSession:
             self._transients,
             after_seq,
             lambda: self.execute(*commands),
-            hosting.run if commands else hosting.advance,
+            self._run if commands else hosting.advance,
             hosting.at_rest,
             hosting.interrupt,
-            lambda: left.is_set() or waits(journal.fold),
+            lambda: left.is_set() or (journal.fold.status is RUNNING and waits(journal.fold)),
         )
         for item in items:
             if isinstance(item, ev.Event):
@@ -234,6 +234,17 @@ class LocalSession:
                 yield cast("TurnItem", item)
         with journal.changed:
             yield rest_of(journal.fold, seq, journal.closed or left.is_set())
+
+    def _run(self) -> None:
+        hosting = self._hosting
+        paused = hosting.status is ConversationStatus.PAUSED
+        try:
+            hosting.run()
+        except ConversationBusy:
+            if not paused:
+                raise  # the stream follows the other thread
+            hosting.wait(None)  # a run that was interrupted ends, and takes up nothing
+            hosting.run()
 
     async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
         loop, left = asyncio.get_running_loop(), threading.Event()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,12 +31,16 @@ from holdfast.serve.door import (
     rest_of,
     rests,
 )
+from holdfast.server.feed import FeedReader
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
 from holdfast.server.published import created, request_for
 from holdfast.server.shapes import FeedBatch, ForkRequest, Page
 
 PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
+
+T = TypeVar("T")
+OnThread = Callable[..., Awaitable[Any]]  # calls a blocking function with arguments on a thread
 
 _DELTAS = msgspec.json.Decoder(Delta)
 _PROGRESS = msgspec.json.Decoder(CallProgress)
@@ -45,7 +49,8 @@ _PROGRESS = msgspec.json.Decoder(CallProgress)
 class HostedSession:
     """A tenant's conversation on a host. See `DoorSession`.
 
-    `change(function, *arguments)` calls a blocking function on a thread, for `stream`.
+    `change(function, *arguments)` calls a blocking function on a thread, for `stream`. Raises
+    `ConversationNotFound` if there is no such conversation.
     """
 
     def __init__(
@@ -53,12 +58,13 @@ class HostedSession:
         host: Host,
         tenant: str,
         id: str,
-        change: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+        change: OnThread = asyncio.to_thread,
     ) -> None:
         self._host = host
         self._tenant = tenant
         self._id = id
         self._change = change
+        self._feed = host.feed(tenant, id)
 
     @property
     def id(self) -> str:
@@ -88,11 +94,47 @@ class HostedSession:
     def begin(self, commands: Sequence[cmd.Command]) -> tuple[Fold, bool]:
         """Carry out commands and begin the run, which nobody needs to follow. Return the fold of
         what is in the journal then, and True if a run was under way before."""
-        runs = self._host.status(self._tenant, self._id) == RUNNING.value
+        runs = self.fold().status is RUNNING
         self.execute(*commands)
         if commands or runs:
             self._host.run(self._tenant, self._id)
         return self.fold(), runs
+
+    def follow(
+        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: cmd.Command
+    ) -> TurnReader:
+        """Begin a turn, and return its reader for an event loop. Blocks."""
+        reader = self._feed.subscribe(loop)
+        try:
+            folded, runs = self.begin(commands)
+        except BaseException:
+            reader.close()
+            raise
+        return TurnReader(reader, after_seq, folded, runs)
+
+    def attend(
+        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: cmd.Command
+    ) -> AttendedTurn:
+        """Begin a turn like `follow`, for a client that waits for its end. Blocks."""
+        chats = self._host.chats
+        chats.enter(self._tenant, self._id)
+        try:
+            return AttendedTurn(self, self.follow(loop, after_seq, *commands))
+        except BaseException:
+            chats.leave(self._tenant, self._id)
+            raise
+
+    async def leave(self, over: bool) -> None:
+        """End the wait of a client. If the turn is not `over` and nobody else waits for it, it is
+        interrupted, unless the server shuts down."""
+        chats = self._host.chats
+        alone = chats.leave(self._tenant, self._id) <= 0
+        if alone and not over and not chats.ended:
+            await self._change(self.execute, cmd.Interrupt())
+
+    async def on_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a blocking function on a thread."""
+        return await self._change(function, *arguments)
 
     def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
         loop = asyncio.new_event_loop()
@@ -106,34 +148,107 @@ class HostedSession:
             loop.close()
 
     async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
-        feed = await self._change(self._host.feed, self._tenant, self._id)
-        with feed.subscribe(asyncio.get_running_loop()) as reader:
-            begun: tuple[Fold, bool] = await self._change(self.begin, commands)
-            folded, runs = begun
-            # Deltas of an answer that was under way have lost their beginning.
-            whole, seq, ended = not runs, after_seq, False
-            # Until the cursor reaches the fold, what it says has not been sent yet.
-            while not ended and (seq < folded.last_seq or not rests(folded)):
-                missed = reader.missed
-                batch = await reader.next(seq, PING_SECONDS)
-                ended, quiet = batch.ended, True
-                for item in _items(batch):
-                    if isinstance(item, ev.Event):
-                        seq = item.seq
-                        if seq > folded.last_seq:
-                            folded.apply(item)
-                        if isinstance(item, ev.AssistantReplied):
-                            whole, missed = True, reader.missed
-                    elif missed != reader.missed:
-                        whole = False
-                    if whole or not isinstance(item, Delta):
-                        quiet = False
-                        yield item
-                    if seq >= folded.last_seq and rests(folded):
-                        break
-                if quiet and not ended:
-                    yield Silence()
-            yield rest_of(folded, seq, ended and not rests(folded))
+        loop = asyncio.get_running_loop()
+        beginning = self._change(self.follow, loop, after_seq, *commands)
+        reader: TurnReader = await undisturbed(beginning, TurnReader.leave)
+        try:
+            async for item in reader.items():
+                yield item
+        finally:
+            reader.close()
+
+
+class TurnReader:
+    """The items of a turn that has begun, for one reader on an event loop. `close` it."""
+
+    def __init__(self, reader: FeedReader, after_seq: int, folded: Fold, runs: bool) -> None:
+        self._reader = reader
+        self._seq = after_seq
+        self.fold = folded
+        # Deltas of an answer that was under way have lost their beginning.
+        self._whole = not runs
+
+    async def items(self) -> AsyncGenerator[TurnItem]:
+        """Yield the items, of which the last is a `Rest`."""
+        reader, folded, seq, ended = self._reader, self.fold, self._seq, False
+        # Until the cursor reaches the fold, what it says has not been sent yet.
+        while not ended and (seq < folded.last_seq or not rests(folded)):
+            missed = reader.missed
+            batch = await reader.next(seq, PING_SECONDS)
+            ended, quiet = batch.ended, True
+            for item in _items(batch):
+                if isinstance(item, ev.Event):
+                    seq = item.seq
+                    if seq > folded.last_seq:
+                        folded.apply(item)
+                    if isinstance(item, ev.AssistantReplied):
+                        self._whole, missed = True, reader.missed
+                elif missed != reader.missed:
+                    self._whole = False
+                if self._whole or not isinstance(item, Delta):
+                    quiet = False
+                    yield item
+                if seq >= folded.last_seq and rests(folded):
+                    break
+            if quiet and not ended:
+                yield Silence()
+        yield rest_of(folded, seq, ended and not rests(folded))
+
+    def close(self) -> None:
+        """Stop reading. The run goes on. Idempotent."""
+        self._reader.close()
+
+    async def leave(self) -> None:
+        self.close()
+
+
+class AttendedTurn:
+    """A turn that has begun and for whose end a client waits, on an event loop.
+
+    At a rest at which the client is to run calls, the conversation is paused for them. When the
+    last client leaves before the end, the run is interrupted.
+    """
+
+    def __init__(self, session: HostedSession, reader: TurnReader) -> None:
+        self.session = session
+        self._reader = reader
+        self._over = False
+        self._left = False
+
+    async def items(self) -> AsyncGenerator[TurnItem]:
+        """Yield the items, of which the last is a `Rest`."""
+        async for item in self._reader.items():
+            if isinstance(item, Rest):
+                self._over = True
+                if item.reason == "call" and item.status is RUNNING:
+                    await self.session.on_thread(self.session.hold, item)
+            yield item
+
+    async def leave(self) -> None:
+        """End the client's wait. Idempotent; not to be cancelled."""
+        if not self._left:
+            self._left = True
+            self._reader.close()
+            await self.session.leave(self._over)
+
+
+async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+    """Return the result of `work`. If the caller is cancelled before, `late` is called with the
+    result when it is there."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        following = asyncio.ensure_future(_followed(task, late))
+        task.add_done_callback(lambda _: following)  # keeps it until then
+        raise
+
+
+async def _followed(
+    task: asyncio.Future[T], late: Callable[[T], Coroutine[Any, Any, None]]
+) -> None:
+    with suppress(Exception):  # nobody is there to be told
+        await late(await task)
 
 
 def _items(batch: FeedBatch) -> Generator[ev.AnyEvent | Delta | CallProgress]:
@@ -156,12 +271,7 @@ class HostedDoor:
     """A tenant's conversations with the published agents of a server. All methods block and raise
     the errors of `Host`."""
 
-    def __init__(
-        self,
-        host: Host,
-        tenant: str,
-        change: Callable[..., Awaitable[Any]] = asyncio.to_thread,
-    ) -> None:
+    def __init__(self, host: Host, tenant: str, change: OnThread = asyncio.to_thread) -> None:
         self._host = host
         self._tenant = tenant
         self._change = change
@@ -186,15 +296,20 @@ class HostedDoor:
         request = request_for(agent, tools, instructions)
         encoded = msgspec.json.encode([instructions, tools], order="deterministic")
         setting = sha256(encoded).digest()
-        if not (id and self._exists(id)):
+        found: HostedSession | None = None
+        if id:
+            with suppress(ConversationNotFound):
+                found = self.find(id)
+        if found is None:
             with suppress(Conflict):  # another request was first
                 made = created(host, tenant, agent, replace(request, id=id, tags=tuple(tags)))
                 rows.add(tenant, made, setting)
-                return HostedSession(host, tenant, made, self._change)
+                return self.find(made)
+            found = self.find(id)
         if rows.setting(tenant, id) != setting:
             with host.chats.turn(tenant, id):
                 host.chats.refit(tenant, id, request, setting)
-        return HostedSession(host, tenant, id, self._change)
+        return found
 
     def fork(self, id: str, seq: int) -> HostedSession:
         """Return a fork of a conversation after event `seq`. Its open calls are settled."""
@@ -202,18 +317,10 @@ class HostedDoor:
         request = ForkRequest(seq=seq, title="")  # the events that follow keep their seqs
         forked = host.chats.with_room(tenant, lambda: host.fork(tenant, id, request))
         host.chats.rows.add(tenant, forked.id, host.chats.rows.setting(tenant, id))
-        return HostedSession(host, tenant, forked.id, self._change)
-
-    def _exists(self, id: str) -> bool:
-        try:
-            self._host.family.place(self._tenant, id)
-        except ConversationNotFound:
-            return False
-        return True
+        return self.find(forked.id)
 
     def find(self, id: str) -> HostedSession:
         """Return the conversation of this id. Raises `ConversationNotFound`."""
-        self._host.family.place(self._tenant, id)
         return HostedSession(self._host, self._tenant, id, self._change)
 
     def list(self, tags: Sequence[str] = (), cursor: str | None = None, limit: int = 100) -> Page:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,13 @@ from holdfast.content import ToolCall, answer_seq
 from holdfast.conversation.fold import Fold, fold
 from holdfast.errors import ConfigurationError, Conflict, NotFound
 from holdfast.serve.door import RUNNING, Rest, Silence, TurnItem, rest_of, rests
-from holdfast.serve.hosted import HostedDoor, HostedSession
+from holdfast.serve.hosted import (
+    AttendedTurn,
+    HostedDoor,
+    HostedSession,
+    TurnReader,
+    undisturbed,
+)
 from holdfast.serve.responses import ResponseTurn, StoredRequest, after
 from holdfast.serve.responses_input import (
     Json,
@@ -63,24 +70,19 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         responses = _Responses(service, service.caller(request).tenant)
         try:
             service.check_open()
-            running = await service.change(responses.place, agent, asked)
-            if asked.background:
-                await service.change(running.begin)
-                if not asked.stream:
-                    return _answer(running.turn.resource())
-            items = running.items()
-            try:
-                first = await anext(items)
-            except BaseException:
-                await service.change(responses.forget, running.turn.id)
-                raise
+            loop = asyncio.get_running_loop()
+            beginning = service.change(responses.begin, agent, asked, loop)
+            running = await undisturbed(beginning, RunningResponse.leave)
+            if asked.background and not asked.stream:
+                await running.leave()
+                return _answer(running.turn.resource())
         except (RequestRefused, asyncio.CancelledError):
             raise
         except Exception as error:
             return failed_response(error)
         if asked.stream:
-            return _streamed(running.events(first, items))
-        return await running.whole(request, first, items)
+            return _streamed(running.events())
+        return await running.whole(request)
 
     @routes.get(
         "/responses/{response_id}", "Get a response", schema=shape, client=False, also=(404,)
@@ -95,9 +97,10 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             if not stream:
                 turn = await service.read(responses.found, response_id)
                 return _answer(turn.resource())
-            running = await service.read(responses.again, response_id)
-            items = running.items()
-            return _streamed(running.events(await anext(items), items, starting_after))
+            loop = asyncio.get_running_loop()
+            beginning = service.change(responses.again, response_id, loop)
+            running = await undisturbed(beginning, RunningResponse.leave)
+            return _streamed(running.events(starting_after))
         except Exception as error:
             return failed_response(error)
 
@@ -163,49 +166,35 @@ def _streamed(events: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-class _RunningResponse(NamedTuple):
-    """A response whose turn may go on, after the event `seq`."""
+class RunningResponse(NamedTuple):
+    """A response whose turn has begun."""
 
-    service: Service
-    session: HostedSession
     turn: ResponseTurn
-    seq: int
-    commands: tuple[cmd.Command, ...] = ()
-    past: tuple[TurnItem, ...] = ()  # the items of a turn that is over
+    reader: AttendedTurn | TurnReader | None
+    past: tuple[TurnItem, ...] = ()  # the items of a turn that is over, which has no reader
 
-    def begin(self) -> None:
-        self.session.begin(self.commands)
+    async def leave(self) -> None:
+        if self.reader is not None:
+            await self.reader.leave()
 
     async def items(self) -> AsyncGenerator[TurnItem]:
-        """Yield the items of the turn. A run that nobody waits for any more is interrupted, unless
-        it is in the background."""
+        """Yield the items of the turn."""
         for item in self.past:
             yield item
-        if self.past:
-            return
-        commands = () if self.turn.request.background else self.commands
-        done = False
-        try:
-            async for item in self.session.stream(self.seq, *commands):
-                if isinstance(item, Rest):
-                    done = True
-                    await self.service.change(self.session.hold, item)
-                yield item
-        finally:
-            alone = self.commands and not self.turn.request.background
-            if not done and alone and not self.service.closing:
-                leave = self.service.change(self.session.execute, cmd.Interrupt())
-                await asyncio.shield(asyncio.ensure_future(leave))
+        if self.reader is not None:
+            try:
+                async for item in self.reader.items():
+                    yield item
+            finally:
+                await asyncio.shield(asyncio.ensure_future(self.leave()))
 
-    async def whole(
-        self, request: Request, first: TurnItem, items: AsyncGenerator[TurnItem]
-    ) -> Response:
+    async def whole(self, request: Request) -> Response:
         """Return the response when its turn is over."""
 
         async def finished() -> None:
-            self.turn.feed(first)
-            async for item in items:
-                self.turn.feed(item)
+            async with aclosing(self.items()) as items:
+                async for item in items:
+                    self.turn.feed(item)
 
         work = asyncio.ensure_future(finished())
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
@@ -223,23 +212,16 @@ class _RunningResponse(NamedTuple):
             gone.cancel()
             work.cancel()
 
-    async def events(
-        self, first: TurnItem, items: AsyncGenerator[TurnItem], number: int = -1
-    ) -> AsyncGenerator[bytes]:
+    async def events(self, number: int = -1) -> AsyncGenerator[bytes]:
         """Yield the server-sent events after a sequence number."""
         for event in after(self.turn.start(), number):
             yield _encoded(event)
-        try:
-            item: TurnItem | None = first
-            while item is not None:
-                events = self.turn.feed(item)
-                for event in after(events, number):
+        async with aclosing(self.items()) as items:
+            async for item in items:
+                for event in after(self.turn.feed(item), number):
                     yield _encoded(event)
                 if isinstance(item, Silence):
                     yield b": ping\n\n"
-                item = await anext(items, None)
-        finally:
-            await items.aclose()
         yield b"data: [DONE]\n\n"
 
 
@@ -259,8 +241,10 @@ class _Responses:
 
     # --- new ones ---
 
-    def place(self, agent: Published, asked: ResponseRequest) -> _RunningResponse:
-        """Find or make the conversation of a request."""
+    def begin(
+        self, agent: Published, asked: ResponseRequest, loop: asyncio.AbstractEventLoop
+    ) -> RunningResponse:
+        """Find or make the conversation of a request, and begin its turn."""
         if asked.conversation is not None:
             raise ConfigurationError(
                 "conversation is not supported: continue with previous_response_id."
@@ -325,9 +309,14 @@ class _Responses:
             )
         open = {call_id: item.effective for call_id, item in folded.open.items()}
         turn = ResponseTurn(id, stored, open)
-        return _RunningResponse(
-            self._service, session, turn, folded.last_seq, tuple(commands or [cmd.Resume()])
-        )
+        # A run that nobody waits for any more is interrupted, unless it is in the background.
+        begin = session.follow if stored.background else session.attend
+        try:
+            reader = begin(loop, folded.last_seq, *(commands or [cmd.Resume()]))
+        except BaseException:
+            self._rows.remove_response(self._tenant, id)
+            raise
+        return RunningResponse(turn, reader)
 
     def _continued(self, row: ResponseRow) -> tuple[HostedSession, Fold]:
         """Return the conversation that goes on after a response: a fork of it, if another response
@@ -337,10 +326,6 @@ class _Responses:
         if following is not None:
             session = self._door.fork(row.conversation, following)
         return session, session.fold()
-
-    def forget(self, id: str) -> None:
-        """Forget a response that was refused."""
-        self._rows.remove_response(self._tenant, id)
 
     # --- those that exist ---
 
@@ -358,33 +343,41 @@ class _Responses:
                 break
         return found
 
-    def again(self, id: str) -> _RunningResponse:
+    def again(self, id: str, loop: asyncio.AbstractEventLoop) -> RunningResponse:
         """Return a response, to be fed with its items from the beginning."""
-        row = self._row(id)
-        stored, until = _STORED.decode(row.request), self._rows.next_response(self._tenant, row)
-        session = self._door.find(row.conversation)
-        folded = session.fold() if until is None else fold(self._events(row, until, 0))
-        events = self._events(row, until, row.seq)
-        turn = ResponseTurn(id, stored, self._calls_before(row, events))
-        past: list[TurnItem] = []
-        if rests(folded):
-            past = [*events, rest_of(folded, folded.last_seq)]
-        return _RunningResponse(self._service, session, turn, row.seq, (), tuple(past))
+        row, turn, items = self._recorded(id)
+        if items and isinstance(items[-1], Rest):
+            return RunningResponse(turn, None, tuple(items))
+        return RunningResponse(turn, self._door.find(row.conversation).follow(loop, row.seq))
 
     def found(self, id: str) -> ResponseTurn:
         """Return a response as it is now."""
-        running = self.again(id)
-        running.turn.start()
-        for item in running.past or self._events(self._row(id), None, running.seq):
-            running.turn.feed(item)
-        if running.turn.rest is not None:
-            running.session.hold(running.turn.rest)
-        return running.turn
+        row, turn, items = self._recorded(id)
+        turn.start()
+        for item in items:
+            turn.feed(item)
+        if turn.rest is not None:
+            self._door.find(row.conversation).hold(turn.rest)
+        return turn
+
+    def _recorded(self, id: str) -> tuple[ResponseRow, ResponseTurn, list[TurnItem]]:
+        """Return a response before its first item, and its items so far: with a `Rest` at the end
+        if it is over."""
+        row = self._row(id)
+        stored, until = _STORED.decode(row.request), self._rows.next_response(self._tenant, row)
+        if until is None:
+            folded = self._door.find(row.conversation).fold()
+        else:
+            folded = fold(self._events(row, until, 0))
+        events = self._events(row, folded.last_seq, row.seq)
+        turn = ResponseTurn(id, stored, self._calls_before(row, events))
+        rest = [rest_of(folded, folded.last_seq)] if rests(folded) else []
+        return row, turn, [*events, *rest]
 
     def cancelled(self, id: str) -> ResponseTurn:
-        running = self.again(id)
-        if not running.past:
-            running.session.execute(cmd.Interrupt())
+        row, _, items = self._recorded(id)
+        if not (items and isinstance(items[-1], Rest)):
+            self._door.find(row.conversation).execute(cmd.Interrupt())
         deadline = time.monotonic() + _CANCEL_SECONDS
         while (turn := self.found(id)).status == "in_progress" and time.monotonic() < deadline:
             time.sleep(0.02)

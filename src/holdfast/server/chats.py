@@ -206,6 +206,7 @@ class Chats:
         self._lock = threading.Lock()
         self._turns = KeyedLocks("chat", leases)
         self._waiting: Counter[tuple[str, str]] = Counter()
+        self.ended = False  # True once the server shuts down: clients that leave interrupt nothing
 
     # --- exclusion and waiting clients ---
 

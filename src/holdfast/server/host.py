@@ -787,14 +787,14 @@ class Host:
                 if hosted and live.record.driven != records.HOSTED:
                     live.record = self._records.set_driven(live.record, records.HOSTED)
                 live.begin(hosted)
+                status = live.status
+                self._scheduler.update_offers(live)
+                # Also if another thread has done all the work already: that thread does not record
+                # the end of this run. The first step begins while the records are written.
+                if live.has_work or live.running:
+                    self._scheduler.wake(record.store_id)
                 if not hosted and live.running and live.record.driven == records.IDLE:
                     live.record = self._records.set_driven(live.record, records.RUN)
-            status = live.status
-            self._scheduler.update_offers(live)
-            # Also if another thread has done all the work already: that thread does not record the
-            # end of this run.
-            if live.has_work or live.running:
-                self._scheduler.wake(record.store_id)
             return status.value
 
         with self._starts.pending(record.store_id) as withdrawn:

@@ -123,8 +123,9 @@ class LocalConversation:
         conversation = self._conversation
         if not (self.hosted or self.running):
             return False
+        journal = conversation.hosting.journal
         with self._lock:
-            begun, before = self._begun, conversation.state.last_seq
+            begun, before = self._begun, journal.fold.last_seq
         conversation.hosting.advance(self._handing_over.is_set)
         handed_over = self._handing_over.is_set()
         self._handing_over.clear()
@@ -133,7 +134,7 @@ class LocalConversation:
             cut_off = status is ConversationStatus.CLOSED or conversation.failure is not None
             if not cut_off and begun == self._begun:  # else the run is not over, or another began
                 self._running = self._running and status is RUNNING
-        return self.has_work and (handed_over or conversation.state.last_seq > before)
+        return self.has_work and (handed_over or journal.fold.last_seq > before)
 
     def hand_over(self) -> None:
         """Make `drive` return True at the next step boundary. Does not block."""
@@ -173,12 +174,15 @@ class LocalConversation:
 
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""
-        found: list[OfferedCall] = []
-        for offer in self._conversation.state.offers:
-            tools = self.report.agent.tools
-            timeout = tools.get(offer.call.name).timeout if tools.exists(offer.call.name) else None
-            found.append(OfferedCall(offer.call.id, offer.runner, timeout))
-        return found
+        journal, tools = self._conversation.hosting.journal, self.report.agent.tools
+        with journal.changed:
+            offers = [(offer.effective, offer.runner) for offer in journal.fold.offers]
+        return [
+            OfferedCall(
+                call.id, runner, tools.get(call.name).timeout if tools.exists(call.name) else None
+            )
+            for call, runner in offers
+        ]
 
     def pending_confirmations(self) -> list[tuple[str, str]]:
         """Return the ids of calls that wait for a decision, and their arguments' hashes."""

@@ -381,9 +381,10 @@ class Records:
         return msgspec.structs.replace(record, driven=driven)
 
     def end_run(self, record: ConversationRecord) -> ConversationRecord:
-        """Record that a run has ended, unless another server has asked for another one."""
+        """Record that a run has ended, unless another server has asked for another one. It is not
+        synced to the disk: the journal says the same."""
         statement = "UPDATE conversations SET driven = ? WHERE number = ? AND driven = ?"
-        self.run(statement, IDLE, record.number, RUN)
+        self.run(statement, IDLE, record.number, RUN, forced=False)
         return msgspec.structs.replace(record, driven=IDLE)
 
     def want(self, record: ConversationRecord, driven: int) -> None:

@@ -127,7 +127,7 @@ class Service:
 
     def end(self) -> None:
         """End all streams, cancel long requests, and begin no new ones."""
-        self.closing = True
+        self.closing = self.host.chats.ended = True
         self._once.cancel()
         for stream in list(self.streams):
             stream.end()
