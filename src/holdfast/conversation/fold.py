@@ -158,6 +158,12 @@ class Fold(ObjectStruct):
         found.open = {call_id: copy(item) for call_id, item in self.open.items()}
         return found
 
+    def keep_questions(self, awaited: Callable[[str], bool]) -> None:
+        """Drop the questions whose ids are not `awaited`."""
+        for item in self.open.values():
+            if item.questions:
+                item.questions = tuple([one for one in item.questions if awaited(one.id)])
+
     # --- events ---
 
     def apply(self, event: ev.AnyEvent) -> None:

@@ -181,6 +181,10 @@ class UserQuestions(ObjectStruct):
 
     # --- answers ---
 
+    def awaits(self, question_id: str) -> bool:
+        """Return True if a call of this process waits for the answer to a question."""
+        return question_id in (self._live or {})
+
     def waiting(self, question_id: str | None) -> ev.Question:
         """Return the waiting question with that id; None means the only one. Raises
         `NotPending`, `ConfigurationError` if there are several."""

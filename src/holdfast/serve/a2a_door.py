@@ -17,7 +17,9 @@ import msgspec
 
 from holdfast import errors
 from holdfast.serve import a2a_shapes as shapes
-from holdfast.serve.a2a_tasks import FORMATS, NAME, Tasks, json_of, message_of, notification
+from holdfast.serve.a2a_push import FORMATS
+from holdfast.serve.a2a_tasks import NAME, Tasks
+from holdfast.serve.a2a_views import TaskViews, json_of, message_of, notification
 from holdfast.server.local import LocalServer
 from holdfast.server.openai import Published
 from holdfast.server.routes import Routes
@@ -87,9 +89,10 @@ class A2ADoor:
         from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
         from starlette.routing import Route
 
-        service, app = routes.service, routes.app
+        service, app, views = routes.service, routes.app, TaskViews()
         for version, format in FORMATS.items():
-            service.host.webhooks.formats[format] = partial(notification, service, version)
+            made = partial(notification, service, views, version)
+            service.host.webhooks.formats[format] = made
         for name in self._names or agents:
             if name not in agents or not NAME.fullmatch(name):
                 raise errors.ConfigurationError(
@@ -98,7 +101,7 @@ class A2ADoor:
                 )
             path, agent = f"/a2a/{name}", agents[name]
             wire: Any = {
-                "request_handler": Tasks(service, agent),
+                "request_handler": Tasks(service, agent, views),
                 "context_builder": _Contexts(),
             }
             endpoint = create_jsonrpc_routes(**wire, rpc_url="/", enable_v0_3_compat=True)[0]

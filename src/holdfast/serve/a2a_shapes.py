@@ -10,6 +10,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterable, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -226,6 +227,14 @@ class TaskView:
         self._interrupted = False
         self._working = False
         self._time = datetime.now(UTC)
+
+    def copy(self) -> TaskView:
+        """Return a view, between two answers, that goes on by itself."""
+        found = copy(self)
+        found._pieces = AnswerPieces()
+        found._history, found._files = [*self._history], [*self._files]
+        found._offers = {*self._offers}
+        return found
 
     def take(self, item: TurnItem) -> Generator[Json]:
         """Take one item, and yield the updates that follow from it, but for the end of a turn."""

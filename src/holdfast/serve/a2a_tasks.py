@@ -7,53 +7,46 @@ new task in a context continues from the last finished one: it is a fork, so the
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import (
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
-from urllib.parse import quote
-
-import msgspec
 
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
-from holdfast.conversation.fold import fold
 from holdfast.serve import a2a_shapes as shapes
-from holdfast.serve.door import Rest, conversation_id, rest_of
-from holdfast.serve.hosted import PING_SECONDS, HostedDoor, HostedSession, request_for
+from holdfast.serve.a2a_push import Pushes
+from holdfast.serve.a2a_views import TaskAt, TaskViews, json_of, message_of
+from holdfast.serve.door import Rest, conversation_id
+from holdfast.serve.hosted import (
+    PING_SECONDS,
+    HostedDoor,
+    TurnReader,
+    request_for,
+    undisturbed,
+)
 from holdfast.server.openai import Published
 from holdfast.server.service import Service
-from holdfast.server.shapes import ForkRequest, Info, Item
-from holdfast.server.webhook_records import WebhookRequest, WebhookStyle
+from holdfast.server.shapes import ForkRequest, Item
 
 _log = logging.getLogger("holdfast.serve")
 
-FORMATS = {"1.0": "a2a", "0.3": "a2a-0.3"}  # of notifications, by the protocol's version
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_PUSHED = ["status", "decision.ask"]  # the events after which clients are notified
+_BEGIN_EVENTS = 10  # of a task, among which its first message is
 _MAX_PAGE = 100  # the protocol's limit
 
 # --- the SDK's types ---
-
-
-def message_of(kind: str, data: shapes.Json) -> Any:
-    """Return a message of the protocol. Unknown fields are an error of ours."""
-    from a2a import types
-    from google.protobuf.json_format import ParseDict
-
-    return ParseDict(data, getattr(types, kind)())
-
-
-def json_of(message: Any) -> shapes.Json:
-    from google.protobuf.json_format import MessageToDict
-
-    return MessageToDict(message)
 
 
 def _stream_event(update: shapes.Json) -> Any:
@@ -97,35 +90,24 @@ def refusing() -> Generator[None]:
 # --- tasks ---
 
 
-class _Found(NamedTuple):
-    """A task at one moment: its conversation, its view of all events, its rest, and its
-    workspace."""
+class _StartedTask(NamedTuple):
+    """A task whose turn has begun, as it was before."""
 
-    session: HostedSession
-    view: shapes.TaskView
-    rest: Rest
-    workspace: str
+    found: TaskAt
+    reader: TurnReader
 
-    @property
-    def state(self) -> str:
-        return self.view.status(self.rest)["state"]
-
-    def task(self, history: int | None = None, artifacts: bool = True) -> Any:
-        """Return the task with the newest `history` messages (None: all)."""
-        task = self.view.task(self.rest)
-        if history is not None:
-            task["history"] = task["history"][-history:] if history else []
-        if not artifacts:
-            del task["artifacts"]
-        return message_of("Task", task)
+    async def leave(self) -> None:
+        self.reader.close()
 
 
 class Tasks:
     """The SDK's request handler (`a2a.server.request_handlers.RequestHandler`) for one agent. It
-    has no state: every request reads the journal."""
+    has no state but what it has read of journals."""
 
-    def __init__(self, service: Service, agent: Published) -> None:
+    def __init__(self, service: Service, agent: Published, views: TaskViews) -> None:
         self._service = service
+        self._views = views
+        self._pushes = Pushes(service.host, self._find)
         self._host = service.host
         self._agent = agent
         self._tag = f"a2a={agent.name}"
@@ -135,32 +117,53 @@ class Tasks:
     def _door(self, context: Any) -> HostedDoor:
         return HostedDoor(self._host, context.state["caller"].tenant, self._service.change)
 
-    def _find(self, context: Any, id: str) -> _Found:
+    def _find(self, context: Any, id: str) -> TaskAt:
         """Return a task. Raises `ConversationNotFound`."""
         tenant = context.state["caller"].tenant
-        info = self._host.get(tenant, id)
-        if self._tag not in info.tags:
+        item = self._host.family.item(tenant, id)
+        if self._tag not in item.tags:
             raise errors.ConversationNotFound(f"There is no task {id[:200]!r}.", "task", id)
-        return found_at(self._host.state(tenant, id).events, info, self._door(context).find(id))
+        session = self._door(context).find(id)
+        return self._views.at(tenant, item, session, session.settled())
 
-    async def _look(self, context: Any, id: str) -> _Found:
+    async def _look(self, context: Any, id: str) -> TaskAt:
         return await self._service.read(self._find, context, id)
 
     # --- sending ---
 
-    def _new(self, context: Any, message: shapes.Json) -> tuple[str, bool]:
-        """Make the conversation of a new task. Return its id, and True if it is new. A request that
-        is repeated under its `Idempotency-Key` makes no second task."""
+    def _start(self, context: Any, params: Any, loop: asyncio.AbstractEventLoop) -> _StartedTask:
+        """Find or make the task of a message, and begin its turn. A request that is repeated under
+        its `Idempotency-Key` makes no second task."""
+        message, tenant = json_of(params.message), context.state["caller"].tenant
+        id, key = message.get("taskId", ""), context.state["headers"].get("idempotency-key")
+        with nullcontext() if id or not key else self._host.chats.turn(tenant, f"a2a {key}"):
+            is_new = True
+            if not id:
+                id, is_new = self._new(context, message, key)
+            found = self._find(context, id)
+            commands = self._commands(context, found, message) if is_new else ()
+            if params.configuration.HasField("task_push_notification_config"):
+                config = params.configuration.task_push_notification_config
+                config.task_id = id
+                self._pushes.set(context, config)
+            return _StartedTask(found, found.session.follow(loop, found.rest.seq, *commands))
+
+    def _new(self, context: Any, message: shapes.Json, key: str | None) -> tuple[str, bool]:
+        """Make the conversation of a new task. Return its id, and False if the message was sent
+        before."""
         tenant, context_id = context.state["caller"].tenant, message.get("contextId", "")
-        key = context.state["headers"].get("idempotency-key") or os.urandom(16).hex()
-        id = conversation_id("a2a", self._agent.name, key)
+        id = conversation_id("a2a", self._agent.name, key or os.urandom(16).hex())
         tags = (self._tag, f"context={context_id or id}")
         cmd.Label(add=tags)  # checks the context's id
-        door, known = self._door(context), self._host.list(tenant, None, None, 1, tags).items
-        with suppress(errors.ConversationNotFound):
-            door.find(id)
-            return id, not self._host.read(tenant, id, 0, 1)
-        finished = self._host.list(tenant, "finished", None, 1, tags).items if known else []
+        door = self._door(context)
+        if key:
+            with suppress(errors.ConversationNotFound):
+                known, item = door.find(id), self._host.family.item(tenant, id)
+                if self._tag not in item.tags:  # the server died in between
+                    known.execute(cmd.Label(add=tags))
+                begin = known.events(item.parent_seq, item.parent_seq + _BEGIN_EVENTS)
+                return id, not any(isinstance(event, ev.MessageAdded) for event in begin)
+        finished = self._host.list(tenant, "finished", None, 1, tags).items if context_id else []
         if not finished:
             door.begin(self._agent, id, tags=tags)
             return id, True
@@ -174,13 +177,10 @@ class Tasks:
             tool_module_qualnames=wanted.tool_module_qualnames,
             client_tools=True,
         )
-        with suppress(errors.Conflict):  # the same message was sent twice at once
-            self._host.chats.with_room(
-                tenant, lambda: self._host.fork(tenant, finished[0].id, fork)
-            )
+        self._host.chats.with_room(tenant, lambda: self._host.fork(tenant, finished[0].id, fork))
         return id, True
 
-    def _send(self, context: Any, found: _Found, message: shapes.Json) -> cmd.Send:
+    def _send(self, context: Any, found: TaskAt, message: shapes.Json) -> cmd.Send:
         tenant, id = context.state["caller"].tenant, message.get("messageId", "")
 
         def keep(name: str, data: bytes) -> str:
@@ -194,7 +194,7 @@ class Tasks:
         content = shapes.content_of(message.get("parts", []), keep if found.workspace else None)
         return cmd.Send(content, id if NAME.fullmatch(id) else "")
 
-    def _commands(self, context: Any, found: _Found, message: shapes.Json) -> Sequence[cmd.Command]:
+    def _commands(self, context: Any, found: TaskAt, message: shapes.Json) -> Sequence[cmd.Command]:
         """Return the commands for a message to a task."""
         if message.get("taskId") and found.state in shapes.TERMINAL:
             raise refusal(
@@ -209,60 +209,56 @@ class Tasks:
             return shapes.decisions_of(parts, found.rest.pending)
         return [self._send(context, found, message)]
 
-    async def _begin(self, params: Any, context: Any) -> tuple[_Found, Sequence[cmd.Command]]:
-        """Return the task of a message, and the commands to carry out."""
+    @asynccontextmanager
+    async def _started(self, params: Any, context: Any) -> AsyncGenerator[_StartedTask]:
+        """Carry out a message; yield its task."""
         from a2a.utils.proto_utils import validate_proto_required_fields
 
         validate_proto_required_fields(params)
         _check_history(params.configuration)
         self._service.check_open()
-        message = json_of(params.message)
-        change = self._service.change
-        id, is_new = message.get("taskId", ""), True
-        if not id:
-            id, is_new = await change(self._new, context, message)
-        found = await self._look(context, id)
-        commands: Sequence[cmd.Command] = ()
-        if is_new:
-            commands = await change(self._commands, context, found, message)
-        if params.configuration.HasField("task_push_notification_config"):
-            config = params.configuration.task_push_notification_config
-            config.task_id = id
-            await change(self._set_push, context, config)
-        return found, commands
+        loop = asyncio.get_running_loop()
+        starting = self._service.change(self._start, context, params, loop)
+        started = await undisturbed(starting, _StartedTask.leave)
+        try:
+            yield started
+        finally:
+            started.reader.close()
 
     async def on_message_send(self, params: Any, context: Any) -> Any:
         """Carry out a message, and return the task when it rests, or at once."""
         with refusing():
-            found, commands = await self._begin(params, context)
-            configuration, view = params.configuration, found.view
-            async with aclosing(found.session.stream(found.rest.seq, *commands)) as items:
+            async with (
+                self._started(params, context) as (found, reader),
+                aclosing(reader.items()) as items,
+            ):
                 async for item in items:
-                    for _ in view.take(item):
+                    for _ in found.view.take(item):
                         pass
-                    rest = item if isinstance(item, Rest) else _at_work(found.rest)
-                    found = found._replace(rest=rest)
-                    if configuration.return_immediately:
+                    if isinstance(item, Rest):
+                        found = found._replace(rest=item)
+                    elif params.configuration.return_immediately:
+                        found = found.at_work()
                         break
-            return found.task(_history(configuration))
+            return found.task(_history(params.configuration))
 
     async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Carry out a message, and yield the task and its updates."""
         with refusing():
-            found, commands = await self._begin(params, context)
-            if not commands and found.state in shapes.TERMINAL:
-                yield found.task(_history(params.configuration))
-                return
-            view, shown = found.view, False
-            async with aclosing(found.session.stream(found.rest.seq, *commands)) as items:
-                async for item in items:  # the first one comes when the commands were accepted
-                    updates = list(view.end(item) if isinstance(item, Rest) else view.take(item))
-                    if not shown:
-                        shown = True
-                        begun = found._replace(rest=_at_work(found.rest))
-                        yield begun.task(_history(params.configuration))
-                    for update in updates:
-                        yield _stream_event(update)
+            async with self._started(params, context) as (found, reader):
+                if found.rest.seq == reader.fold.last_seq and found.state in shapes.TERMINAL:
+                    yield found.task(_history(params.configuration))
+                    return
+                view, shown = found.view, False
+                async with aclosing(reader.items()) as items:
+                    async for item in items:
+                        rest = isinstance(item, Rest)
+                        updates = list(view.end(item) if rest else view.take(item))
+                        if not shown:  # with the message in its history
+                            shown = True
+                            yield found.at_work().task(_history(params.configuration))
+                        for update in updates:
+                            yield _stream_event(update)
 
     async def on_subscribe_to_task(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Yield the task and its updates until it is over."""
@@ -324,7 +320,7 @@ class Tasks:
 
     def _listed(
         self, context: Any, wanted: shapes.Json, page_size: int
-    ) -> tuple[list[_Found], int, str]:
+    ) -> tuple[list[TaskAt], int, str]:
         """Return a page of tasks, the number of all, and the token of the next page."""
         door, tags, cursor = self._door(context), [self._tag], None
         if wanted.get("contextId"):
@@ -358,76 +354,24 @@ class Tasks:
 
     # --- push notifications ---
 
-    def _set_push(self, context: Any, config: Any) -> Any:
-        """Keep a configuration as a webhook of the task's conversation."""
-        self._find(context, config.task_id)
-        config.id = config.id or config.task_id
-        data = json_of(config)
-        with suppress(errors.NotFound):
-            self._remove_push(context, config.task_id, config.id)
-        headers = {"content-type": "application/a2a+json"}
-        if config.token:
-            headers["x-a2a-notification-token"] = config.token
-        if config.authentication.scheme:
-            given = config.authentication
-            headers["authorization"] = f"{given.scheme} {given.credentials}".strip()
-        for name, value in headers.items():
-            if not value.isascii() or not value.isprintable() or len(value) > 4000:
-                raise errors.ConfigurationError(f"{name}: takes printable ASCII characters.")
-        version = context.state["headers"].get("a2a-version", "0.3")
-        style = WebhookStyle(FORMATS["0.3" if version < "1" else "1.0"], headers, data)
-        request = WebhookRequest(url=config.url, events=_PUSHED, conversation_id=config.task_id)
-        self._host.webhooks.create(context.state["caller"].tenant, request, style=style)
-        return config
-
-    def _pushes(self, context: Any, task_id: str) -> list[tuple[str, shapes.Json]]:
-        """Return the webhooks of a task: their ids and their configurations."""
-        self._find(context, task_id)
-        found = self._host.webhooks.styled(context.state["caller"].tenant, task_id)
-        return [(id, style.about) for id, style in found if style.format in FORMATS.values()]
-
-    def _remove_push(self, context: Any, task_id: str, id: str) -> None:
-        for webhook, about in self._pushes(context, task_id):
-            if about["id"] == id:
-                self._host.webhooks.delete(context.state["caller"].tenant, webhook)
-
     async def on_create_task_push_notification_config(self, params: Any, context: Any) -> Any:
         with refusing():
-            return await self._service.change(self._set_push, context, params)
+            return await self._service.change(self._pushes.set, context, params)
 
     async def on_get_task_push_notification_config(self, params: Any, context: Any) -> Any:
         with refusing():
-            found = await self._service.read(self._pushes, context, params.task_id)
-            for _, about in found:
-                if about["id"] == params.id:
-                    return message_of("TaskPushNotificationConfig", about)
-            raise refusal("TaskNotFound", f"There is no configuration {params.id[:100]!r}.")
+            found = await self._service.read(self._pushes.get, context, params.task_id, params.id)
+            return message_of("TaskPushNotificationConfig", found)
 
     async def on_list_task_push_notification_configs(self, params: Any, context: Any) -> Any:
         with refusing():
-            found = await self._service.read(self._pushes, context, params.task_id)
+            found = await self._service.read(self._pushes.list, context, params.task_id)
             configs = [about for _, about in found]
             return message_of("ListTaskPushNotificationConfigsResponse", {"configs": configs})
 
     async def on_delete_task_push_notification_config(self, params: Any, context: Any) -> None:
         with refusing():
-            await self._service.change(self._remove_push, context, params.task_id, params.id)
-
-
-def found_at(events: Sequence[ev.AnyEvent], info: Info, session: HostedSession) -> _Found:
-    """Return a task as its events say."""
-    context_id = next((tag[8:] for tag in info.tags if tag.startswith("context=")), info.id)
-    files = f"/api/workspaces/{quote(info.workspace)}/files/" if info.workspace else ""
-    view = shapes.TaskView(info.id, context_id, files)
-    for event in events:
-        if event.seq > info.parent_seq:
-            for _ in view.take(event):
-                pass
-    return _Found(session, view, rest_of(fold(events), info.last_seq), info.workspace)
-
-
-def _at_work(rest: Rest) -> Rest:
-    return msgspec.structs.replace(rest, reason="ended", pending=(), output=None)
+            await self._service.change(self._pushes.remove, context, params.task_id, params.id)
 
 
 async def _changed(service: Service, tenant: str, id: str, seq: int) -> bool:
@@ -453,23 +397,3 @@ def _check_history(params: Any) -> None:
 
 def _history(params: Any) -> int | None:
     return params.history_length if params.HasField("history_length") else None
-
-
-def notification(
-    service: Service, version: str, tenant: str, id: str, event: ev.AnyEvent
-) -> bytes | None:
-    """Return the notification about an event, or None for an event that changes no state."""
-    info = service.host.get(tenant, id)
-    session = HostedSession(service.host, tenant, id)
-    events = service.host.state(tenant, id).events[: event.seq]
-    found = found_at(events, msgspec.structs.replace(info, last_seq=event.seq), session)
-    asks = isinstance(event, ev.DecisionMade) and event.question is None
-    if asks or found.state == shapes.WORKING:
-        return None
-    task = found.task(0)
-    if version == "0.3":
-        from a2a.compat.v0_3 import conversions
-
-        compat: Any = conversions.to_compat_task(task)
-        return compat.model_dump_json(by_alias=True, exclude_none=True).encode()
-    return json.dumps({"task": json_of(task)}).encode()

@@ -246,17 +246,17 @@ class _AguiRun:
         session = self._door.begin(
             self._agent, id, tools=chat.offers, instructions=chat.instructions
         )
-        folded = session.fold()
+        folded = session.settled()
         if not folded.last_seq and chat.history:
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
             folded = session.fold()
-        events = host.read(tenant, id, max(0, folded.last_seq - _RECENT), _RECENT)
+        events = session.events(max(0, folded.last_seq - _RECENT), folded.last_seq)
         known = {event.id for event in events if isinstance(event, ev.MessageAdded)}
         commands = _commands(asked, folded)
         commands += [cmd.Send(content, id) for id, content in said if id not in known]
         snapshot = None
         if folded.steps and (not turns or not commands):  # it is not at the end of the thread
-            snapshot = thread(host.state(tenant, id).events)
+            snapshot = thread(session.events())
             snapshot += [
                 {"id": one.id, "role": "user", "content": one.content}
                 for one in new

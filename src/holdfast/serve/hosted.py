@@ -37,6 +37,8 @@ from holdfast.server.openai import Published
 from holdfast.server.published import created, request_for
 from holdfast.server.shapes import FeedBatch, ForkRequest, Page
 
+_PAGE = 1000  # the most events that are read at once
+_SETTLE_SECONDS = 5.0  # for a call to ask again
 PING_SECONDS = 10.0  # silence after which a reader is told that the turn goes on
 
 T = TypeVar("T")
@@ -80,6 +82,39 @@ class HostedSession:
         """Return the fold of the present journal. The facts before the last condensation may be
         missing."""
         return self._host.chats.fold(self._tenant, self._id)
+
+    def settled(self) -> Fold:
+        """Return the fold. Calls whose questions were asked by a server that has died get a moment
+        to ask again."""
+        folded = self.fold()
+        asked = [item for item in folded.open.values() if item.questioned and not item.questions]
+        if asked and not rests(folded):
+            self._host.run(self._tenant, self._id)
+            asyncio.run(self._settle(folded))
+        return folded
+
+    async def _settle(self, folded: Fold) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _SETTLE_SECONDS
+        with self._feed.subscribe(loop) as reader:
+            while not rests(folded) and (left := until - loop.time()) > 0:
+                batch = await reader.next(folded.last_seq, left)
+                for frame in batch.frames:
+                    folded.apply(ev.decode(frame.data))
+                if batch.ended:
+                    return
+
+    def events(self, after_seq: int = 0, until: int | None = None) -> list[ev.AnyEvent]:
+        """Return the events after `after_seq`, up to the event `until` if it is given."""
+        found: list[ev.AnyEvent] = []
+        while until is None or after_seq < until:
+            most = _PAGE if until is None else min(_PAGE, until - after_seq)
+            page = self._host.read(self._tenant, self._id, after_seq, most)
+            if not page:
+                break
+            found += page
+            after_seq = page[-1].seq
+        return found
 
     def execute(self, *commands: cmd.Command) -> None:
         for command in commands:
@@ -302,9 +337,12 @@ class HostedDoor:
                 found = self.find(id)
         if found is None:
             with suppress(Conflict):  # another request was first
-                made = created(host, tenant, agent, replace(request, id=id, tags=tuple(tags)))
+                made = created(host, tenant, agent, replace(request, id=id))
                 rows.add(tenant, made, setting)
-                return self.find(made)
+                found = self.find(made)
+                if tags:
+                    found.execute(cmd.Label(add=tuple(tags)))
+                return found
             found = self.find(id)
         if rows.setting(tenant, id) != setting:
             with host.chats.turn(tenant, id):

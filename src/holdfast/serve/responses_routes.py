@@ -42,7 +42,6 @@ from holdfast.server.routes_openai import failed_response, unknown_model
 from holdfast.server.service import Service, wait_for_disconnect
 
 _MEDIA = "application/json"
-_PAGE = 1000
 _CANCEL_SECONDS = 5.0  # for a run to stop
 _STORED = msgspec.json.Decoder(StoredRequest)
 
@@ -325,7 +324,7 @@ class _Responses:
         session = self._door.find(row.conversation)
         if following is not None:
             session = self._door.fork(row.conversation, following)
-        return session, session.fold()
+        return session, session.settled()
 
     # --- those that exist ---
 
@@ -335,13 +334,7 @@ class _Responses:
         return row
 
     def _events(self, row: ResponseRow, until: int | None, begin: int) -> list[ev.AnyEvent]:
-        found: list[ev.AnyEvent] = []
-        while page := self._host.read(self._tenant, row.conversation, begin, _PAGE):
-            begin = page[-1].seq
-            found += [event for event in page if until is None or event.seq <= until]
-            if until is not None and begin >= until:
-                break
-        return found
+        return self._door.find(row.conversation).events(begin, until)
 
     def again(self, id: str, loop: asyncio.AbstractEventLoop) -> RunningResponse:
         """Return a response, to be fed with its items from the beginning."""

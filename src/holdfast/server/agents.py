@@ -4,6 +4,7 @@ agent when a conversation is opened."""
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,6 +141,29 @@ def build_agent(
     return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets)
 
 
+_MOST_FRESH = 32  # agents that are kept for conversations which are not open yet
+
+
+class FreshAgents(ObjectStruct):
+    """The agents that were built for the newest conversations and are not used yet. Thread-safe."""
+
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _built: dict[str, tuple[AgentParts, BuiltAgent]] = {}
+
+    def put(self, id: str, parts: AgentParts, built: BuiltAgent) -> None:
+        """Keep an agent in place of the oldest one."""
+        with self._lock:
+            if len(self._built) >= _MOST_FRESH:
+                del self._built[next(iter(self._built))]
+            self._built[id] = parts, built
+
+    def take(self, id: str, parts: AgentParts) -> BuiltAgent | None:
+        """Return the agent of a conversation, once, if it was built from these parts."""
+        with self._lock:
+            found = self._built.pop(id, None)
+        return found[1] if found is not None and found[0] == parts else None
+
+
 class Agents(ObjectStruct):
     """Builds agents and opens conversations with them, in this process or in worker
     processes. Thread-safe; blocking."""
@@ -156,6 +180,7 @@ class Agents(ObjectStruct):
     elsewhere: WorkerObservations | None
     named: NamedParts
     runtime_tools: list[str] | None = None  # the names of a workspace's tools, once needed
+    fresh: FreshAgents = msgspec.field(default_factory=lambda: FreshAgents())
 
     def open(self, id: str) -> OpenConversation:
         """Open the conversation with this store id. Raises `ConversationNotFound`, and the error
@@ -190,7 +215,9 @@ class Agents(ObjectStruct):
                 return self.workers.open(record, self._opened_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.all_tools
             parts = self._opened_parts(record)
-            built = build_agent(parts, tools, self.policy, self.variables)
+            built = self.fresh.take(record.store_id, parts) or build_agent(
+                parts, tools, self.policy, self.variables
+            )
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
@@ -267,6 +294,11 @@ class Agents(ObjectStruct):
             workspace=workspace,
             own_workspace=own,
         )
+
+    def keep(self, new: NewRecord, wanted: AgentParts, built: BuiltAgent) -> None:
+        """Keep the agent that was built for a new conversation until it is opened."""
+        if self.workers is None and not new.workspace:  # a workspace's tools belong to its runtime
+            self.fresh.put(store_id(new.tenant, new.id), self._resolved(wanted), built)
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""

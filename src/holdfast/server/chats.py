@@ -273,7 +273,11 @@ class Chats:
         place = self._records.find(tenant, id).store_id
         live = None if self._records.shared else self._conversations.find(place)
         found = None if live is None else live.fold()
-        return fold(self._store.tail(place)) if found is None else found
+        if found is None:
+            found = fold(self._store.tail(place))
+            if live is None and not self._records.shared:
+                found.keep_questions(lambda _: False)  # of a process that has died
+        return found
 
     # --- limits ---
 

@@ -21,11 +21,12 @@ from holdfast.server.records import (
     store_id,
 )
 from holdfast.server.shapes import Item
+from holdfast.store import Summary
 from holdfast.store.transfer import exported
 
 if TYPE_CHECKING:
     from holdfast.events import AnyEvent
-    from holdfast.store import Store, Summary
+    from holdfast.store import Store
 
 _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
 
@@ -45,6 +46,15 @@ class Descendants:
             return self._records.find(tenant, id).store_id
         except ConversationNotFound:
             return self.child(tenant, id).id
+
+    def item(self, tenant: str, id: str) -> Item:
+        """Return the listing entry of such a conversation. Raises `ConversationNotFound`."""
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            return item_of(self.child(tenant, id))
+        summary = self._summary(record.store_id) or Summary(id)
+        return item_of(summary, record.created, record.workspace, record.driven)
 
     def tail(self, tenant: str, id: str) -> list[AnyEvent]:
         """Return the events of such a conversation since its last condensation, at least."""

@@ -37,7 +37,7 @@ from holdfast.server.decisions import (
     decision_form,
 )
 from holdfast.server.deliveries import Sending
-from holdfast.server.descendants import Descendants, item_of
+from holdfast.server.descendants import Descendants
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.idempotent_commands import Call, IdempotentCommands, refusing
 from holdfast.server.keyed_locks import KeyedLocks
@@ -55,7 +55,7 @@ from holdfast.server.webhook_service import WebhookService
 from holdfast.server.worker_observations import WorkerObservations
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import SQLiteStore, Store, Summary
+from holdfast.store import SQLiteStore, Store
 from holdfast.timers import Timer
 from holdfast.tools.secrets import Secret, Secrets
 from holdfast.tools.sources import SourceHealth
@@ -281,6 +281,7 @@ class Host:
             made, most = encode(built.created(new)), self.bounds.conversations
             if labels is None:
                 found = self._records.add(new, made, key, digest, most)
+                self._agents.keep(new, wanted, built)
             else:
                 found = self._add_labelled(new, built, labels, (made, key, digest))
             answer = msgspec.json.decode(found, type=shapes.CreatedConversation)
@@ -480,12 +481,11 @@ class Host:
 
     def get(self, tenant: str, id: str) -> shapes.Info:
         """Return a conversation's details without its events."""
+        item = self.family.item(tenant, id)
         try:
             record = self._records.find(tenant, id)
         except errors.ConversationNotFound:
-            return shapes.Info(**msgspec.structs.asdict(item_of(self.family.child(tenant, id))))
-        (summary,) = self._store.list([record.store_id]) or [Summary(id)]
-        item = item_of(summary, record.created, record.workspace, record.driven)
+            return shapes.Info(**msgspec.structs.asdict(item))
         live = self._scheduler.conversations.find(record.store_id)
         tools = self._agents.stored_tools(record) if live is None else live.report
         return shapes.Info(

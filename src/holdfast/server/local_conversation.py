@@ -167,10 +167,15 @@ class LocalConversation:
         return self._conversation.failure
 
     def fold(self) -> Fold | None:
-        """Return a copy of the journal's fold; None if it is not in this process."""
-        journal = self._conversation.hosting.journal
-        with journal.changed:
-            return None if journal.closed else journal.fold.copy()
+        """Return a copy of the journal's fold; None if it is not in this process. Questions of a
+        process that has died are not in it: their calls ask again."""
+        hosting = self._conversation.hosting
+        with hosting.journal.changed:
+            if hosting.journal.closed:
+                return None
+            found = hosting.journal.fold.copy()
+            found.keep_questions(hosting.questions.awaits)
+            return found
 
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""

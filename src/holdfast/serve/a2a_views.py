@@ -1,0 +1,125 @@
+"""Tasks of A2A as they follow from journals, and the SDK's types of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.conversation.fold import Fold, fold
+from holdfast.serve import a2a_shapes as shapes
+from holdfast.serve.door import Rest, rest_of
+from holdfast.serve.hosted import HostedSession
+from holdfast.server.service import Service
+from holdfast.server.shapes import Item
+
+_MOST_VIEWS = 128  # tasks whose views are kept
+
+
+def message_of(kind: str, data: shapes.Json) -> Any:
+    """Return a message of the protocol. Unknown fields are an error of ours."""
+    from a2a import types
+    from google.protobuf.json_format import ParseDict
+
+    return ParseDict(data, getattr(types, kind)())
+
+
+def json_of(message: Any) -> shapes.Json:
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(message)
+
+
+class TaskAt(NamedTuple):
+    """A task at one moment: its conversation, its view of all events, its rest, and its
+    workspace."""
+
+    session: HostedSession
+    view: shapes.TaskView
+    rest: Rest
+    workspace: str
+
+    @property
+    def state(self) -> str:
+        return self.view.status(self.rest)["state"]
+
+    def task(self, history: int | None = None, artifacts: bool = True) -> Any:
+        """Return the task with the newest `history` messages (None: all)."""
+        task = self.view.task(self.rest)
+        if history is not None:
+            task["history"] = task["history"][-history:] if history else []
+        if not artifacts:
+            del task["artifacts"]
+        return message_of("Task", task)
+
+    def at_work(self) -> TaskAt:
+        """Return the task as one that works."""
+        rest = msgspec.structs.replace(self.rest, reason="ended", pending=(), output=None)
+        return self._replace(rest=rest)
+
+
+class TaskViews:
+    """The views of the tasks that were asked for last, each up to an event. Thread-safe.
+
+    A view is made from all events of a task. A request reads those that are new since the one
+    before it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By tenant, id and time of creation, the one of the oldest use first.
+        self._known: dict[tuple[str, str, datetime], tuple[int, shapes.TaskView]] = {}
+
+    def at(self, tenant: str, item: Item, session: HostedSession, folded: Fold) -> TaskAt:
+        """Return the task at the moment of a fold."""
+        key, last = (tenant, item.id, item.created), folded.last_seq
+        with self._lock:
+            seq, view = self._known.pop(key, (item.parent_seq, None))
+        if view is None or seq > last:
+            seq, view = item.parent_seq, _view(item)
+        view = view.copy()
+        for event in session.events(seq, last):
+            for _ in view.take(event):
+                pass
+        with self._lock:
+            if len(self._known) >= _MOST_VIEWS:
+                del self._known[next(iter(self._known))]
+            self._known[key] = last, view.copy()
+        return TaskAt(session, view, rest_of(folded, last), item.workspace)
+
+
+def _view(item: Item) -> shapes.TaskView:
+    context_id = next((tag[8:] for tag in item.tags if tag.startswith("context=")), item.id)
+    files = f"/api/workspaces/{quote(item.workspace)}/files/" if item.workspace else ""
+    return shapes.TaskView(item.id, context_id, files)
+
+
+def notification(
+    service: Service,
+    views: TaskViews,
+    version: str,
+    tenant: str,
+    id: str,
+    event: ev.AnyEvent,
+) -> bytes | None:
+    """Return the notification about an event, or None for an event that changes no state."""
+    session = HostedSession(service.host, tenant, id)
+    folded = session.fold()
+    if folded.last_seq != event.seq:
+        folded = fold(session.events(0, event.seq))
+    found = views.at(tenant, service.host.family.item(tenant, id), session, folded)
+    asks = isinstance(event, ev.DecisionMade) and event.question is None
+    if asks or found.state == shapes.WORKING:
+        return None
+    task = found.task(0)
+    if version == "0.3":
+        from a2a.compat.v0_3 import conversions
+
+        compat: Any = conversions.to_compat_task(task)
+        return compat.model_dump_json(by_alias=True, exclude_none=True).encode()
+    return json.dumps({"task": json_of(task)}).encode()
