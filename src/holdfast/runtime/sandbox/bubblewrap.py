@@ -37,6 +37,33 @@ _ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
     *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "box"),
 )
+# Landlock on top of the namespaces. Perl is a part of most systems, starts in 2 ms, and can make
+# system calls; the numbers of Landlock's are the same on all architectures. Kernels before Linux
+# 6.12 are left alone: theirs keeps programs from more than it should.
+_PERL = "/usr/bin/perl"
+_LANDLOCK_ABI = "6"
+_RESTRICT = r"""
+if (syscall(444, 0, 0, 1) >= shift) {
+    my $handled = pack("QQQ", 0xFFFF, 0, 3);
+    my $set = syscall(444, $handled, length $handled, 0);
+    die "holdfast: Landlock: $!\n" if $set < 0;
+    while ((my $rule = shift) ne "--") {
+        my ($rights, $path) = $rule =~ /^(\d+):(.*)$/s;
+        sysopen(my $file, $path, 0x200000) or next;  # no rule, no right
+        my $one = pack("Ql", -d $path ? $rights : $rights & 0xC007, fileno $file);
+        syscall(445, $set, 1, $one, 0) and die "holdfast: Landlock: $path: $!\n";
+    }
+    syscall(446, $set, 0) and die "holdfast: Landlock: $!\n";
+} else {
+    while (shift ne "--") {}
+}
+exec {$ARGV[0]} @ARGV or warn "holdfast: $ARGV[0]: $!\n";
+exit 127;
+"""
+# Bits of LANDLOCK_ACCESS_FS: reading and listing; writing to files that exist; these with the ioctl
+# of devices; everything but making devices.
+_READ_ONLY, _WRITE, _DEVICES = 0xD, 0x4002, 0xC002
+_READ_WRITE = 0x7FFF & ~(1 << 6 | 1 << 11)
 # The memory of a box's first process: the bash that starts the commands has the same user as they.
 _FIRST_PROCESS = tuple(
     option
@@ -193,6 +220,7 @@ class BubblewrapLauncher:
         self._limits = box.limits
         self._filter = seccomp.make_filter()
         self._wrapper = ["bash", "--noprofile", "--norc", "-p", "-c", _wrapper(box.limits), "box"]
+        self._wrapper += _landlock(box)
         root = os.getuid() == 0
         user = ["--uid", str(_USER_ID), "--gid", str(_USER_ID)] if root else []
         scratch = ["--perms", "1777", "--size", str(box.limits.scratch_bytes), "--tmpfs"]
@@ -291,6 +319,21 @@ class BubblewrapLauncher:
         if done.returncode:
             reason = os.fsdecode(done.stderr).strip()
             raise OSError(f"the number of its processes could not be limited: {reason}")
+
+
+def _landlock(box: BoxSettings) -> list[str]:
+    """Return the command before a command that confines it by Landlock too, so that a fault in one
+    of the two leaves the other; nothing on a machine without Perl."""
+    if not os.access(_PERL, os.X_OK):
+        return []
+    rules: list[tuple[int, str]] = [(_READ_ONLY, "/"), (_WRITE, "/proc"), (_DEVICES, "/dev")]
+    # The FIFOs in the private folder are written to.
+    rules.append((_WRITE, str(box.private)))
+    targets = [mount.target for mount in box.mounts if mount.writable]
+    targets += ["/tmp", "/dev/shm", _HOME, box.workdir_inside, *map(str, box.writable)]
+    rules += [(_READ_WRITE, target) for target in targets]
+    texts = [f"{rights}:{path}" for rights, path in rules]
+    return [_PERL, "-e", _RESTRICT, _LANDLOCK_ABI, *texts, "--"]
 
 
 def _descriptor(data: bytes) -> int:
