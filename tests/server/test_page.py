@@ -972,11 +972,11 @@ def test_a_fork_of_a_running_conversation_is_not_shown_as_running(
         "f": ("running", False),
     }
     page = shown(browser, server, "f")
-    page.wait("#facts", "running (not driven)")
-    page.wait(".item", "running (not driven)")
+    page.wait("#facts", "at rest")
+    page.wait(".item", "at rest")
     page.click("#controls button", "Resume")
     page.wait("#controls button", "Stop")
-    page.until("!document.querySelector('#facts').textContent.includes('not driven')")
+    page.until("!document.querySelector('#facts').textContent.includes('at rest')")
     assert server.ask("GET", "/api/conversations/f").json["driven"]
     assert page.faults() == []
 
@@ -1031,7 +1031,7 @@ def test_a_conversation_is_forked_from_an_event(browser: Browser, server: Servin
     page = shown(browser, server, "c")
     page.wait(".answer", "one")
     page.run("document.querySelector('.answer .fork').click()")
-    page.wait("#dialog", "Fork from event")
+    page.wait("#dialog", "Continue from event")
     page.press("Enter")
     page.until("location.hash.startsWith('#/c/') && location.hash !== '#/c/c'")
     page.wait(".answer", "one")
@@ -1176,12 +1176,13 @@ def test_new_conversations_begin_with_an_agent_of_the_server_or_a_pasted_one(
 ) -> None:
     page = shown(browser, server)
     page.press("n")
-    page.wait("#dialog", "New conversation")
-    page.fill("#first", "Good day")
-    page.click("#dialog button", "Begin")
+    page.wait("#begin-agent", "helper")
+    page.fill("#begin-text", "Good day")
+    page.click("#begin button", "Begin")
     page.wait(".answer", "At your service.")
     page.press("Escape")
     page.press("n")
+    page.click("#begin button", "As JSON")
     page.wait("#which")
     page.run(
         "(() => { const one = document.querySelector('#which'); one.value = '';"

@@ -1,11 +1,34 @@
-// Requests to the server, and the stream of a conversation's events. The key is only in this tab's sessionStorage.
+// Requests to the server, and the stream of a conversation's events. The key is in this tab's sessionStorage, and in localStorage only if the user wants it to be remembered.
 import { parse } from "./text.js";
 
 const KEY = "holdfast.key";
 let onRefused = () => {};
 
-export const key = () => sessionStorage.getItem(KEY) ?? "";
-export const keep = (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY));
+export const key = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
+export const isRemembered = () => localStorage.getItem(KEY) !== null;
+
+/** Keep the key for this tab, and in this browser if it is to be remembered. "" forgets it everywhere. */
+export function keep(value, remembered = isRemembered()) {
+	if (value) sessionStorage.setItem(KEY, value);
+	else sessionStorage.removeItem(KEY);
+	if (value && remembered) localStorage.setItem(KEY, value);
+	else localStorage.removeItem(KEY);
+}
+
+/** Take the key out of a sign-in link (`#key=...`) and out of the address. Returns true if there was one. */
+export function takeLink() {
+	const match = /^#key=(.+)$/.exec(location.hash);
+	if (!match) return false;
+	history.replaceState(null, "", `${location.pathname}#/`);
+	let given = match[1];
+	try {
+		given = decodeURIComponent(given);
+	} catch {}
+	if (!/^[!-~]+$/.test(given)) return false;
+	keep(given);
+	return true;
+}
+
 /** Set the function that is called with a message when the server refuses the key. */
 export const whenRefused = (handler) => (onRefused = handler);
 
@@ -43,6 +66,18 @@ export async function ask(method, path, body, { once, signal, with: other } = {}
 	if (!response.ok) throw other === undefined ? await failure(response) : new Failure(response.status, "", "");
 	if (response.status === 204) return null;
 	return parse(await response.text());
+}
+
+/** Fetch a file. Throws `Failure`. */
+export async function download(path) {
+	let response;
+	try {
+		response = await fetch(path, { headers: { Authorization: `Bearer ${key()}` }, cache: "no-store" });
+		if (response.ok) return await response.blob();
+	} catch {
+		throw new Failure(0, "", "The server does not answer.");
+	}
+	throw await failure(response);
 }
 
 export const place = (id, ...more) => ["/api/conversations", encodeURIComponent(id), ...more].join("/");

@@ -1,12 +1,15 @@
 // The page: the shown conversation, the list beside it, the key, and keyboard shortcuts.
-import { ask, keep, key, once, place, stream, whenRefused } from "./api.js";
+import { ask, isRemembered, keep, key, once, place, stream, takeLink, whenRefused } from "./api.js";
 import { attach, attached, detach, show } from "./attach.js";
+import { begin, endBegin } from "./begin.js";
 import { Deciding, openDialog } from "./deciding.js";
 import { $, announce, button, el, fill, talkLink, talkPlace, toast } from "./dom.js";
 import { results } from "./entries.js";
+import { find, findAll, lead } from "./finding.js";
 import { Fold } from "./fold.js";
 import { Log } from "./log.js";
-import { askKey, help, makeFork, makeNew } from "./making.js";
+import { askKey, help, makeFork } from "./making.js";
+import { connectNotices, entitle, forgetWaiting, watch } from "./notices.js";
 import { chip, Panel, undriven } from "./panel.js";
 import { clock, count, money, oneLine, statusName } from "./text.js";
 
@@ -17,8 +20,9 @@ const TAIL_EVENTS = 300; // the newest events, shown before all are loaded
 const wide = matchMedia("(min-width: 1100px)");
 
 class Talk {
-	constructor(id) {
+	constructor(id, seq = 0) {
 		this.id = id;
+		this.seq = seq; // the event that is shown first, 0 for the newest
 		this.info = null;
 		this.fold = new Fold();
 		this.whole = false; // true once all events are loaded
@@ -83,6 +87,8 @@ class Talk {
 		this.whole = true;
 		this.log.show(fold.entries);
 		this.render();
+		if (this.seq) lead(this, this.seq);
+		this.seq = 0;
 	}
 
 	connect() {
@@ -202,7 +208,7 @@ class Talk {
 			$("#reader").hidden = !this.readOnly;
 			if (this.readOnly) fill($("#reader"), "A call of ", talkLink(this.info.spawnedBy.split(":")[0]), " spawned this conversation. Send messages there; decide waiting calls here.");
 		}
-		document.title = `${fold.pending.length || fold.questions.length ? "(!) " : ""}${oneLine(title, 60)} - Holdfast`;
+		entitle(`${oneLine(title, 60)} - Holdfast`, fold.pending.length || fold.questions.length ? this.id : "");
 	}
 
 	/** Send a command. Returns true if the server accepted it; otherwise `failed` receives the reason (default: a toast). */
@@ -238,7 +244,9 @@ class Talk {
 	}
 
 	fork(seq) {
-		makeFork(this.id, seq, (id) => go(id));
+		const event = this.fold.entries.find((entry) => entry.seq === seq)?.event;
+		const said = event?.type === "message" && (event.sender ?? "user") === "user" ? event.content.map((block) => block.text ?? "").join("\n").trim() : null;
+		makeFork(this.id, seq, (id) => go(id), said);
 	}
 
 	async remove() {
@@ -292,7 +300,6 @@ const list = {
 
 	async load() {
 		if (!key()) return;
-		if (document.hidden && this.items.length) return this.soon(4 * LIST_MILLISECONDS);
 		const status = $("#status").value;
 		const searching = Boolean($("#search").value.trim());
 		if (searching) this.pages = Math.max(this.pages, 5);
@@ -311,11 +318,32 @@ const list = {
 			this.more = next !== null;
 			this.render();
 			if (!current || !current.lost) banner("");
+			await watch(this.items, !status && !this.more, go);
 		} catch (error) {
 			if (error.name === "AbortError" || error.status === 401) return;
 			if (error.status === 0) banner("The server does not answer. Reconnecting…", true);
 		}
-		this.soon(LIST_MILLISECONDS);
+		this.soon(document.hidden ? 4 * LIST_MILLISECONDS : LIST_MILLISECONDS);
+	},
+
+	/** Return the conversations that fit the search, each fork below its origin, and how deep each is. */
+	tree() {
+		const items = this.found();
+		const ids = new Set(items.map((item) => item.id));
+		const below = Map.groupBy(items, (item) => (ids.has(item.parent) && item.parent !== item.id ? item.parent : ""));
+		const rows = [];
+		const add = (item, depth) => {
+			rows.push({ item, depth });
+			for (const one of below.get(item.id) ?? []) add(one, depth + 1);
+		};
+		// A family stands where its first member would.
+		const root = (item) => {
+			const parents = new Map(items.map((one) => [one.id, one]));
+			while (ids.has(item.parent) && item.parent !== item.id) item = parents.get(item.parent);
+			return item;
+		};
+		for (const item of new Set(below.size > 1 ? items.map(root) : items)) add(item, 0);
+		return rows;
 	},
 
 	found() {
@@ -324,15 +352,15 @@ const list = {
 	},
 
 	render() {
-		const items = this.found();
-		const name = JSON.stringify([items.map((item) => [item.id, item.status, item.title, item.tags, item.updated]), current?.id, this.more]);
+		const rows = this.tree();
+		const name = JSON.stringify([rows.map(({ item, depth }) => [item.id, item.status, item.driven, item.title, item.tags, item.updated, depth]), current?.id, this.more]);
 		if (name === this.shown) return;
 		this.shown = name;
 		const node = $("#list");
 		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-		fill(node, items.map((item) => el("li", el("a.item", { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
+		fill(node, rows.map(({ item, depth }) => el("li", el(`a.item${depth ? `.fork-${Math.min(depth, 3)}` : ""}`, { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
 			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), (item.tags ?? []).slice(0, 3).map((tag) => el("span.chip", oneLine(tag, 30))), el("time", { datetime: item.updated }, clock(item.updated)))))),
-			!items.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."));
+			!rows.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."));
 		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
 		$("#more").hidden = !this.more;
 	},
@@ -341,23 +369,25 @@ const list = {
 let current = null;
 
 function navigate() {
-	const match = /^#\/c\/([^/]+)$/.exec(location.hash);
+	if (takeLink()) return enter();
+	const match = /^#\/c\/([^/]+)(?:\/(\d{1,15}))?$/.exec(location.hash);
 	current?.close();
 	current = null;
 	if ($("#dialog").open && key()) $("#dialog").close();
 	const open = Boolean(match);
-	document.body.classList.toggle("talking", open);
+	document.body.classList.toggle("talking", open || location.hash === "#/new");
 	if (!open) {
 		$("#talk").hidden = true;
 		$("#empty").hidden = false;
 		$("#panel").hidden = true;
-		document.title = "Holdfast";
+		entitle("Holdfast");
+		if (key()) begin(go).then(() => location.hash === "#/new" && $("#begin-text")?.focus());
 	} else if (key()) {
 		let id = match[1];
 		try {
 			id = decodeURIComponent(id);
 		} catch {}
-		current = new Talk(id);
+		current = new Talk(id, Number(match[2] ?? 0));
 		if (wide.matches) current.openPanel();
 		else current.closePanel();
 		current.open();
@@ -445,7 +475,7 @@ $("#files").onchange = (event) => {
 
 const singles = () => localStorage.getItem("holdfast.singles") !== "off";
 const KEYS = {
-	n: () => makeNew(go),
+	n: () => start(),
 	"/": () => $("#search").focus(),
 	m: () => current && text.focus(),
 	a: () => current?.deciding.review(),
@@ -453,7 +483,7 @@ const KEYS = {
 	x: () => current?.interrupt(),
 	d: () => current && (current.panel.open ? current.closePanel() : current.openPanel()),
 	g: () => current?.log.toBottom(),
-	f: () => current && find(),
+	f: () => (current ? find(current) : findAll()),
 	c: () => current?.log.toggleAll(),
 	j: () => step(1),
 	k: () => step(-1),
@@ -465,7 +495,7 @@ function openHelp() {
 }
 
 function step(by) {
-	const items = list.found();
+	const items = list.tree().map(({ item }) => item);
 	const at = items.findIndex((item) => item.id === current?.id);
 	const next = items[Math.max(0, Math.min(items.length - 1, at < 0 ? 0 : at + by))];
 	if (next && next.id !== current?.id) go(next.id);
@@ -484,45 +514,26 @@ document.addEventListener("keydown", (event) => {
 	KEYS[event.key]();
 });
 
-/** Open the search dialog. The browser's own search misses distant entries, which have no elements. */
-function find() {
-	const talk = current;
-	const input = el("input", { id: "find", type: "search", autocomplete: "off" });
-	const found = el("ul.found", { "aria-live": "polite" });
-	const look = () => {
-		const wanted = input.value.trim().toLowerCase();
-		const hits = [];
-		for (let index = talk.fold.entries.length - 1; wanted && index >= 0 && hits.length < 50; index--) {
-			const entry = talk.fold.entries[index];
-			const said = words(entry);
-			const at = said.toLowerCase().indexOf(wanted);
-			if (at >= 0) hits.push({ entry, said: said.slice(Math.max(0, at - 40), at + 80) });
-		}
-		fill(found, hits.map(({ entry, said }) => el("li", button([el("b", `#${entry.seq} `), oneLine(said)], () => {
-			dialog.close();
-			const node = talk.log.goTo(entry.seq, 60);
-			node?.setAttribute("tabindex", "-1");
-			node?.focus({ preventScroll: true });
-		}, "quiet"))), wanted && !hits.length && el("li.dim", "Not found."));
-	};
-	input.oninput = look;
-	const dialog = openDialog("Find in this conversation", [input, found]);
-	input.focus();
-}
-
-function words({ event, calls = [] }) {
-	const texts = (given) => (given?.content ?? []).map((block) => block.text ?? "");
-	return [event.text, event.message, event.summary, ...texts(event), ...texts(event.result), ...calls.flatMap((call) => [call.name, JSON.stringify(call.arguments), ...texts(call.result)])].join("\n");
+/** Show the start of a conversation. */
+function start() {
+	if (location.hash === "#/new") $("#begin-text")?.focus();
+	location.hash = "#/new";
 }
 
 function login(why) {
 	current?.disconnect();
-	$("#leave").hidden = true;
-	askKey(why, () => {
-		$("#leave").hidden = false;
-		list.soon();
-		navigate();
-	});
+	$("#account").hidden = true;
+	askKey(why, enter);
+}
+
+/** Show what the key may see. */
+function enter() {
+	$("#account").hidden = false;
+	$("#remember").checked = isRemembered();
+	endBegin();
+	forgetWaiting();
+	list.soon();
+	navigate();
 }
 
 whenRefused(() => {
@@ -544,9 +555,14 @@ document.addEventListener("visibilitychange", () => {
 
 $("#status").append(...["", "waiting_for_confirmation", "running", "finished", "paused", "error", "stuck", "idle"].map((one) => el("option", { value: one }, statusName(one) || "all")));
 addEventListener("hashchange", navigate);
-$("#new-open").onclick = () => makeNew(go);
+$("#new-open").onclick = start;
+$("#remember").onchange = (event) => keep(key(), event.target.checked);
+connectNotices($("#notify"));
 $("#help-open").onclick = openHelp;
 $("#panel-open").onclick = () => current && (current.panel.open ? current.closePanel() : current.openPanel());
+$("#search").onkeydown = (event) => {
+	if (event.key === "Enter" && event.target.value.trim()) findAll(event.target.value.trim());
+};
 $("#search").oninput = () => (list.more ? list.soon(200) : list.render());
 $("#status").onchange = () => list.soon();
 $("#more").onclick = () => {
@@ -556,18 +572,18 @@ $("#more").onclick = () => {
 $("#leave").onclick = () => {
 	keep("");
 	location.hash = "#/";
+	endBegin();
+	forgetWaiting();
 	login("");
 };
 $(".skip").onclick = (event) => {
 	event.preventDefault();
-	(current ? text : $("#search")).focus();
+	(current ? text : ($("#begin-text") ?? $("#search"))).focus();
 };
 addEventListener("resize", grow);
 
-if (key()) {
-	$("#leave").hidden = false;
-	list.soon();
-	navigate();
+if (takeLink() || key()) {
+	enter();
 } else {
 	login("");
 }

@@ -1,8 +1,10 @@
 // Files that the user attaches to the next message of a conversation: chosen, pasted or dropped.
 import { $, button, el, fill, toast } from "./dom.js";
-import { oneLine } from "./text.js";
+import { bytes, oneLine } from "./text.js";
 
 const MAX_BYTES = 20e6; // of all files of a message; base64 makes them a third larger, and the server accepts 32 MB
+
+const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
 const waiting = new Map(); // a conversation's id -> its blocks
 const NONE = [];
@@ -30,13 +32,21 @@ export function detach(id, one) {
 	show(id);
 }
 
-/** Show the attached files of a conversation above the message field. */
+/** Forget all attached files of a conversation. */
+export function forget(id) {
+	waiting.delete(id);
+	show(id);
+}
+
+/** Show the attached files of a conversation above the message field; those of the conversation that is to begin, in its form. */
 export function show(id) {
 	const files = attached(id);
-	$("#attached").hidden = !files.length;
-	fill($("#attached"), files.map((one) => {
+	const node = $(id === "new" ? "#begin-files" : "#attached");
+	if (!node) return;
+	node.hidden = !files.length;
+	fill(node, files.map((one) => {
 		const name = oneLine(one.name, 80);
-		return el("li", `${name} `, button("×", () => detach(id, one), "quiet", { "aria-label": `Remove ${name}` }));
+		return el("li", PICTURES.has(one.mimeType) && el("img", { src: `data:${one.mimeType};base64,${one.data}`, alt: "" }), `${name} (${bytes(one.data)}) `, button("×", () => detach(id, one), "quiet", { "aria-label": `Remove ${name}` }));
 	}));
 }
 

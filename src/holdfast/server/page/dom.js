@@ -55,12 +55,23 @@ export function announce(text, urgent = false) {
 	setTimeout(() => line.remove(), 5000);
 }
 
-/** Show a short notification about a success or a failure. */
+/** Keep the toasts above the decisions, however high these are. */
+function fit() {
+	const node = $("#toasts");
+	const decide = $("#decide");
+	const bottom = decide.hidden ? innerHeight : decide.getBoundingClientRect().top;
+	node.style.maxHeight = `${Math.max(0, Math.min(innerHeight * 0.4, bottom - node.getBoundingClientRect().top - 4))}px`;
+}
+new ResizeObserver(fit).observe($("#decide"));
+addEventListener("resize", fit);
+
+/** Show a short notification about a success or a failure, which can be dismissed. */
 export function toast(text, bad = false) {
 	const place = $("#toasts");
-	const node = el(`p.toast${bad ? ".bad" : ""}`, text);
+	const node = el(`p.toast${bad ? ".bad" : ""}`, el("span", text), button("×", () => node.remove(), "quiet", { "aria-label": "Dismiss" }));
 	place.append(node);
 	if (place.children.length > 4) place.firstChild.remove();
+	fit();
 	announce(text, bad);
 	setTimeout(() => node.remove(), bad ? 12000 : 5000);
 }

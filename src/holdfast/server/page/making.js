@@ -1,4 +1,4 @@
-// Dialogs for the key, a new conversation and a fork, and the help.
+// Dialogs for the key, a conversation from an agent's JSON and a fork, and the help.
 import { ask, keep, once, place } from "./api.js";
 import { openDialog } from "./deciding.js";
 import { $, button, el, toast } from "./dom.js";
@@ -11,7 +11,9 @@ export function askKey(why, done) {
 	const input = el("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
 	const wrong = el("p.bad", { role: "alert" }, why);
 	const submit = el("button.primary", { type: "submit" }, "Enter");
-	const form = el("form", el("p", "The server printed a key at its first start. ", el("code", "holdfast serve keys add"), " creates another. The key is kept until this tab is closed."), el("label", { for: "key" }, "Key"), input, wrong, el("p.buttons", submit));
+	const stay = el("input", { id: "key-stay", type: "checkbox" });
+	const form = el("form", el("p", "The server printed a key, and a link that signs in, at its first start. ", el("code", "holdfast serve keys add"), " creates another key."), el("label", { for: "key" }, "Key"), input,
+		el("p.check", stay, " ", el("label", { for: "key-stay" }, "Remember it in this browser; otherwise only until this tab is closed")), wrong, el("p.buttons", submit));
 	let let_in = false;
 	form.onsubmit = async (event) => {
 		event.preventDefault();
@@ -24,7 +26,7 @@ export function askKey(why, done) {
 		wrong.textContent = "";
 		try {
 			await ask("GET", "/api/conversations?limit=1", undefined, { with: given });
-			keep(given);
+			keep(given, stay.checked);
 			let_in = true;
 			$("#dialog").close();
 			done();
@@ -43,7 +45,7 @@ export function askKey(why, done) {
 	input.focus();
 }
 
-/** Open the dialog for a new conversation. Calls `done(id)` when the conversation exists. */
+/** Open the dialog for a new conversation with an agent of the server, or one as JSON. Calls `done(id)` when the conversation exists. */
 export async function makeNew(done) {
 	let agents = [];
 	try {
@@ -100,29 +102,51 @@ export async function makeNew(done) {
 	(agents.length ? message : agent).focus();
 }
 
-/** Open the dialog for a fork at an event, or a rewind to it. Calls `done(id)` when the fork exists. */
-export function makeFork(id, seq, done) {
+/**
+ * Open the dialog that continues from an event: by a fork, or a rewind, which puts the files back too. Calls `done(id)` when it exists.
+ * `said` is the text of the event if it is a message of the user, which can then be sent in another form.
+ */
+export function makeFork(id, seq, done, said = null) {
 	const wrong = el("p.bad", { role: "alert" });
 	const key = once();
+	const next = el("textarea", { id: "fork-text", rows: 3, placeholder: "Nothing: the new conversation rests until you write" });
+	const instead = el("input", { id: "fork-instead", type: "checkbox" });
+	instead.onchange = () => {
+		if (instead.checked && !next.value) next.value = said;
+		else if (!instead.checked && next.value === said) next.value = "";
+		next.focus();
+	};
+	let made = null; // a fork whose message was not accepted yet
 	const choice = (label, path, kind) => {
 		const one = button(label, async () => {
 			one.disabled = true;
+			wrong.textContent = "";
+			const at = instead.checked ? seq - 1 : seq;
 			try {
-				const made = await ask("POST", place(id, path), { seq }, { once: `${key}-${path}` });
+				if (made?.path !== path || made.at !== at) {
+					const found = await ask("POST", place(id, path), { seq: at }, { once: `${key}-${path}-${at}` });
+					made = { path, at, id: (found.conversation ?? found).id };
+					if (found.files) toast(putBack(found.files));
+				}
+				if (next.value.trim()) {
+					await ask("POST", place(made.id, "messages"), { text: next.value, eventId: key }, { once: `${key}-next` });
+					await ask("POST", place(made.id, "start"));
+				}
 				$("#dialog").close();
-				if (made.files) toast(putBack(made.files));
-				done((made.conversation ?? made).id);
+				done(made.id);
 			} catch (error) {
 				wrong.textContent = error.message;
-				one.disabled = false;
 			}
+			one.disabled = false;
 		}, kind);
 		return one;
 	};
 	const submit = choice("Fork", "fork", "primary");
-	openDialog(`Fork from event ${seq}?`, [
-		el("p", `The new conversation begins with the first ${seq} events and uses the same workspace. Calls that were open at that point are not run.`),
-		el("p", "A rewind also puts the files of the workspace back as they were, if the conversation keeps snapshots of them."),
+	openDialog(`Continue from event ${seq}`, [
+		el("p", `The new conversation begins with the first ${seq} events and works in the same folder. Calls that were open at that point are not run.`),
+		el("p", "A rewind also puts the files of the folder back as they were, if the conversation keeps snapshots of them."),
+		said !== null && el("p.check", instead, " ", el("label", { for: "fork-instead" }, "In place of this message")),
+		el("label", { for: "fork-text" }, "The next message"), next,
 		wrong,
 		el("p.buttons", submit, choice("Rewind files too", "rewind"), button("Cancel", () => $("#dialog").close())),
 	]);

@@ -2,6 +2,7 @@
 import { ask, once, place } from "./api.js";
 import { blocks, results } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
+import { browse, exportTalk } from "./files.js";
 import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
 import { json, money, oneLine, plain, seconds, statusName } from "./text.js";
 
@@ -241,9 +242,9 @@ export class Panel {
 				button("Title…", () => { const title = prompt("Title", info?.title ?? ""); title && this.talk.tell("labels", { title }); }),
 				button("Tags…", () => this.#tags()),
 				button("Model…", () => { const agent = prompt("Name, such as #fast"); agent && this.talk.tell("use", { agent }); }),
-				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
+				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), info?.workspace && button("Files…", () => browse(info.workspace)), button("Export", () => exportTalk(this.talk.id)), button("Delete…", () => this.talk.remove(), "danger")));
 	}
 }
 
 export const undriven = (item) => item?.status === "running" && item.driven === false && !item.spawnedBy;
-export const chip = (status, alone = false) => el(`span.chip.${!alone && /^[a-z_]+$/.test(status) ? status : "idle"}`, statusName(plain(status)), alone && " (not driven)");
+export const chip = (status, alone = false) => el(`span.chip.${!alone && /^[a-z_]+$/.test(status) ? status : "idle"}`, alone ? "at rest" : statusName(plain(status)));
