@@ -612,7 +612,7 @@ def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving
         "c",
         [ev.StatusChanged(seq=1, id="s", timestamp=datetime.now(UTC), status="running")],
     )
-    page.wait("#facts", "running")
+    page.until("/running|at rest/.test(document.querySelector('#facts').textContent)")
     note("reasoning", "Hmm")
     note("text", "It is **go")
     page.wait("#live .text", "It is **go")
