@@ -61,15 +61,9 @@ def newcomers_server(folder: Path) -> Iterator[tuple[str, Path]]:
             cwd=folder,
         )
     try:
-        yield (
-            until(
-                lambda: (
-                    (found := re.search(r"To sign in, open (\S+)\nServing", log.read_text()))
-                    and found[1]
-                )
-            ),
-            log,
-        )
+        link = re.compile(r"To sign in, open (\S+)\nServing")
+        until(lambda: link.search(log.read_text()) is not None)
+        yield link.findall(log.read_text())[0], log
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
