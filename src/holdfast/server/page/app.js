@@ -353,14 +353,16 @@ const list = {
 
 	render() {
 		const rows = this.tree();
-		const name = JSON.stringify([rows.map(({ item, depth }) => [item.id, item.status, item.driven, item.title, item.tags, item.updated, depth]), current?.id, this.more]);
+		const wanted = $("#search").value.trim();
+		const name = JSON.stringify([rows.map(({ item, depth }) => [item.id, item.status, item.driven, item.title, item.tags, item.updated, depth]), current?.id, this.more, wanted]);
 		if (name === this.shown) return;
 		this.shown = name;
 		const node = $("#list");
 		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
 		fill(node, rows.map(({ item, depth }) => el("li", el(`a.item${depth ? `.fork-${Math.min(depth, 3)}` : ""}`, { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
 			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), (item.tags ?? []).slice(0, 3).map((tag) => el("span.chip", oneLine(tag, 30))), el("time", { datetime: item.updated }, clock(item.updated)))))),
-			!rows.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."));
+			!rows.length && el("li.dim", this.items.length || $("#status").value ? "No conversation matches." : "There are no conversations yet."),
+			wanted && el("li", button(`Find “${oneLine(wanted, 30)}” in the contents`, () => findAll(wanted), "quiet")));
 		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
 		$("#more").hidden = !this.more;
 	},

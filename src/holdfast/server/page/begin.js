@@ -267,7 +267,7 @@ function draw(node, done) {
 	which.onchange = folder.oninput = choose;
 	text.oninput = () => sessionStorage.setItem(DRAFT, text.value);
 	text.onkeydown = (event) => {
-		if (event.key !== "Enter" || event.isComposing || !(event.ctrlKey || event.metaKey)) return;
+		if (event.key !== "Enter" || event.isComposing || event.shiftKey || (matchMedia("(pointer: coarse)").matches && !event.ctrlKey && !event.metaKey)) return;
 		event.preventDefault();
 		form.requestSubmit();
 	};

@@ -143,7 +143,7 @@ export function makeFork(id, seq, done, said = null) {
 	};
 	const submit = choice("Fork", "fork", "primary");
 	openDialog(`Continue from event ${seq}`, [
-		el("p", `The new conversation begins with the first ${seq} events and works in the same folder. Calls that were open at that point are not run.`),
+		el("p", `The new conversation begins with the first ${seq === 1 ? "event" : `${seq} events`} and works in the same folder. Calls that were open at that point are not run.`),
 		el("p", "A rewind also puts the files of the folder back as they were, if the conversation keeps snapshots of them."),
 		said !== null && el("p.check", instead, " ", el("label", { for: "fork-instead" }, "In place of this message")),
 		el("label", { for: "fork-text" }, "The next message"), next,
