@@ -831,7 +831,8 @@ store and continues when the server restarts.
 
 Clients send a key. The server takes its first key from --key-file or
 HOLDFAST_SERVER_KEY. If neither is given and no key exists yet, the server
-makes one and prints it once. `holdfast serve keys` makes more, for the same
+makes one and prints it once, with a link that signs in to the server's page.
+`holdfast serve keys` makes more, for the same
 tenant or for others. A tenant cannot see the conversations and workspaces of
 another one through the API. Commands run as the server's user, however, and
 can read what that user can read. With --sandbox require they run in a sandbox
