@@ -22,6 +22,8 @@ from holdfast import (
 )
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.firing import fire_resting
 from holdfast.errors import ConfigurationError, Conflict, HookDenied, NotFound
 from holdfast.store import Batch, Store, Summary
 from holdfast.store.transfer import export_conversation, import_conversations
@@ -371,6 +373,51 @@ def test_however_many_look_at_once_each_occurrence_gives_one_message(
         assert len(ids) == len(set(ids)) == 20
         fired = [one.due for one in c.get_history() if isinstance(one, ev.TimerFired)]
         assert fired == [NOON + n * timedelta(minutes=1) for n in range(1, 21)]
+
+
+@pytest.mark.parametrize("ended", [IDLE, FINISHED, PAUSED])
+def test_a_store_fires_as_a_hosted_conversation_does(
+    tmp_path: Path, clock: Clock, ended: ConversationStatus
+) -> None:
+    def journal(fires: bool) -> list[object]:
+        clock.now = NOON
+        with SQLiteStore(tmp_path / f"{fires}.db", "process") as store:
+            with conversation(store, clock) as c:
+                if ended is not IDLE:
+                    c.send_message("hello")
+                if ended is FINISHED:
+                    c.run()
+                for policy in ("once", "skip", "all"):
+                    c.schedule(policy, every=3600, id=policy, misfire=policy)
+                c.schedule("cron", cron="30 * * * *", timezone="Europe/Berlin", id="cron")
+                c.schedule("at", at=NOON + HOUR, id="at")
+                if ended is PAUSED:
+                    c.pause()
+            clock.now += 3.5 * HOUR
+            fire = (lambda one: fire_resting(one, random_id)) if fires else None
+            assert len(store.ring(clock.now, 1000, fire)) == 5
+            assert bool(store.list(waiting=True)) is not fires
+            with conversation(store, clock) as c:
+                c.hosting.hosted = True
+                c.hosting.open()
+            assert store.due(clock.now) == []
+            assert len(store.due(NOON + 9 * HOUR)) == 4
+            found: list[object] = []
+            for one in store.read("c"):
+                match one:
+                    case ev.TimerFired():
+                        found.append((one.timer, one.due, one.next, one.missed))
+                    case ev.MessageAdded(about="timer"):
+                        found.append((one.id, one.text, one.sender))
+                    case ev.StatusChanged():
+                        statuses.setdefault(fires, []).append(one.status)
+                    case _:
+                        pass
+            return found
+
+    statuses: dict[bool, list[str]] = {}
+    assert journal(True) == journal(False)
+    assert statuses[True] == statuses[False]
 
 
 def test_a_paused_conversation_gets_one_message_and_does_not_run(

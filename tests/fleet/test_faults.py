@@ -7,10 +7,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast import Conversation
 from holdfast import events as ev
 from holdfast.fleet import FleetBackend, Registry
 from holdfast.store import Store
@@ -119,6 +122,37 @@ def test_many_conversations_survive_workers_that_are_killed_at_random(fleet: Fle
     fleet.rest(*ids)
     fleet.check_effects(*ids)
     assert sum(len(fleet.store.read(id)) for id in ids) > 60 * 8
+
+
+def test_timers_fire_once_while_the_workers_that_fire_them_are_killed(fleet: Fleet) -> None:
+    chance = random.Random(11)
+    ids = [f"t{number % 4}/c{number}" for number in range(400)]
+    agent = fleet.effects.agent()
+    due = datetime.now(UTC) - timedelta(seconds=1)
+
+    def prepare(id: str) -> None:
+        earlier = due - timedelta(hours=1)
+        with Conversation(agent, fleet.store, id, clock=lambda: earlier) as conversation:
+            for name in ("a", "b", "c"):
+                conversation.schedule("Time is up.", at=due, id=name)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(prepare, ids))
+    registry = Registry(fleet.backend.database)
+    for _ in range(5):
+        victims = [WorkerProcess(fleet.settings) for _ in range(2)]
+        fleet.workers += victims
+        # A worker is listed just before it fires timers for the first time.
+        until(lambda: len(registry.workers()) == len(fleet.workers), "listed", 60)
+        time.sleep(chance.uniform(0, 0.15))
+        for victim in victims:
+            victim.kill()
+    fleet.start(2)
+    fleet.rest(*ids, seconds=120)
+    assert fleet.store.next_due() is None
+    for id in ids:
+        kinds = [one.type for one in fleet.store.read(id)]
+        assert kinds.count("timerFired") == kinds.count("message") == 3, id
 
 
 def test_a_frozen_worker_is_taken_over_on_postgres_and_has_no_effect_when_it_wakes(

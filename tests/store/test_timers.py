@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast import events as ev
-from holdfast.commands import RingTimer
+from holdfast.commands import RingTimer, Send
 from holdfast.content import TextContent
 from holdfast.errors import Fenced, StoreError
-from holdfast.store import Batch, DueTimer, Lease, MemoryStore, SQLiteStore, Store, TimerRow
+from holdfast.store import (
+    Batch,
+    DueTimer,
+    Lease,
+    MemoryStore,
+    PostgresStore,
+    RestingConversation,
+    SQLiteStore,
+    Store,
+    TimerRow,
+)
+from holdfast.store.base import MAX_TAIL_TO_FIRE
 from holdfast.store.timers import rebuild
 from holdfast.store.transfer import export_conversation, import_conversations
 from tests.store import test_store
-from tests.store.test_store import NOW, append, message, summary
+from tests.store.test_store import NOW, append, message, seqs, summary
 
 store = test_store.store  # the fixture: every store in turn
 
@@ -169,8 +182,6 @@ def test_a_timer_is_rung_for_one_of_several_callers(store: Store) -> None:
 
 
 def test_the_holder_of_the_lease_is_notified_of_a_ring(store: Store) -> None:
-    import threading
-
     rung = threading.Event()
     lease = store.acquire("c", rung.set)
     append(store, lease, 1)
@@ -197,6 +208,127 @@ def test_a_deleted_conversation_has_no_rows(store: Store) -> None:
     assert names(store.due(NOW)) == ["other.t"]
     append(store, store.acquire("parent"), 1)
     assert names(store.ring(NOW)) == ["other.t"]
+
+
+# --- timers that the store fires itself ---
+
+
+def fire_all(resting: RestingConversation) -> Batch:
+    """Append a message for each timer that is due."""
+    last = resting.last_seq + len(resting.due)
+    events = [message(seq) for seq in range(resting.last_seq + 1, last + 1)]
+    return Batch(events, summary(resting.id, last))
+
+
+@pytest.fixture
+def firing(store: Store) -> Store:
+    if isinstance(store, MemoryStore):
+        pytest.skip("it never asks to fire")
+    return store
+
+
+def at_rest(store: Store, id: str = "c", **due: datetime) -> Lease:
+    lease = opened(store, id)
+    set_rows(store, lease, **due)
+    store.release(lease)
+    return lease
+
+
+def test_timers_of_a_conversation_at_rest_are_fired_in_its_journal(firing: Store) -> None:
+    lease = at_rest(firing, t=NOW - SECOND, u=NOW, later=NOW + SECOND)
+    asked: list[RestingConversation] = []
+
+    def fire(resting: RestingConversation) -> Batch:
+        asked.append(resting)
+        rows = [TimerRow("t", NOW + 2 * SECOND)]
+        return msgspec.structs.replace(fire_all(resting), timers=rows)
+
+    assert names(firing.ring(NOW, 1000, fire)) == ["c.t", "c.u"]
+    [resting] = asked
+    assert (resting.id, resting.events, resting.now) == ("c", [message(1)], NOW)
+    assert names(list(resting.due)) == ["c.t", "c.u"]
+    assert firing.read("c") == [message(1), message(2), message(3)]
+    assert firing.list(["c"]) == [summary("c", 3)]
+    assert firing.list(waiting=True) == []
+    assert names(firing.due(NOW + 9 * SECOND)) == ["c.later", "c.t"]
+    with pytest.raises(Fenced):
+        append(firing, lease, 4)
+    append(firing, firing.acquire("c"), 4)
+
+
+def test_a_conversation_that_is_held_or_has_commands_is_left_to_its_holder(firing: Store) -> None:
+    set_rows(firing, opened(firing, "held"), t=NOW)
+    at_rest(firing, "asked", t=NOW)
+    firing.post("asked", Send((TextContent("hello"),)))
+    at_rest(firing, "declined", t=NOW)
+    at_rest(firing, "free", t=NOW)
+    found = firing.ring(NOW, 1000, lambda one: None if one.id == "declined" else fire_all(one))
+    assert sorted(names(found)) == ["asked.t", "declined.t", "free.t", "held.t"]
+    posted = {one.id for one in firing.list(waiting=True)}
+    assert posted == {"held", "asked", "declined"}
+    assert seqs(firing, "free") == [1, 2]
+    assert all(seqs(firing, id) == [1] for id in posted)
+    assert firing.next_due() is None
+
+
+def test_a_fork_that_shares_its_tail_is_left_to_its_holder(firing: Store) -> None:
+    firing.release(opened(firing))
+    firing.fork("c", summary("f", 1))
+    lease = firing.acquire("f")
+    firing.append(lease, Batch((), summary("f", 1), timers=[TimerRow("t", NOW)]))
+    firing.release(lease)
+    assert names(firing.ring(NOW, 1000, fire_all)) == ["f.t"]
+    assert [one.id for one in firing.list(waiting=True)] == ["f"]
+
+
+def test_a_lease_that_is_taken_meanwhile_is_not_written_past(firing: Store) -> None:
+    if not isinstance(firing, PostgresStore):
+        pytest.skip("SQLite has one writer at a time")
+    at_rest(firing, t=NOW)
+    at_rest(firing, "d", t=NOW)
+    taken: list[Lease] = []
+
+    def fire(resting: RestingConversation) -> Batch:
+        if resting.id == "c":
+            taken.append(firing.acquire("c"))
+        return fire_all(resting)
+
+    assert names(firing.ring(NOW, 1000, fire)) == ["c.t", "d.t"]
+    [posted] = firing.commands(taken[0])
+    assert posted.command == RingTimer("t", NOW)
+    assert (seqs(firing, "c"), seqs(firing, "d")) == ([1], [1, 2])
+    append(firing, taken[0], 2)
+
+
+def test_one_transaction_reads_a_limited_number_of_events(firing: Store) -> None:
+    for number, size in enumerate((MAX_TAIL_TO_FIRE, MAX_TAIL_TO_FIRE + 1, *[999] * 5)):
+        lease = firing.acquire(f"c{number}")
+        append(firing, lease, *range(1, size + 1))
+        firing.append(lease, Batch((), summary(f"c{number}", size), timers=[TimerRow("t", NOW)]))
+        firing.release(lease)
+    assert names(firing.ring(NOW, 1000, fire_all)) == [f"c{number}.t" for number in range(6)]
+    assert names(firing.ring(NOW, 1000, fire_all)) == ["c6.t"]
+    assert firing.ring(NOW, 1000, fire_all) == []
+    assert [one.id for one in firing.list(waiting=True)] == ["c1"]
+
+
+def test_a_follower_sees_what_the_store_fires(firing: Store) -> None:
+    at_rest(firing, t=NOW)
+    follower = firing.follow("c", 1, timeout=30)
+    threading.Timer(0.2, firing.ring, (NOW, 1000, fire_all)).start()
+    assert next(follower) == message(2)
+
+
+def test_a_timer_is_fired_for_one_of_several_callers(firing: Store) -> None:
+    for number in range(40):
+        at_rest(firing, f"c{number}", t=NOW, u=NOW)
+    with ThreadPoolExecutor(4) as pool:
+        rings = pool.map(lambda _: [firing.ring(NOW, 9, fire_all) for _ in range(10)], range(4))
+        found = [name for rung in rings for ring in rung for name in names(ring)]
+    assert len(found) == len(set(found)) == 80
+    for number in range(40):
+        undone = len(firing.commands(firing.acquire(f"c{number}")))
+        assert len(seqs(firing, f"c{number}")) - 1 + undone == 2
 
 
 def test_a_closed_store_rings_nothing(store: Store) -> None:

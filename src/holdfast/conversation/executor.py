@@ -211,7 +211,7 @@ class CommandExecutor(ObjectStruct):
             case cmd.Label(title, add, remove, by):
                 self._label(title, add, remove, clean(by))
             case cmd.RingTimer(timer, due):
-                timers.ring(journal, timer, due, self._loop.drives)
+                timers.ring(journal, [timers.RungOccurrence(timer, due)], self._loop.drives)
             case cmd.Send():
                 raise TypeError("a message is prepared before it is applied")
         return None

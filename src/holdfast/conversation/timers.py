@@ -5,7 +5,9 @@ Each writes the event and the row of the store's index in one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +37,13 @@ WOKEN = "[This is the time at which you asked to be woken.]"
 MAX_WAIT_SECONDS = 30.0
 """The longest time between two looks at the clock, which may be set, or stand still in a sleeping
 machine."""
+
+
+class RungOccurrence(NamedTuple):
+    """The occurrence `due` of a timer."""
+
+    timer: str
+    due: datetime
 
 
 def set_timer(journal: Journal, rule: Timer, call_id: str = "") -> ev.TimerSet:
@@ -102,18 +111,22 @@ def cancel_timer(journal: Journal, timer: str, by: str, reason: str) -> None:
     journal.add(ev.TimerCancelled, timer=timer, by=by, reason=reason)
 
 
-def ring(journal: Journal, timer: str, due: datetime, drives: bool) -> None:
-    """Fire a timer whose occurrence `due` was rung, unless that was done. Within a transaction.
+def ring(journal: Journal, rung: Sequence[RungOccurrence], drives: bool) -> None:
+    """Fire timers whose occurrences were rung, unless that was done. Within a transaction.
 
-    `drives` is True if a loop takes the message up.
+    `drives` is True if a loop takes the messages up.
     """
-    found = journal.fold.timers.by_id.get(timer)
-    if found is None:
-        return
-    if found.due > due:
-        journal.index_timer(timer, found.due)  # the ring has removed the row of a stale index
-        return
-    _fire(journal, [found], max(due, journal.clock()), drives)
+    found: list[Timer] = []
+    for timer, due in rung:
+        one = journal.fold.timers.by_id.get(timer)
+        if one is not None and one.due <= due:
+            found.append(one)
+        elif one is not None:
+            # The ring has removed the row of a stale index.
+            journal.index_timer(timer, one.due)
+    if found:
+        now = max(journal.clock(), *(due for _, due in rung))
+        _fire(journal, found, now, drives)
 
 
 def fire_due(journal: Journal, drives: bool) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.errors import StoreError
 
 T = TypeVar("T")
+_CHUNK_ROWS = 100  # of one statement; SQLite takes few parameters in some builds
 _TIMEOUT_SECONDS = 30.0  # for another process that writes the SQLite file
 
 
@@ -24,6 +25,11 @@ class FleetStatements(Protocol):
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Execute a statement and return its rows."""
+        ...
+
+    def run_rows(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement with `{rows}`, a query that returns these rows: of texts, whole
+        numbers and floats. Each column has one type."""
         ...
 
     def serialize(self, name: str) -> None:
@@ -63,6 +69,13 @@ class _SQLiteStatements:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._db.execute(sql.format_map(self._words), values).fetchall()
+
+    def run_rows(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[start : start + _CHUNK_ROWS]
+            row = f"({', '.join('?' * len(chunk[0]))})"
+            query = sql.replace("{rows}", f"VALUES {', '.join([row] * len(chunk))}")
+            self.run(query, [value for one in chunk for value in one])
 
     def serialize(self, name: str) -> None:
         """Do nothing: `BEGIN IMMEDIATE` lets one transaction write at a time."""

@@ -25,6 +25,9 @@ _WORDS = {
 }
 
 
+_TYPES = {str: "text", int: "bigint", float: "float8"}
+
+
 class _PostgresStatements:
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
@@ -34,6 +37,14 @@ class _PostgresStatements:
         if not self._cursor.pgresult or not self._cursor.pgresult.nfields:
             return []
         return [_unescaped(row) for row in self._cursor.fetchall()]
+
+    def run_rows(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        if not rows:
+            return
+        # Arrays, since the driver takes long to read a statement with many parameters.
+        arrays = ", ".join(f"?::{_TYPES[type(value)]}[]" for value in rows[0])
+        columns = [_escaped(column) for column in zip(*rows, strict=True)]
+        self.run(sql.replace("{rows}", f"SELECT * FROM unnest({arrays})"), columns)
 
     def serialize(self, name: str) -> None:
         query = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || %s))"

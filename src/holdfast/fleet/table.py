@@ -43,14 +43,14 @@ WHERE worker <> ''
 # A row that waits already, and rings soon enough, is left alone.
 _WAKES = """
 INSERT INTO {p}fleet_wakes AS w (conversation, queue, tenant, priority, since)
-VALUES {values}
+{values}
 ON CONFLICT (conversation) DO UPDATE SET rings = w.rings + 1, queue = excluded.queue,
 tenant = excluded.tenant, priority = excluded.priority,
 since = CASE WHEN w.worker = '' AND w.since < excluded.since THEN w.since ELSE excluded.since END
 WHERE w.worker <> '' OR w.since > excluded.since OR w.priority < excluded.priority
 """
-_WAKE_VALUES = "(?, ?, ?, ?, {now} + ?)"
-_WAKE = _WAKES.replace("{values}", _WAKE_VALUES)
+_WAKE = _WAKES.replace("{values}", "VALUES (?, ?, ?, ?, {now} + ?)")
+_WAKE_ROWS = _WAKES.replace("{values}", "SELECT r.*, {now} FROM ({rows}) AS r WHERE true")
 _WAITING = "FROM {p}fleet_wakes WHERE queue = ? AND worker = ''"
 # The tenants after a given one, found by one look into the index for each.
 _TENANTS_AFTER = f"""
@@ -135,12 +135,10 @@ class TableBackend(FleetBackend):
             serving.ring()
 
     def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        rows = [(id, one.queue, one.tenant, one.priority) for id, one in conversations]
+
         def ring(db: FleetStatements) -> None:
-            for start in range(0, len(conversations), _CHUNK_ROWS):
-                chunk = conversations[start : start + _CHUNK_ROWS]
-                query = _WAKES.replace("{values}", ", ".join([_WAKE_VALUES] * len(chunk)))
-                rows = [(id, one.queue, one.tenant, one.priority, 0.0) for id, one in chunk]
-                db.run(query, [value for row in rows for value in row])
+            db.run_rows(_WAKE_ROWS, rows)
 
         if transaction is None:
             self.database.transact(ring)

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 
 from holdfast import errors
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.firing import fire_resting
 from holdfast.fleet.backend import DEFAULT_QUEUE, FleetBackend, Place, Room, Wake, place_by_id
 from holdfast.fleet.poison import (
     MAX_DEATHS,
@@ -26,7 +28,7 @@ from holdfast.fleet.poison import (
 from holdfast.fleet.registry import Registry, WorkerCounts
 from holdfast.fleet.run_pool import RunPool
 from holdfast.object_struct import ObjectStruct
-from holdfast.store import Lease, Store
+from holdfast.store import Batch, Lease, RestingConversation, Store
 
 _log = logging.getLogger("holdfast")
 
@@ -40,6 +42,8 @@ PATIENCE_SECONDS = 0.9 * TICK_SECONDS
 _PARKED_SECONDS = 30.0
 _SWEEP_IDS = 300  # the largest number of ids of one look
 _RING_TIMERS = 1000  # the largest number of timers that one transaction rings
+_RINGING_SECONDS = 2.0  # of one look at due timers; the worker's row is renewed between two
+_TIMERS_FIRST_SECONDS = 5.0  # for which many due timers go before further conversations
 _CLOSE_SECONDS = 5.0  # for one conversation to close
 # The delay before a conversation that cannot be driven is tried again doubles up to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 600.0
@@ -132,6 +136,9 @@ class Worker:
         self._serving = None
         self._changed = threading.Condition()
         self._closed = self._draining = False
+        # Until then no conversations are taken: their runs would delay the other due timers.
+        self._timers_first_until = 0.0
+        self._next_due: datetime | None = None  # of the timers, at the last look
         self._ticked = 0.0  # the time of the last look into the store that succeeded
         self._thread: threading.Thread | None = None
 
@@ -233,7 +240,7 @@ class Worker:
     def room(self) -> Room:
         """Return the room for further conversations. When all slots are taken, only tenants that
         have none are taken, a few: the pool lends them slots."""
-        if self._draining:
+        if self._draining or time.monotonic() < self._timers_first_until:
             return Room(0)
         with self._lock:
             busy = [id for id, task in self._tasks.items() if not task.lingering]
@@ -450,12 +457,16 @@ class Worker:
             with self._changed:
                 if self._closed:
                     return
-                self._changed.wait(_LINGER_TICK_SECONDS if lingering else TICK_SECONDS)
+                tick = _LINGER_TICK_SECONDS if lingering else TICK_SECONDS
+                self._changed.wait(min(tick, self._seconds_to_timer()))
             try:
                 self._look_at_lingering()
                 if time.monotonic() - last >= TICK_SECONDS:
                     last = time.monotonic()
                     self.tend()
+                elif self._seconds_to_timer() <= 0:
+                    self._next_due = None  # the clock of the store may not have come to it
+                    self._ring()
                 failed = False
             except Exception as error:
                 if not failed and not self._draining:
@@ -486,11 +497,37 @@ class Worker:
         with self._lock:
             self._suspects = suspects
         if not self._draining:
-            # A timer that is rung is a command in an inbox, like any other work.
-            while len(self._store.ring(datetime.now(UTC), _RING_TIMERS)) >= _RING_TIMERS:
-                pass
+            self._ring()
+            self._next_due = self._store.next_due()
             self._sweep()
         self._ticked = time.monotonic()
+
+    def _ring(self) -> None:
+        """Ring or fire the due timers, for a limited time. One that is not fired by that is a
+        command in an inbox."""
+        until = time.monotonic() + _RINGING_SECONDS
+        while time.monotonic() < until and not self._draining:
+            rung = len(self._store.ring(datetime.now(UTC), _RING_TIMERS, self._fire))
+            if rung >= _RING_TIMERS and not self._timers_first_until:
+                self._timers_first_until = time.monotonic() + _TIMERS_FIRST_SECONDS
+            if not rung:
+                if self._timers_first_until and self._serving is not None:
+                    self._serving.ring()
+                self._timers_first_until = 0.0
+                return
+
+    def _seconds_to_timer(self) -> float:
+        due = self._next_due
+        return TICK_SECONDS if due is None else (due - datetime.now(UTC)).total_seconds()
+
+    def _fire(self, resting: RestingConversation) -> Batch | None:
+        """Fire the timers of a conversation that nobody holds, if this worker may drive it."""
+        try:
+            mine = self._place(resting.id).queue == self.queue
+            return fire_resting(resting, random_id) if mine else None
+        except Exception as error:  # whoever opens the conversation reports it
+            _log.debug("timers of conversation %s are left to its owner: %s", resting.id, error)
+            return None
 
     def _beat(self) -> None:
         self._registry.beat(self.token, self.queue, self.label, self.counts())

@@ -117,6 +117,21 @@ class DueTimer(msgspec.Struct, frozen=True):
         return occurrence_key(self.timer, self.due)
 
 
+class RestingConversation(msgspec.Struct, frozen=True):
+    """A conversation with due timers, which nobody holds and whose inbox is empty.
+
+    `events` are those of `Store.tail`, up to `last_seq`; `due` are its timers that are rung, the
+    earliest first; `now` is the time up to which they are.
+    """
+
+    id: str
+    epoch: int
+    last_seq: int
+    events: Sequence[AnyEvent]
+    due: Sequence[DueTimer]
+    now: datetime
+
+
 class Batch(msgspec.Struct, frozen=True):
     """The contents of one transaction of `Store.append`.
 
@@ -136,6 +151,14 @@ class Batch(msgspec.Struct, frozen=True):
     refusals: Mapping[int, ErrorForm] = {}
     timers: Sequence[TimerRow] = ()
 
+
+FireTimers = Callable[[RestingConversation], Batch | None]
+"""Returns the events that fire timers and the rows of their next occurrences, or None to leave that
+to the next holder of the lease. It has no effect of its own, and may be asked twice."""
+
+# Events read by one transaction of `Store.ring` that fires; a longer journal is left to its holder.
+MAX_FIRING_EVENTS = 5000
+MAX_TAIL_TO_FIRE = 1000
 
 # The key in a tool result's meta that lists its blobs: a list of {"id": ..., ...}
 BLOBS = "holdfast/blobs"
@@ -335,13 +358,19 @@ class Store(Protocol):
         """Return the earliest due time of the index, None if the index is empty."""
         ...
 
-    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
+    ) -> list[DueTimer]:
         """Ring the timers of `due(before, limit)`, and return them. The caller needs no lease.
 
         One transaction removes their rows, and posts a `commands.RingTimer` for each under
         `DueTimer.key`, as `post` does: a key that the inbox has seen is posted no second time. Of
         several callers at once, each timer is returned to one. Holders of leases are notified, and
         the store's bell is rung.
+
+        With `fire`, the same transaction takes a free lease, appends the batch that `fire` returns
+        and gives the lease back, instead of a post. Such a call may ring fewer timers than are
+        due: call again until it returns none. A store may never ask `fire`.
 
         The store may take an earlier time for `before`, where it has a clock that all of its
         processes share. Raises `StoreError`.

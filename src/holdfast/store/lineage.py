@@ -46,7 +46,7 @@ def base_of_fork(number: int, base: str, seq: int) -> str:
 
 _FIND = "SELECT number, last_seq, base, condensed FROM conversations WHERE id = ?"
 _FIND_1 = "SELECT number, last_seq, '', 0 FROM conversations WHERE id = ?"  # in a file of format 1
-_ROWS = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key > ? AND key <= ? ORDER BY key"
+ROWS = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key > ? AND key <= ? ORDER BY key"
 
 
 def read(
@@ -87,7 +87,7 @@ def read(
             ) from error
         expected = first
         for keys in ranges:
-            for row in db.execute(_ROWS, keys):
+            for row in db.execute(ROWS, keys):
                 expected += 1
                 take(expected, *row)
         return first, end

@@ -22,6 +22,7 @@ from holdfast.store.base import (
     Batch,
     Blob,
     DueTimer,
+    FireTimers,
     Lease,
     Posted,
     Store,
@@ -358,7 +359,10 @@ class MemoryStore(Store):
             self._check_open()
             return min(self._timers.values(), default=None)
 
-    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
+    ) -> list[DueTimer]:
+        """Never asks `fire`."""
         rung: dict[str, Callable[[], None] | None] = {}  # the callbacks by conversation
         with self._lock:
             found = self._due(before, limit)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,10 +24,20 @@ from holdfast.errors import ConfigurationError, HoldfastError, LeaseHeld, StoreE
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
 from holdfast.store import base, lineage, schema
-from holdfast.store.base import Batch, DueTimer, Lease, Posted, Store, Summary, WorkBell
+from holdfast.store.base import (
+    Batch,
+    DueTimer,
+    FireTimers,
+    Lease,
+    Posted,
+    Store,
+    Summary,
+    WorkBell,
+)
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage, SQLLedger
 from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
+from holdfast.store.firing import DueRow, firing_batches, within_limits
 from holdfast.store.following import followed
 from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
@@ -94,6 +104,12 @@ _DUE = (
     "SELECT t.due, c.id, t.timer, t.conversation FROM timers t JOIN conversations c ON c.number ="
     " t.conversation WHERE t.due <= ? ORDER BY t.due, t.conversation, t.timer LIMIT ?"
 )
+_DUE_TO_RING = """
+SELECT t.due, c.id, t.timer, t.conversation, c.holder = '' AND c.spawned_by = '' AND c.base = ''
+AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.conversation = c.number AND i.data IS NOT NULL),
+c.epoch, c.last_seq, c.condensed FROM timers t JOIN conversations c ON c.number = t.conversation
+WHERE t.due <= ? ORDER BY t.due, t.conversation, t.timer LIMIT ?
+"""
 _SET_TIMER = "INSERT OR REPLACE INTO timers (due, conversation, timer) VALUES (?, ?, ?)"
 _DROP_TIMER = "DELETE FROM timers WHERE conversation = ? AND timer = ?"
 _POST = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
@@ -122,6 +138,26 @@ def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
     if row is None:
         raise base.fenced(lease)
     return row[0]
+
+
+class _Rung(NamedTuple):
+    """The timers that were rung, command numbers by conversation, and the last seqs of
+    conversations whose timers were fired."""
+
+    timers: list[DueTimer]
+    posted: dict[int, int]
+    appended: dict[str, int]
+
+
+def _tails(db: sqlite3.Cursor, rows: Sequence[DueRow]) -> dict[int, list[tuple[int, int, Any]]]:
+    """Return the seqs, checksums and JSON of the tails of conversations that nobody holds."""
+    wanted = {row.number: row for row in rows if row.fires}
+    return {
+        number: db.execute(
+            lineage.ROWS, ((number << 32) + row.condensed, (number << 32) + row.last_seq)
+        ).fetchall()
+        for number, row in wanted.items()
+    }
 
 
 def _due_values(before: datetime, limit: int) -> tuple[int, int]:
@@ -577,34 +613,59 @@ class SQLiteStore(Store):
         found = self._reader.read(look)
         return None if found is None else ev.EPOCH + found * _MICROSECOND
 
-    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
+    ) -> list[DueTimer]:
         values = _due_values(before, limit)
         self._committer()
         if not self._reader.read(lambda db: db.execute(_DUE, values).fetchone()):
             return []  # the usual case needs no write lock
 
-        def work(db: sqlite3.Cursor) -> tuple[list[DueTimer], dict[int, int]]:
-            rung: list[DueTimer] = []
-            posted: dict[int, int] = {}
-            for row in db.execute(_DUE, values).fetchall():
-                one, number = _due_timer(row), row[3]
-                data = commands.encode(commands.RingTimer(one.timer, one.due))
-                try:
-                    command_number = self._leave(db, number, one.conversation_id, one.key, data)
-                except HoldfastError:
-                    if not rung:
-                        raise
-                    break  # the next call meets it first
-                db.execute(_DROP_TIMER, (number, one.timer))
-                rung.append(one)
-                if command_number:
-                    posted[number] = command_number
-            return rung, posted
+        def work(db: sqlite3.Cursor) -> _Rung:
+            rung = _Rung([], {}, {})
+            rows: Sequence[DueRow] = [
+                DueRow(_due_timer(row), row[3], bool(row[4]), *row[5:])
+                for row in db.execute(_DUE_TO_RING, values)
+            ]
+            batches: dict[int, Batch] = {}
+            if fire is not None:
+                rows = within_limits(rows)
+                batches = firing_batches(rows, _tails(db, rows), before, fire)
+            try:
+                for row in rows:
+                    self._ring(db, row, batches.get(row.number), rung)
+            except HoldfastError:
+                if not rung.timers:
+                    raise
+                # the next call meets it first
+            return rung
 
-        rung, posted = self._write(work)
-        for number, command_number in posted.items():
+        rung = self._write(work)
+        for number, command_number in rung.posted.items():
             self._watcher.posted(number, command_number)
-        return rung
+        if self._watcher.followers:
+            for id, seq in rung.appended.items():
+                self._watcher.appended(id, seq)
+        return rung.timers
+
+    def _ring(self, db: sqlite3.Cursor, row: DueRow, batch: Batch | None, rung: _Rung) -> None:
+        """Fire one timer by a batch, or post its command."""
+        one, number = row.timer, row.number
+        id = one.conversation_id
+        if batch is None:
+            data = commands.encode(commands.RingTimer(one.timer, one.due))
+            if command_number := self._leave(db, number, id, one.key, data):
+                rung.posted[number] = command_number
+            db.execute(_DROP_TIMER, (number, one.timer))
+        elif id not in rung.appended:  # the batch has all timers of its conversation
+            events = _rows(number, batch.events)
+            if self._bell is not None:
+                self._bell.wake(id, db)
+            self._write_batch(Lease(id, row.epoch), number, batch, events, [], db)
+            # No lease of before fits the conversation any more.
+            db.execute("UPDATE conversations SET epoch = epoch + 1 WHERE number = ?", (number,))
+            rung.appended[id] = batch.events[-1].seq
+        rung.timers.append(one)
 
     # --- conversations ---
 

@@ -115,7 +115,9 @@ class PipeStore(store.Store):
     def next_due(self) -> datetime | None:
         raise StoreError("A worker does not see the timers of its server's store.")
 
-    def ring(self, before: datetime, limit: int = 1000) -> list[store.DueTimer]:
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: store.FireTimers | None = None
+    ) -> list[store.DueTimer]:
         raise StoreError("A worker cannot ring timers; only the server can.")
 
     def list(

@@ -20,7 +20,16 @@ from holdfast.errors import ConfigurationError, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.processes import OwnerProcess
 from holdfast.store import base
-from holdfast.store.base import Batch, DueTimer, Lease, Posted, Store, Summary, WorkBell
+from holdfast.store.base import (
+    Batch,
+    DueTimer,
+    FireTimers,
+    Lease,
+    Posted,
+    Store,
+    Summary,
+    WorkBell,
+)
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.store.following import AppendCallback, AppendWaiter, followed
 from holdfast.store.nul_text import escaped, unescaped
@@ -495,9 +504,14 @@ class PostgresStore(Store):
         found = self.pool.execute(timers.NEXT_DUE).rows[0][0]
         return None if found is None else found.astimezone(UTC)
 
-    def ring(self, before: datetime, limit: int = 1000) -> list[DueTimer]:
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
+    ) -> list[DueTimer]:
         """No timer is rung before its time by the clock of the database."""
-        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), self._bell))
+        bell, channel = self._bell, self._channel
+        rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), bell, fire, channel))
+        for id, seq, channels in rung.appended:
+            self._listener.appended(id, seq, channels)
         for command_number, number in rung.posted.items():
             self._listener.posted(number, command_number)
         self._listener.send([rung.channels[number] for number in rung.posted.values()])

@@ -1,0 +1,61 @@
+"""Fires the timers of conversations that nobody holds, for `Store.ring`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.conversation.journal import Journal
+from holdfast.conversation.timers import RungOccurrence, ring
+from holdfast.errors import StoreError
+from holdfast.events import AnyEvent
+from holdfast.store import Batch, Lease, MemoryStore, RestingConversation
+
+
+class _Drafted(Exception):
+    """Ends an append before its events are folded: nobody asks for the state after them."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+
+class _Draft(MemoryStore):
+    """A store of one resting conversation that raises each batch instead of writing it."""
+
+    def __init__(self, resting: RestingConversation) -> None:
+        super().__init__()
+        self._resting = resting
+
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        return Lease(conversation_id, self._resting.epoch, last_seq=self._resting.last_seq)
+
+    def tail(self, conversation_id: str) -> list[AnyEvent]:
+        return list(self._resting.events)
+
+    def read(
+        self, conversation_id: str, after_seq: int = 0, limit: int | None = None
+    ) -> list[AnyEvent]:
+        raise StoreError("Only the tail of a resting conversation is at hand.")
+
+    def append(self, lease: Lease, batch: Batch) -> bool:
+        raise _Drafted(batch)
+
+
+def fire_resting(resting: RestingConversation, new_id: Callable[[], str]) -> Batch | None:
+    """Return the batch by which a host's conversation fires its due timers, None if it has nothing
+    to fire. It begins a run, as a message to a hosted conversation does.
+
+    Raises `StoreError` if the tail is not enough to tell.
+    """
+    draft = _Draft(resting)
+    journal = Journal(draft, resting.id, lambda: resting.now, new_id, _nothing)
+    try:
+        with journal:
+            rung = [RungOccurrence(one.timer, one.due) for one in resting.due]
+            ring(journal, rung, drives=True)
+    except _Drafted as drafted:
+        return drafted.batch
+    return None
+
+
+def _nothing() -> None:
+    """Ignore news: the conversation is not open."""
