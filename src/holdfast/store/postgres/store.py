@@ -332,7 +332,7 @@ class PostgresStore(Store):
             raise self._refused(number, lease, batch)
         if events:
             channels = rows[0][0] if rows else ()
-            self._listener.appended(lease.conversation_id, events[-1].seq, channels)
+            self._listener.appended(lease.conversation_id, number, events[-1].seq, channels)
         return reserved
 
     @staticmethod
@@ -510,8 +510,8 @@ class PostgresStore(Store):
         """No timer is rung before its time by the clock of the database."""
         bell, channel = self._bell, self._channel
         rung = self.pool.run(lambda db: timers.ring(db, before, max(limit, 0), bell, fire, channel))
-        for id, seq, channels in rung.appended:
-            self._listener.appended(id, seq, channels)
+        for appended in rung.appended:
+            self._listener.appended(*appended)
         for command_number, number in rung.posted.items():
             self._listener.posted(number, command_number)
         self._listener.send([rung.channels[number] for number in rung.posted.values()])

@@ -88,13 +88,13 @@ SELECT m.number, ARRAY(
 
 class RungTimers(NamedTuple):
     """The timers that were rung, the conversations' numbers by new command, and the channels of
-    these conversations' owners. `appended` has the last seqs of conversations whose timers were
-    fired, and their followers' channels."""
+    these conversations' owners. `appended` has the conversations whose timers were fired, with
+    their numbers, their last seqs, and their followers' channels."""
 
     timers: list[DueTimer]
     posted: dict[int, int]
     channels: dict[int, str]
-    appended: list[tuple[str, int, list[str]]]
+    appended: list[tuple[str, int, int, list[str]]]
 
 
 def due_timer(id: str, timer: str, due: datetime) -> DueTimer:
@@ -118,7 +118,7 @@ def ring(
         DueRow(due_timer(id, timer, due), number, resting, epoch, last_seq, condensed)
         for id, timer, due, number, _, epoch, last_seq, condensed, _, resting in taken
     ]
-    appended: dict[int, tuple[str, int, list[str]]] = {}
+    appended: dict[int, tuple[str, int, int, list[str]]] = {}
     if fire is not None and rows:
         rows = within_limits(rows)
         now = min(before, taken[-1][8]).astimezone(UTC)
@@ -144,9 +144,9 @@ def _post(db: Cursor, rows: Sequence[DueRow]) -> dict[int, int]:
 
 def _fire(
     db: Cursor, rows: Sequence[DueRow], now: datetime, fire: FireTimers, channel: str
-) -> dict[int, tuple[str, int, list[str]]]:
-    """Fire timers of conversations that nobody holds. Return ids, last seqs and followers'
-    channels of those that were written."""
+) -> dict[int, tuple[str, int, int, list[str]]]:
+    """Fire timers of conversations that nobody holds. Return those that were written, as
+    `RungTimers.appended`, by their numbers."""
     wanted = {row.number: row for row in rows if row.fires}
     if not wanted:
         return {}
@@ -159,7 +159,12 @@ def _fire(
         return {}
     values = _values(wanted, batches, channel)
     return {
-        number: (wanted[number].timer.conversation_id, batches[number].events[-1].seq, found)
+        number: (
+            wanted[number].timer.conversation_id,
+            number,
+            batches[number].events[-1].seq,
+            found,
+        )
         for number, found in db.execute(_FIRE, values)
     }
 

@@ -32,7 +32,7 @@ POLL_SECONDS = 1.0
 _NEW_POLL_SECONDS = 0.05
 _NEW_SECONDS = 0.25
 
-_NOTIFY = "SELECT pg_notify(channel, '') FROM unnest(%s::text[]) AS channel"
+_NOTIFY = "SELECT pg_notify(channel, %s::text) FROM unnest(%s::text[]) AS channel"
 _UNDONE = """
 SELECT i.conversation, i.number FROM inbox i JOIN conversations c ON c.number = i.conversation
 WHERE i.data IS NOT NULL AND c.owner = %s
@@ -114,12 +114,17 @@ class Listener:
 
     # --- changes made by this store ---
 
-    def appended(self, conversation_id: str, seq: int, channels: Sequence[str] = ()) -> None:
-        """Wake the followers of a conversation whose events now reach `seq`, here and at other
-        stores."""
+    def appended(
+        self, conversation_id: str, number: int, seq: int, channels: Sequence[str] = ()
+    ) -> None:
+        """Wake the followers of the conversation `number`, whose events now reach `seq`, here and
+        at other stores."""
+        self._reached(conversation_id, seq)
+        self.send(channels, f"{number} {seq}")
+
+    def _reached(self, conversation_id: str, seq: int) -> None:
         for waiter in self._followers.get(conversation_id, ()):
             waiter.reached(seq)
-        self.send(channels)
 
     def posted(self, number: int, command: int) -> None:
         """Notify the holder of the conversation `number` of a command, if this store has it."""
@@ -128,12 +133,13 @@ class Listener:
             holder.seen.add(command)
             _call(holder.notify)
 
-    def send(self, channels: Sequence[str]) -> None:
-        """Notify other stores, by their channels, that there is something to look at."""
+    def send(self, channels: Sequence[str], what: str = "") -> None:
+        """Notify other stores, by their channels, that there is something to look at: `what` are
+        the number of a conversation and its last seq, or nothing."""
         others = {channel for channel in channels if channel not in ("", self._channel)}
         if others:
             with suppress(StoreError):  # the poll finds it
-                self._pool.execute(_NOTIFY, (sorted(others),))
+                self._pool.execute(_NOTIFY, (what, sorted(others)))
 
     # --- the thread ---
 
@@ -181,12 +187,22 @@ class Listener:
         if connection is not None:
             poll.register(connection.fileno(), select.POLLIN)
         # A notice may have come with the answer to a statement.
-        if connection is None or not list(connection.notifies(timeout=0)):
+        if connection is None or not self._heard(connection):
             poll.poll(seconds * 1000)
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         if connection is not None:
-            list(connection.notifies(timeout=0))
+            self._heard(connection)
+
+    def _heard(self, connection: Connection) -> bool:
+        """Wake the followers that notices are about, before a look that takes a query. Return True
+        if there were notices."""
+        notices = list(connection.notifies(timeout=0))
+        for notice in notices:
+            number, _, seq = notice.payload.partition(" ")
+            if number.isdecimal() and seq.isdecimal() and int(number) in self._watched:
+                self._reached(self._watched[int(number)], int(seq))
+        return bool(notices)
 
     def _look(self, connection: Connection) -> None:
         """Read what may have changed, and notify the listeners it concerns."""
@@ -219,7 +235,7 @@ class Listener:
             connection.execute(_UNWATCH, (stale, self._channel))
         self._watched = numbers
         for id, _, seq in found:
-            self.appended(unescaped(id), seq)
+            self._reached(unescaped(id), seq)
 
     def close(self) -> None:
         """End the thread and release all followers. Idempotent."""
