@@ -187,8 +187,8 @@ FIXTURES: list[dict[str, Any]] = [
         "cut-in-time",
         {"content": STORY},
         chunkSize=4,
-        disconnectAfterMs=150,
-        streamingProfile={"ttft": 10, "tps": 50},
+        disconnectAfterMs=1000,  # the first chunk must be out by then, on a busy machine too
+        streamingProfile={"ttft": 10, "tps": 20},
     ),
     said("slow-start", {"content": STORY}, streamingProfile={"ttft": 20_000, "tps": 1000}),
     said("slow-middle", {"content": STORY}, streamingProfile={"ttft": 1, "tps": 0.05}),
