@@ -17,10 +17,13 @@ from harness import Goal, Row, in_child
 
 def memory(folder: str, rounds: tuple[int, int], size: int = 1000) -> tuple[float, float]:
     """Return a worker's RSS in MB after so many rounds of `size` turns, each of a conversation of
-    its own. The store is an SQLite file, which takes them faster than Postgres."""
+    its own. The store is an SQLite file, which takes them faster than Postgres. The allocator is
+    set up as `holdfast worker` does it."""
     from holdfast import Agent, Conversation, ScriptedLLM
+    from holdfast.cli.arenas import limit_arenas
     from holdfast.fleet import Worker
 
+    limit_arenas({})
     store, backend = opened("table", f"{folder}/memory.db")
     model = ScriptedLLM(lambda request: "ok")
     agent = Agent(model)

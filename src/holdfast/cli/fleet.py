@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.agent.load import load_agent
+from holdfast.cli.arenas import limit_arenas
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import Exit, UsageError
@@ -40,6 +41,7 @@ class _Opened(NamedTuple):
 def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Drive conversations until a signal. Raises `UsageError`, `HoldfastError`."""
     ready = None if options.ready is None else _address(options.ready)
+    limit_arenas(env)
     log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
     console = Console(env, out=sys.stderr)
     with contextlib.ExitStack() as stack:
