@@ -2,16 +2,17 @@
 
 A new box is that of a search or clone: `true` runs in it, from its start until its end is reported.
 A command in a live box is `run_command(":")`, the next to `LocalRuntime`'s. The memory of a box is
-the proportional share (PSS) of its processes, and of bubblewrap's outside of it, while its shell
-waits for a command; other shells share the pages of bash.
+the proportional share (PSS) of its processes, and of those outside of it that make it, while its
+shell waits for a command; other shells share the pages of bash. Each mechanism has rows of its own.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ from harness import Goal, Row, in_child, in_turns
 _TIMES = 40
 
 
-def new_box() -> list[float]:
+def new_box(mechanism: str) -> list[float]:
     """Milliseconds of each of some new boxes."""
     from holdfast import SandboxedRuntime
     from holdfast.tools.launch import start
 
     found: list[float] = []
-    with SandboxedRuntime() as runtime:
+    with SandboxedRuntime(mechanism=mechanism) as runtime:
         for _ in range(_TIMES):
             began = time.perf_counter()
             process = start(runtime.launcher, ["true"], cwd=None, env={"PATH": "/usr/bin:/bin"})
@@ -46,12 +47,12 @@ def plain_process() -> list[float]:
     return found
 
 
-def commands(boxed: bool) -> list[float]:
-    """Milliseconds of each of some commands in one shell, after the first."""
+def commands(mechanism: str) -> list[float]:
+    """Milliseconds of each of some commands in one shell, after the first; "" for no box."""
     from holdfast import LocalRuntime, SandboxedRuntime
 
     found: list[float] = []
-    with SandboxedRuntime() if boxed else LocalRuntime() as runtime:
+    with SandboxedRuntime(mechanism=mechanism) if mechanism else LocalRuntime() as runtime:
         runtime.run_command(":")
         for _ in range(_TIMES):
             began = time.perf_counter()
@@ -60,43 +61,69 @@ def commands(boxed: bool) -> list[float]:
     return found
 
 
-def memory() -> list[float]:
+def memory(mechanism: str) -> list[float]:
     """Megabytes of one live box, over ten of them."""
     from holdfast import SandboxedRuntime
 
-    with tempfile.TemporaryDirectory() as folder, SandboxedRuntime(folder) as runtime:
+    with SandboxedRuntime(mechanism=mechanism) as runtime:
         for number in range(10):
             runtime.run_command(":", conversation_id=f"c{number}")
         total = 0
-        for status in Path("/proc").glob("[0-9]*/smaps_rollup"):
+        for pid in descendants():
             try:
-                line = (status.parent / "cmdline").read_bytes()
-                if b"bwrap" in line.split(b"\0")[0] or b"while IFS= read -r n" in line:
-                    total += int(re.findall(rb"^Pss:\s+(\d+)", status.read_bytes(), re.M)[0])
+                status = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+                total += int(re.findall(rb"^Pss:\s+(\d+)", status, re.M)[0])
             except (OSError, IndexError):
                 continue
     return [total / 10 / 1024]
 
 
+def descendants() -> list[int]:
+    """The processes that this one has started, and theirs."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = children.get(os.getpid(), [])
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
 def rows(quick: bool) -> list[Row]:
     from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 
-    problems = [mechanism.missing() for mechanism in MECHANISMS]
-    if all(problems):
-        return [Row("a sandbox", "ms", skipped=problems[0])]
     ways: dict[str, Any] = {
-        "box": lambda: in_child(new_box),
         "process": lambda: in_child(plain_process),
-        "boxed": lambda: in_child(commands, True),
-        "plain": lambda: in_child(commands, False),
-        "memory": lambda: in_child(memory),
+        "plain": lambda: in_child(commands, ""),
     }
+    names = [one.name for one in MECHANISMS if not one.missing()]
+    for name in names:
+        ways[f"box {name}"] = partial(in_child, new_box, name)
+        ways[f"boxed {name}"] = partial(in_child, commands, name)
+        ways[f"memory {name}"] = partial(in_child, memory, name)
     measured = in_turns(2 if quick else 5, ways)
     medians = {name: [sorted(one)[len(one) // 2] for one in measured[name]] for name in measured}
-    extra = [boxed - plain for boxed, plain in zip(medians["boxed"], medians["plain"], strict=True)]
-    return [
-        Row("a new box", "ms", medians["box"], medians["process"], Goal(15)),
-        Row("a command in a live box", "ms", medians["boxed"], medians["plain"]),
-        Row("  beyond LocalRuntime", "ms", extra, goal=Goal(1)),
-        Row("memory of a live box", "MB", medians["memory"], goal=Goal(4)),
-    ]
+    found: list[Row] = []
+    for one in MECHANISMS:
+        if one.name not in names:
+            found.append(Row(f"a box of {one.name}", "ms", skipped=one.missing()))
+            continue
+        boxed, plain = medians[f"boxed {one.name}"], medians["plain"]
+        extra = [first - second for first, second in zip(boxed, plain, strict=True)]
+        found += [
+            Row(
+                f"a new box of {one.name}",
+                "ms",
+                medians[f"box {one.name}"],
+                medians["process"],
+                Goal(15),
+            ),
+            Row("  a command in a live box", "ms", boxed, plain),
+            Row("  beyond LocalRuntime", "ms", extra, goal=Goal(1)),
+            Row("  memory of a live box", "MB", medians[f"memory {one.name}"], goal=Goal(4)),
+        ]
+    return found

@@ -3,7 +3,8 @@
 `landlock.py` starts it in a bare interpreter, so it uses modules that load fast, and none of
 Holdfast's. These processes result:
 
-- the first one waits, and ends with the command's exit code. If it is killed, so is the command;
+- the first one becomes a shell that waits, and ends with the command's exit code. If it is killed,
+  so is the command;
 - the reaper, in a session of its own, is the parent of all processes that lose theirs. When the
   command, the first process or the owner ends, it kills what is left, and then ends;
 - the supervisor, in some boxes, between the reaper and the command; see `landlock_supervisor.py`;
@@ -12,7 +13,7 @@ Holdfast's. These processes result:
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes  # `ctypes` itself takes 5 ms to load
 import marshal
 import os
 import resource
@@ -31,7 +32,10 @@ else:
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
 _PR_SET_KEEPCAPS = 8
 _SECCOMP_MODE_FILTER = 2
-_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_NUMBERS = {
+    "x86_64": {"prctl": 157, "seccomp": 317, "capset": 126},
+    "aarch64": {"prctl": 167, "seccomp": 277, "capset": 91},
+}[os.uname().machine]
 # Hand out a descriptor; let no signal but a deadly one disturb a call that is being handled.
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 1 << 3 | 1 << 5
 _CAPABILITIES_V3 = 0x20080522
@@ -46,49 +50,70 @@ _RIGHTS_OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _ALL_TCP_RIGHTS = 3  # bind and connect
 _ALL_SCOPES = 3  # abstract unix sockets and signals
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+_WAIT = 'read -r code && exit "$code"; exit 126'
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("files", "network", "scopes")]
+_simple_type: Any = _ctypes._SimpleCData  # pyright: ignore[reportPrivateUsage]
 
 
-class _PathRule(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("rights", ctypes.c_uint64), ("fd", ctypes.c_int32)]
+class _Long(_simple_type):
+    _type_ = "l"
 
 
-class _Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+class _Short(_simple_type):
+    _type_ = "H"
 
 
-def _call(name: str, *arguments: Any) -> int:
-    result = _libc[name](*arguments)
+class _Bytes(_simple_type):
+    _type_ = "z"
+
+
+class _Filter(_ctypes.Structure):
+    _fields_ = [("length", _Short), ("code", _Bytes)]
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+class _CLibrary:
+    _handle = _ctypes.dlopen(None, os.RTLD_NOW)  # pyright: ignore[reportArgumentType]
+
+
+_syscall: Any = _Function(("syscall", _CLibrary()))  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def _call(number: int, *arguments: Any) -> int:
+    """Make a system call, and return its result. Raises `OSError`."""
+    result = _syscall(
+        *(_Long(one) if isinstance(one, int) else one for one in (number, *arguments))
+    )
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
+        problem = _ctypes.get_errno()
+        raise OSError(problem, os.strerror(problem))
     return result
 
 
 def _prctl(option: int, value: int, more: Any = 0) -> None:
-    _call("prctl", option, ctypes.c_ulong(value), more, 0, 0)
+    _call(_NUMBERS["prctl"], option, value, more, 0, 0)
 
 
 # --- the command ---
 
 
 def _make_ruleset(rules: list[tuple[str, int]]) -> int:
-    version = ctypes.c_uint32(_CREATE_RULESET_VERSION)
-    abi = _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), version)
+    try:
+        abi = _call(_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
+    except OSError:
+        abi = 0
     if abi < _MINIMAL_ABI:
         found = f"this one has ABI {abi}" if abi > 0 else "Landlock is not enabled in this one"
         raise OSError(
             f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {found}"
         )
-    attributes = _Ruleset(_ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
-    size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    ruleset = _call("syscall", _CREATE_RULESET, ctypes.byref(attributes), size, 0)
+    handled = struct.pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
+    ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
     for path, rights in rules:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -96,8 +121,7 @@ def _make_ruleset(rules: list[tuple[str, int]]) -> int:
             continue
         if not os.path.isdir(path):
             rights &= _RIGHTS_OF_FILES
-        rule = _PathRule(rights, fd)
-        _call("syscall", _ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
         os.close(fd)
     return ruleset
 
@@ -158,26 +182,26 @@ def _run_command(plan: dict[str, Any]) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(plan["cwd"])
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _call("syscall", _RESTRICT_SELF, ruleset, 0)
+    _call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     told = None
     if supervised:
-        told = code["supervise"](supervised, _become_parent, _reap)
+        told = code["supervise"](supervised, _become_parent, _reap, _call)
         if kept >= 0:
             os.close(kept)
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _set_capabilities(0)
-        _call("syscall", _RESTRICT_SELF, inner, 0)
+        _call(_RESTRICT_SELF, inner, 0)
         os.close(inner)
     for one in plan["filters"]:
         program = _Filter(len(one) // 8, one)
-        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _ctypes.byref(program))
     if told is not None:
         one = supervised["filter"]
         program = _Filter(len(one) // 8, one)
-        number = _SECCOMP[os.uname().machine]
-        listener = _call("syscall", number, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program))
+        flags = _NEW_LISTENER
+        listener = _call(_NUMBERS["seccomp"], _SET_MODE_FILTER, flags, _ctypes.byref(program))
         told.sendmsg([b"x"], [(1, 1, listener.to_bytes(4, sys.byteorder))])  # SCM_RIGHTS
         told.close()
         os.close(listener)
@@ -187,7 +211,7 @@ def _run_command(plan: dict[str, Any]) -> None:
 def _set_capabilities(wanted: int) -> None:
     """Have these capabilities, and no way to more."""
     header = struct.pack("=Ii", _CAPABILITIES_V3, 0)
-    _call("capset", header, struct.pack("=6I", wanted, wanted, 0, 0, 0, 0))
+    _call(_NUMBERS["capset"], header, struct.pack("=6I", wanted, wanted, 0, 0, 0, 0))
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> None:
@@ -320,14 +344,17 @@ def main(file: BinaryIO) -> None:
     watched = [os.pidfd_open(plan["owner"]), os.pidfd_open(os.getpid())]
     if os.getppid() != plan["owner"]:
         os._exit(126)  # it has ended already
+    told, tells = os.pipe()
     reaper = os.fork()
     if reaper == 0:
         code = 126
         try:
+            os.close(told)
             code = _reaper(plan, watched)
         finally:
-            os._exit(code if code >= 0 else 128 - code)
+            os.write(tells, b"%d\n" % (code if code >= 0 else 128 - code))
+            os._exit(0)
     _drop_streams()
-    for fd in watched:
-        os.close(fd)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(reaper, 0)[1]))
+    os.dup2(told, 0)
+    os.closerange(3, 1 << 20)
+    os.execve("/bin/sh", ["sh", "-c", _WAIT], {})  # a shell needs less memory

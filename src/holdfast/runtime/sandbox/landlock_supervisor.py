@@ -18,7 +18,6 @@ the other end to the proxy. So no command has a way to any other address, whatev
 from __future__ import annotations
 
 import _socket
-import ctypes
 import errno
 import fcntl
 import os
@@ -44,8 +43,7 @@ _ADDRESS_BYTES = 16  # struct sockaddr_in
 _MAX_UNCONNECTED = 256  # sockets of a box; below it, the closed ones are not looked for
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+_RENAMEAT2, _UTIMENSAT = {"x86_64": (316, 280), "aarch64": (276, 88)}[os.uname().machine]
 
 
 class _Native(Exception):
@@ -54,13 +52,6 @@ class _Native(Exception):
 
 def _signed(value: int) -> int:
     return struct.unpack("=i", struct.pack("=I", value & 0xFFFFFFFF))[0]
-
-
-def _check(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
 
 
 class _Call:
@@ -145,10 +136,14 @@ class _Supervisor:
             change; `protected`, the paths in them that nobody may change or make, with all below;
             `proxy`, the descriptor of the socket that takes connections to the proxy, -1 without a
             network; `port`, the proxy's port on 127.0.0.1, as commands know it.
+        system_call: Makes a system call. Raises `OSError`.
     """
 
-    def __init__(self, listener: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, listener: int, settings: dict[str, Any], system_call: Callable[..., int]
+    ) -> None:
         self._listener = listener
+        self._system_call = system_call
         self._calls: dict[int, str] = settings["calls"]
         self._roots: list[bytes] = settings["roots"]
         self._protected: list[bytes] = settings["protected"]
@@ -296,10 +291,8 @@ class _Supervisor:
         self._check_two(source, target)
         for _fd, name, real in (source, target):
             self._allow(real, name, removes=True)
-        number = {"x86_64": 316, "aarch64": 276}[os.uname().machine]
-        _check(
-            _libc.syscall(number, source[0], source[1], target[0], target[1], ctypes.c_uint(flags))
-        )
+        flags &= 0xFFFFFFFF
+        self._system_call(_RENAMEAT2, source[0], source[1], target[0], target[1], flags)
 
     def _check_two(self, *entries: tuple[int, bytes, bytes]) -> None:
         """Let the kernel decide about two entries elsewhere. One here and one elsewhere are as on
@@ -391,10 +384,10 @@ class _Supervisor:
             found = call.open(place, os.O_PATH)
         else:
             found = self._existing(call, folder, path, not flags & _AT_NOFOLLOW)
-        values = ctypes.create_string_buffer(call.bytes_at(times, 32), 32) if times else None
+        values = call.bytes_at(times, 32) if times else 0
         if stat.S_ISLNK(os.fstat(found).st_mode):
             raise _Native
-        _check(_libc.utimensat(_AT_FDCWD, b"/proc/self/fd/%d" % found, values, 0))
+        self._system_call(_UTIMENSAT, _AT_FDCWD, b"/proc/self/fd/%d" % found, values, 0)
 
     def _access(self, call: _Call, path: int, mode: int, *_: int) -> None:
         self._faccessat(call, _AT_FDCWD, path, mode)
@@ -464,6 +457,7 @@ def supervise(
     settings: dict[str, Any],
     become_parent: Callable[[], int],
     reap: Callable[[dict[int, int]], None],
+    system_call: Callable[..., int],
 ) -> _socket.socket:
     """Fork. Return in the child, with the socket to which it sends the descriptor of its filter;
     the parent becomes the supervisor, and ends with the child's exit code.
@@ -475,6 +469,7 @@ def supervise(
         settings: See `landlock.py`.
         become_parent: Returns a descriptor that is readable when a child has ended.
         reap: Notes the exit statuses of the children that have ended.
+        system_call: Makes a system call. Raises `OSError`.
     """
     ours, theirs = _socket.socketpair()
     child = os.fork()
@@ -493,7 +488,7 @@ def supervise(
             poll = select.poll()
             poll.register(listener, select.POLLIN)
             poll.register(waker, select.POLLIN)
-            supervisor = _Supervisor(listener, settings)
+            supervisor = _Supervisor(listener, settings, system_call)
             while child not in statuses:
                 ready = dict(poll.poll())
                 if waker in ready:

@@ -1,5 +1,6 @@
 """`Box`: programs in a box with separate outputs, as the suites of others want to run them."""
 
+import os
 import shlex
 import threading
 import time
@@ -24,10 +25,13 @@ class Box:
     and outputs are files below the work folder."""
 
     def __init__(self) -> None:
-        self.runtime = SandboxedRuntime(command_timeout=600)
+        mechanism = os.environ.get("JUDGED_MECHANISM", "auto")
+        self.runtime = SandboxedRuntime(mechanism=mechanism, command_timeout=600)
         self.workdir = str(self.runtime.workdir)
         self._files = self.runtime.workdir / ".judge"
         self._files.mkdir()
+        found = os.stat(self.workdir)  # Landlock's boxes of root have another user
+        os.chown(self._files, found.st_uid, found.st_gid)
         self._numbers = count()
 
     def run(
