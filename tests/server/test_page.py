@@ -1000,7 +1000,7 @@ def test_a_question_is_answered_by_the_form_of_its_schema(
     assert "Bruges" in json.dumps(
         next(event for event in journal(server, "c") if event["type"] == "toolResult")
     )
-    assert page.run("document.querySelector('#decide').hidden")
+    page.until("document.querySelector('#decide').hidden")
     assert page.faults() == []
 
 

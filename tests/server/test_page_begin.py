@@ -126,7 +126,7 @@ def test_a_newcomer_begins_with_two_fields_and_one_click(browser: Browser, tmp_p
 def test_a_local_model_answers_and_is_remembered_with_its_key(
     browser: Browser, tmp_path: Path
 ) -> None:
-    answers = [text("Good day."), text("Again.")]
+    answers = [text("Good day."), text("Again."), text("Once more.")]
     with ModelServer(answers) as model, ServeProcess(tmp_path) as server:
         page = browser.open(f"{server.url}/#key={KEY}")
         ready(page)
@@ -146,6 +146,17 @@ def test_a_local_model_answers_and_is_remembered_with_its_key(
         begin(page, "And now?")  # one field is enough
         page.wait(".answer", "Again.")
         assert model.requests[1].headers["authorization"] == "Bearer key-of-the-model"
+        page.press("Escape")
+        page.press("n")
+        page.fill("#begin-key", "another-key")  # goes to the address that is kept
+        begin(page, "With another key?")
+        page.wait(".answer", "Once more.")
+        assert model.requests[2].headers["authorization"] == "Bearer another-key"
+        page.press("Escape")
+        page.press("n")
+        page.fill("#begin-model", "gpt-5-mini")  # no key of it goes to another model's address
+        page.wait("#begin-advice", "from openai")
+        assert page.run("document.querySelector('#begin-address').value") == ""
         assert page.faults() == []
         browser.close_tabs()
 

@@ -337,8 +337,8 @@ const list = {
 			for (const one of below.get(item.id) ?? []) add(one, depth + 1);
 		};
 		// A family stands where its first member would.
+		const parents = new Map(items.map((one) => [one.id, one]));
 		const root = (item) => {
-			const parents = new Map(items.map((one) => [one.id, one]));
 			while (ids.has(item.parent) && item.parent !== item.id) item = parents.get(item.parent);
 			return item;
 		};

@@ -81,6 +81,10 @@ function draw(node, done) {
 	fill(node, form);
 
 	let touched = false; // the user has chosen the model
+	let addressed = false; // the user has typed the address
+	// The addresses of models that this browser has kept on the server, by name: a key goes to no other address.
+	const addresses = { ...last.addresses };
+	const replaceable = (one) => one.owner === "tenant" && Object.hasOwn(addresses, one.name);
 	let advised = null; // what the server knows of the model that is named
 	let asking = 0;
 	let key1 = ""; // the idempotency key of the request that is repeated
@@ -105,7 +109,7 @@ function draw(node, done) {
 		fill(advice, advised?.problem && !one ? el("span.bad", plain(advised.problem)) : parts.join(" · "));
 		keyLabel.textContent = one?.key ? "Another key, in place of the one that is kept" : advised?.provider ? `Key of ${plain(advised.provider)}` : advised?.local ? "Key, if it needs one" : "Key";
 		// A key is asked for where one is needed; a kept one of the tenant's own can be replaced.
-		keyPart.hidden = one ? one.owner !== "tenant" : Boolean(!name || advised?.variable || (advised?.local && advised.provider) || (advised?.problem && !address.value.trim()));
+		keyPart.hidden = one ? !replaceable(one) : Boolean(!name || advised?.variable || (advised?.local && advised.provider) || (advised?.problem && !address.value.trim()));
 	};
 
 	const choose = () => {
@@ -177,16 +181,18 @@ function draw(node, done) {
 		const given = key.value.trim();
 		if (published() || keyPart.hidden || !given || !keep.checked) return;
 		const name = one?.name ?? (model.value.trim().replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 100) || "model");
-		const base = address.value.trim();
+		const base = one ? addresses[one.name] : address.value.trim();
 		await ask("PUT", `/api/models/${encodeURIComponent(name)}`, { model: { name: one?.model ?? model.value.trim(), api_key: given, ...(base ? { base_url: base } : {}) } });
+		addresses[name] = base;
 		known.models = (await ask("GET", "/api/models")).models;
 		model.value = name;
-		key.value = "";
+		key.value = address.value = "";
+		addressed = false;
 		await advise();
 	};
 
 	const remember = () => localStorage.setItem(CHOICES, JSON.stringify({
-		agent: which.value, model: model.value.trim(), named: Boolean(named()), address: address.value.trim(), folder: folder.value.trim(), confirm: confirm.value, undo: undo.checked, more: more.open,
+		agent: which.value, model: model.value.trim(), named: Boolean(named()), address: named() ? "" : address.value.trim(), addresses, folder: folder.value.trim(), confirm: confirm.value, undo: undo.checked, more: more.open,
 		off: [...tools.querySelectorAll("input:not(:checked)")].map((one) => one.value),
 	}));
 
@@ -255,9 +261,13 @@ function draw(node, done) {
 	};
 	model.oninput = () => {
 		touched = true;
+		if (!addressed) address.value = ""; // that of another model
 		soon();
 	};
-	address.oninput = soon;
+	address.oninput = () => {
+		addressed = Boolean(address.value);
+		soon();
+	};
 	key.oninput = () => {
 		const found = PROVIDERS.find(([pattern]) => pattern.test(key.value));
 		if (touched || named() || !found || model.value === found[1]) return;
