@@ -43,6 +43,7 @@ ORDER = [
     "serve",
     "testing",
     "evals",
+    "integrations",
     "openhands",
     "cli",
 ]

@@ -25,9 +25,8 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.arguments import is_number, is_whole, wrong
-from holdfast.agent.goal import verdict_of
 from holdfast.agent.limits import Limits
-from holdfast.content import TextContent, ToolResult, Usage, known_cost
+from holdfast.content import known_cost
 from holdfast.conversation.budget import of_tree
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import ConversationState, ConversationStatus
@@ -48,21 +47,25 @@ from holdfast.evals.results import (
     make_report,
     steps_of,
 )
-from holdfast.evals.scorers import EvalReview, Scorer, identity, with_model
+from holdfast.evals.scorers import Scorer, identity, with_model
+from holdfast.evals.scoring import (
+    DRIVER,
+    REPEATABLE,
+    DriverModel,
+    ScoredWork,
+    scores_of,
+    scoring_agent,
+)
 from holdfast.evals.suite import Suite
-from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.object_struct import ObjectStruct
 from holdfast.observe.stats import NOTHING, stats, tree
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools import Tool, ToolContext
 
 _S = ConversationStatus
 ROOT = "eval"
 """The id of the conversation that spawns the runs."""
 _STORE, _WORK = "eval.db", "work"
-_DRIVER = "holdfast-eval"  # the model of the conversations that an eval drives
-_PASSING_SCORE = 0.5  # of a scorer that returns a score alone
-_REPEATABLE = ToolAnnotations(idempotent=True, destructive=False, open_world=True)
 # Errors with which an agent itself ends a run. The scorers see what it did until then.
 _OWN_ENDS = (LimitExceeded.__name__, GoalMissed.__name__, OutputInvalid.__name__)
 _STOPPED = {
@@ -120,25 +123,6 @@ class _Run(msgspec.Struct, frozen=True):
     score_id: str
     folder: Path
     scorers: Mapping[str, Scorer]
-
-
-class _Driver(ScriptedLLM):
-    """The model of the conversations that an eval drives: it makes the given calls, then ends. It
-    costs nothing."""
-
-    def __init__(self, calls: Callable[[], Sequence[tuple[str, dict[str, Any]]]]) -> None:
-        def answer(request: ScriptedRequest) -> Any:
-            return "Over." if request.messages[-1]["role"] == "tool" else list(calls()) or "Over."
-
-        super().__init__(answer, _DRIVER)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return a bound of the answers' length, which a budget needs."""
-        return {"max_output_tokens": 1}
-
-    def cost(self, usage: Usage) -> float:
-        """Return nothing."""
-        return 0.0
 
 
 class Eval:
@@ -253,8 +237,8 @@ class Eval:
             )
             budget = None if self.max_cost is None else Limits(steps=None, cost=self.max_cost)
             agent = Agent(
-                _Driver(lambda: [("run_cases", {})]),
-                [Tool("run_cases", "Runs the cases.", work.run_cases, annotations=_REPEATABLE)],
+                DriverModel(lambda: [("run_cases", {})]),
+                [Tool("run_cases", "Runs the cases.", work.run_cases, annotations=REPEATABLE)],
                 system_prompt="Spawns the runs of an eval.",
                 limits=Limits(steps=None),
                 tree_limits=budget,
@@ -412,52 +396,15 @@ class _Work(ObjectStruct):
     def _score(
         self, context: ToolContext, run: _Run, state: ConversationState, runtime: object | None
     ) -> None:
-        judged = _scores(self.store.read(run.score_id))
+        judged = scores_of(self.store.read(run.score_id))
         missing = [one for one in run.scorers if one not in judged or judged[one].error]
-        tools = [
-            Tool(
-                name,
-                "Scores a run.",
-                _Scorer(scorer, run.case, state).judge,
-                annotations=_REPEATABLE,
-                timeout=self.score_seconds,
-            )
-            for name, scorer in run.scorers.items()
-        ]
-        agent = Agent(
-            _Driver(lambda: [(name, {}) for name in missing]),
-            tools,
-            system_prompt="Scores a run of an eval.",
-            limits=Limits(steps=None),
-            stuck=None,
-        )
+        work = ScoredWork(run.case, state)
+        agent = scoring_agent(run.scorers, work, missing, self.score_seconds)
         spawned = context.spawn(agent, id=run.score_id, runtime=runtime)
         with cast("Conversation", spawned) as conversation:
             if conversation.status is not _S.RUNNING:  # else a killed one goes on
                 conversation.send_message(f"Score {run.id}.")
             self._noted(conversation.run())
-
-
-class _Scorer(msgspec.Struct, frozen=True):
-    """One scorer as the callback of a tool."""
-
-    scorer: Scorer
-    case: Case
-    state: ConversationState
-
-    def judge(self, context: ToolContext) -> ToolResult:
-        state, goal = self.state, "\n\n".join(self.case.messages)
-        review = EvalReview(
-            goal, state.answer, 0, lambda: state.events, case=self.case, state=state
-        )
-        said = self.scorer(review, context)
-        verdict = verdict_of(said)
-        score, passed = verdict.score, verdict.done
-        if is_number(said) and score is not None:
-            passed = score >= _PASSING_SCORE
-        found = ScoreResult(passed, score, verdict.missing, cost=verdict.cost or 0.0)
-        text = "passed" if passed else f"failed: {found.reason or 'no reason was given'}"
-        return ToolResult((TextContent(text),), structured_content=msgspec.to_builtins(found))
 
 
 # --- reading journals ---
@@ -490,24 +437,6 @@ def _is_over(store: SQLiteStore, run: _Run) -> bool:
     return result_of(store, run).outcome in ("passed", "failed")
 
 
-def _scores(events: Sequence[ev.AnyEvent]) -> dict[str, ScoreResult]:
-    """Return the last verdict of each scorer in a conversation that asked them."""
-    names: dict[str, str] = {}
-    found: dict[str, ScoreResult] = {}
-    for event in events:
-        if isinstance(event, ev.AssistantReplied):
-            names.update({call.id: call.name for call in event.calls})
-        elif isinstance(event, ev.ToolCallFinished) and event.call_id in names:
-            result = event.result
-            try:
-                verdict = msgspec.convert(result.structured_content, ScoreResult)
-            except msgspec.ValidationError:
-                text = result.text.strip() or "it returned no verdict"
-                verdict = ScoreResult(False, error=text)
-            found[names[event.call_id]] = verdict
-    return found
-
-
 def result_of(store: SQLiteStore, run: _Run) -> RunResult:
     """Return the result of a run, from its journals."""
     events = store.read(run.id)
@@ -515,13 +444,13 @@ def result_of(store: SQLiteStore, run: _Run) -> RunResult:
     if not events:
         return result
     state = ConversationState(run.id, events)
-    judged = _scores(store.read(run.score_id))
+    judged = scores_of(store.read(run.score_id))
     scores = {name: judged[name] for name in run.scorers if name in judged}
     outcome, reason = _outcome(state, run, scores)
     summaries = [*tree(store, run.id), *(tree(store, run.score_id) if judged else ())]
     total = sum((stats(store, one) for one in summaries), NOTHING)
     results = [one.result for one in events if isinstance(one, ev.ToolCallFinished)]
-    models = [one for one in total.models if one.name != _DRIVER]
+    models = [one for one in total.models if one.name != DRIVER]
     unpriced = sum(one.unpriced for one in models)
     cost = sum([one.cost or 0.0 for one in (*models, *scores.values())])
     return msgspec.structs.replace(
