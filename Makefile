@@ -55,7 +55,8 @@ format: install  ## format the code
 bench: install  ## measure every table of benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-docs: install  ## build the site into site/
+docs: install  ## write the reference anew, and build the site into site/
+	@$(BIN)/python -m tests.reference
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "site/index.html"
 

@@ -16,6 +16,8 @@ import holdfast
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests import stand_in_engine
 from tests.model_server import ModelServer, Request, calls, sse, text
+from tests.reference import PAGES as REFERENCE
+from tests.reference import pages
 
 REPO = Path(__file__).parents[1]
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -149,6 +151,12 @@ def test_every_page_is_in_the_site() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     reference = "\n".join(path.read_text() for path in (REPO / "docs" / "reference").glob("*.md"))
     assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", reference)] == []
+
+
+@pytest.mark.slow
+def test_the_reference_is_that_of_the_source() -> None:
+    old = [name for name, text in pages().items() if (REFERENCE / name).read_text() != text]
+    assert old == [], "docs/reference is out of date. Run: python -m tests.reference"
 
 
 @pytest.mark.proof

@@ -156,13 +156,15 @@ def run(domain: Domain, task: Task, way: str, tally: Tally) -> None:
 
 def main() -> None:
     logger.remove()
-    gc.disable()  # each environment is many objects, which are freed without it
+    gc.disable()  # it would look at the many objects of each environment as they are made
     options, tally = arguments_of(__doc__ or ""), Tally()
     for name in DOMAINS:
         domain = Domain(name)
         for task in chosen(domain.tasks, lambda one: f"{name} {one.id}", options.one_in):  # noqa: B023
             play_it = functools.partial(run, domain, task, options.way, tally)
             tally.run(f"{name} {task.id}", play_it)
+            if tally.counts["tasks"] % 10 == 0:
+                gc.collect()
     tally.print()
 
 
