@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +155,41 @@ def test_a_folder_is_listed_and_its_files_are_sent_as_they_are(
         reply = server.ask("GET", f"{place}/{path}")
         assert reply.status == status, (path, reply)
         assert server.ask("GET", f"{place}/{path}", key=server.other).status == 404
+
+
+def test_a_folder_is_sent_as_a_tar_file_without_what_links_lead_to(
+    server: Serving, tmp_path: Path
+) -> None:
+    web = tmp_path / "web"
+    (web / "src" / "deep").mkdir(parents=True)
+    data = bytes(range(256)) * 3000
+    (web / "src" / "deep" / "b.bin").write_bytes(data)
+    (web / f"{'é' * 100}.txt").write_text("long")
+    (web / "passwd").symlink_to("/etc/passwd")
+    (web / "etc").symlink_to("/etc")
+    os.mkfifo(web / "pipe")
+    place = "/api/workspaces/web/archive"
+    reply = server.ask("GET", place)
+    assert reply.headers["content-disposition"] == 'attachment; filename="web.tar"'
+    with tarfile.open(fileobj=io.BytesIO(reply.body)) as tar:
+        found = {one.name: one for one in tar}
+        assert tar.extractfile("src/deep/b.bin").read() == data  # pyright: ignore[reportOptionalMemberAccess]
+    assert sorted(found) == [
+        "etc",
+        "passwd",
+        "src",
+        "src/deep",
+        "src/deep/b.bin",
+        f"{'é' * 100}.txt",
+    ]
+    assert found["passwd"].issym()
+    assert found["etc"].issym()
+    assert found["etc"].size == 0
+    with tarfile.open(fileobj=io.BytesIO(server.ask("GET", f"{place}?path=src").body)) as tar:
+        assert tar.getnames() == ["deep", "deep/b.bin"]
+    for path, status in (("none", 404), ("etc", 403), ("..", 403), ("passwd", 403)):
+        assert server.ask("GET", f"{place}?path={path}").status == status, path
+    assert server.ask("GET", place, key=server.other).status == 404
 
 
 # --- export and search ---

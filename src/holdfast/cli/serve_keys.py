@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.serve_store import server_store
-from holdfast.server.keys import Keys
+from holdfast.server.keys import Keys, sign_in_link
 
 
 def serve_keys(options: Namespace, env: Mapping[str, str]) -> Exit:
@@ -24,7 +25,11 @@ def serve_keys(options: Namespace, env: Mapping[str, str]) -> Exit:
         keys = Keys(records)
         match options.action:
             case "add":
-                print(keys.create(options.tenant or "default", options.label))
+                key = keys.create(options.tenant or "default", options.label)
+                print(key)
+                if sys.stderr.isatty():
+                    link = sign_in_link("http://127.0.0.1:8765", key)
+                    print(f"To sign in at the page of a server there, open {link}", file=sys.stderr)
             case "list":
                 for key in keys.list():
                     if options.tenant in (None, key.tenant):

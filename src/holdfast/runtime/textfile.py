@@ -80,9 +80,7 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     try:
         folder = open_folder(str(path.parent))
         try:
-            locked = _is_locked_here(
-                os.stat(path.name or ".", dir_fd=folder, follow_symlinks=False)
-            )
+            locked = is_locked_here(os.stat(path.name or ".", dir_fd=folder, follow_symlinks=False))
             # O_NONBLOCK: opening a FIFO would wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = -1 if locked else os.open(path.name or ".", flags, dir_fd=folder)
@@ -105,7 +103,7 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     return fd, found
 
 
-def _is_locked_here(file: os.stat_result) -> bool:
+def is_locked_here(file: os.stat_result) -> bool:
     """Return True if this process has a POSIX lock on a file, as SQLite has on an open store.
 
     Closing any descriptor of the file would end the lock (https://sqlite.org/howtocorrupt.html,

@@ -1,7 +1,7 @@
 """Workspaces over HTTP: folders on the server in which conversations work, with their files,
 commands and tools."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from holdfast.server import bodies
 from holdfast.server.answers import answer
 from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
-from holdfast.server.workspace_files import chunks, inside, list_entries, open_binary
+from holdfast.server.workspace_files import archive, chunks, inside, list_entries, open_binary
 from holdfast.tools import Tool, ToolContext, ToolManager
 from holdfast.tools.context import Cancellation
 
@@ -230,6 +230,32 @@ def add(routes: Routes) -> None:
         return StreamingResponse(
             chunks(file, size), headers=headers, media_type="application/octet-stream"
         )
+
+    @routes.get(
+        "/{workspace}/archive",
+        "Download a folder",
+        given="application/x-tar",
+        schema={"type": "string", "format": "binary"},
+        tag="files",
+    )
+    async def download_folder(
+        request: Request,
+        workspace: WorkspaceId,
+        path: Annotated[
+            str, Query(max_length=4096, description="Relative to the workspace's folder.")
+        ] = "",
+    ) -> Response:
+        """Answers with a tar file of all that is below the folder, written while it is read. Links
+        are kept as links and never followed."""
+        tenant = service.caller(request).tenant
+
+        def opened() -> Iterator[bytes]:
+            with host.workspace(tenant, workspace) as runtime:
+                return archive(runtime, path)
+
+        blocks = await service.read(opened)
+        headers = {"Content-Disposition": f'attachment; filename="{workspace}.tar"'}
+        return StreamingResponse(blocks, headers=headers, media_type="application/x-tar")
 
     @routes.get("/{workspace}/microagents", "List the microagents of a folder")
     def list_microagents(

@@ -1,16 +1,20 @@
-"""Files of a workspace as they are: the entries of its folders, and the bytes of its files."""
+"""Files of a workspace as they are: the entries of its folders, the bytes of its files, and a
+folder as a tar file."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 from holdfast.errors import RuntimeFault
 from holdfast.runtime import textfile
 from holdfast.runtime.folder import FolderRuntime
+from holdfast.runtime.grep_child import open_folder
 from holdfast.server.bodies import WorkspaceEntries, WorkspaceEntry
 
 _MAX_ENTRIES = 2000
@@ -56,6 +60,71 @@ def chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
         while size > 0 and (data := file.read(min(size, _CHUNK_BYTES))):
             size -= len(data)
             yield data
+
+
+def archive(runtime: FolderRuntime, path: str) -> Iterator[bytes]:
+    """Return a folder with all that is below it, as the pieces of a tar file. Links are kept as
+    links and never followed; devices, pipes, sockets, and files that cannot be read are left out.
+    Raises as `list_entries` does."""
+    folder = runtime.paths.resolve(inside(path) or ".")
+    list_entries(runtime, path)  # raises its error now, and not in the middle of an answer
+    return _blocks(folder)
+
+
+def _blocks(folder: Path) -> Iterator[bytes]:
+    buffer = bytearray()
+    top = open_folder(str(folder))
+    try:
+        # By descriptors: a command that replaces a folder by a link meanwhile gains nothing.
+        for root, folders, names, here in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            for name in (*folders, *names):
+                for block in _member(here, name, os.path.normpath(f"{root}/{name}")):
+                    buffer += block
+                    if len(buffer) >= _CHUNK_BYTES:
+                        yield bytes(buffer)
+                        buffer.clear()
+    finally:
+        os.close(top)
+    yield bytes(buffer) + bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _member(folder: int, name: str, path: str) -> Iterator[bytes]:
+    """Yield the blocks of one member of a tar file."""
+    begun = False
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        head = tarfile.TarInfo(path)
+        head.mode, head.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
+        if stat.S_ISDIR(found.st_mode):
+            head.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(found.st_mode):
+            head.type, head.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=folder)
+        elif not stat.S_ISREG(found.st_mode) or textfile.is_locked_here(found):
+            return
+        else:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=folder), "rb") as file:
+                opened = os.fstat(file.fileno())
+                if not stat.S_ISREG(opened.st_mode):  # it was replaced meanwhile
+                    return
+                head.size = left = opened.st_size
+                begun = True
+                yield _header(head)
+                while left > 0:
+                    # A file that has shrunk meanwhile is filled up, as its size was told already.
+                    data = file.read(min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
+                    left -= len(data)
+                    yield data
+            yield bytes(-head.size % tarfile.BLOCKSIZE)
+            return
+        yield _header(head)
+    except OSError:  # it was removed meanwhile, or cannot be read
+        if begun:  # the answer ends early, which its client notices
+            raise
+
+
+def _header(head: tarfile.TarInfo) -> bytes:
+    return head.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def _entry(entry: os.DirEntry[str]) -> WorkspaceEntry:

@@ -27,7 +27,7 @@ export function browse(workspace) {
 		try {
 			const found = await ask("GET", `/api/workspaces/${encodeURIComponent(workspace)}/entries?${new URLSearchParams({ path })}`);
 			fill(body, el("ul.found", found.entries.map((one) => el("li", row(path ? `${path}/${one.name}` : one.name, one)))),
-				!found.entries.length && el("p.dim", "The folder is empty."), found.more > 0 && el("p.dim", `and ${count(found.more)} more`));
+				!found.entries.length && el("p.dim", "The folder is empty."), found.entries.length > 0 && el("p.buttons", button("Download the folder (.tar)", () => save(`/api/workspaces/${encodeURIComponent(workspace)}/archive?${new URLSearchParams({ path })}`, `${path.split("/").pop() || workspace}.tar`))), found.more > 0 && el("p.dim", `and ${count(found.more)} more`));
 		} catch (error) {
 			fill(body, el("p.bad", error.message));
 		}
