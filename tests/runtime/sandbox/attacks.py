@@ -126,6 +126,18 @@ ATTACKS = (
         network=True,
     ),
     Attack(
+        "read shared memory of another program",
+        "libc.shmat.restype = ctypes.c_void_p\n"
+        "found = libc.shmat(victim['shared'], None, 0o10000)\n"  # SHM_RDONLY
+        "if found != ctypes.c_void_p(-1).value:\n"
+        "    if ctypes.string_at(found) == victim['canary'].encode(): succeeded()",
+    ),
+    Attack(
+        "take a message of another program",
+        "data = ctypes.create_string_buffer(100)\n"
+        "if libc.msgrcv(victim['queue'], data, 50, 0, 0o4000) > 0: succeeded(data.raw)",
+    ),
+    Attack(
         "trace a process",
         "child = subprocess.Popen(['sleep', '30'])\n"
         "result = libc.ptrace(16, child.pid, 0, 0)\n"

@@ -1,11 +1,13 @@
 """Attacks on the boxes of each mechanism, and that each of them succeeds outside of a box."""
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -99,6 +101,15 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
         answering.start()
         stack.callback(answering.join)
         stack.callback(udp.sendto, b"the end", udp.getsockname())
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.shmat.restype = ctypes.c_void_p
+        shared = libc.shmget(0, 4096, 0o1666)
+        stack.callback(libc.shmctl, shared, 0, None)
+        ctypes.memmove(libc.shmat(shared, None, 0), canary.encode(), len(canary))
+        queue = libc.msgget(0, 0o1666)
+        stack.callback(libc.msgctl, queue, 0, None)
+        for _ in range(9):
+            libc.msgsnd(queue, struct.pack("l", 1) + canary.encode(), len(canary), 0)
         process = subprocess.Popen(
             [PYTHON, "-c", "import time; time.sleep(300)", canary], env={"CANARY": canary}
         )
@@ -113,6 +124,8 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
             "udp": udp.getsockname()[1],
             "unix": str(tmp_path / "socket"),
             "pid": process.pid,
+            "shared": shared,
+            "queue": queue,
             "program": str(tmp_path / "program"),
         }
         (work / "victim.json").write_text(json.dumps(found))

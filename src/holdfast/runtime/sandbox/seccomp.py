@@ -198,8 +198,13 @@ _SOCKET, _SOCKETPAIR, _CONNECT, _PRLIMIT64 = (41, 198), (53, 199), (42, 203), (3
 _SETSOCKOPT, _IOCTL = (54, 208), (16, 29)
 # bind, listen, accept, accept4
 _SERVERS = ((49, 200), (50, 201), (43, 202), (288, 242))
-# shmget, msgget, semget, mq_open
-_SHARED_OBJECTS = ((29, 194), (68, 186), (64, 190), (240, 180))
+# Those that make objects, and those that take the number of one, which can be guessed: shmget,
+# shmat, shmctl, msgget, msgsnd, msgrcv, msgctl, semget, semop, semctl, semtimedop, mq_open,
+# mq_unlink.
+_SHARED_OBJECTS = (
+    *((29, 194), (30, 196), (31, 195), (68, 186), (69, 189), (70, 188), (71, 187)),
+    *((64, 190), (65, 193), (66, 191), (220, 192), (240, 180), (241, 181)),
+)
 # inotify_init, inotify_init1: Landlock does not limit which folders are watched.
 _WATCHES = ((253, -1), (294, 26))
 _SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
