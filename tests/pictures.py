@@ -135,7 +135,24 @@ def page_picture(path: Path) -> None:
             page.picture(path)
 
 
+def begin_picture(path: Path) -> None:
+    """The start of a conversation on the page of a new server."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Serving(Path(folder)) as server,
+        Browser() as browser,
+    ):
+        page = shown(browser, server)
+        page.size(1200, 800)
+        page.wait("#begin-advice", "from openai")
+        page.fill("#begin-text", TASK)
+        page.click("#begin summary")
+        page.wait("#begin-sandbox", "sandbox")
+        page.picture(path)
+
+
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     terminal_picture(PICTURES / "chat.svg")
     page_picture(PICTURES / "page.png")
+    begin_picture(PICTURES / "page-begin.png")
