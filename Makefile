@@ -9,7 +9,7 @@ WORKERS := -n 3 --dist loadfile
 # Without compiled files each of the many processes of the tests compiles the library again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo fleet-demo test test-all prove check docs format bench clean
+.PHONY: help install demo fleet-demo test test-all prove check reference docs format bench clean
 
 help:  ## the list of commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,8 +55,10 @@ format: install  ## format the code
 bench: install  ## measure every table of benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
 
-docs: install  ## write the reference anew, and build the site into site/
+reference: install  ## write docs/reference anew from the source
 	@$(BIN)/python -m tests.reference
+
+docs: install  ## build the site into site/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "site/index.html"
 

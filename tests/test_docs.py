@@ -156,7 +156,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 @pytest.mark.slow
 def test_the_reference_is_that_of_the_source() -> None:
     old = [name for name, text in pages().items() if (REFERENCE / name).read_text() != text]
-    assert old == [], "docs/reference is out of date. Run: python -m tests.reference"
+    assert old == [], "docs/reference is out of date. Run: make reference"
 
 
 @pytest.mark.proof
