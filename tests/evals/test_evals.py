@@ -141,6 +141,8 @@ def test_changed_scorers_are_asked_again_and_the_model_is_not(
     assert sorted(asked) == ["door", "wall"]
     Eval(Suite(CASES, {"long": long}), agents, tmp_path).run()
     assert len(asked) == 2
+    shorter = {"long": lambda review, context: len(review.text) > 2}
+    assert Eval(Suite(CASES, shorter), agents, tmp_path).run().agents[0].passed == 2
     assert len(models.asked) == 4
 
 
@@ -202,10 +204,16 @@ def test_a_run_at_its_own_limit_is_scored_and_stays_as_it_is(
     models: Models, tmp_path: Path
 ) -> None:
     agents = [models.candidate("a", good, limits=Limits(steps=1))]
-    for _ in range(2):
-        report = Eval(Suite(CASES[:1]), agents, tmp_path).run()
-        assert outcomes(report) == {"a door 1": "failed"}
+    broken = [True]
+
+    def scorer(review: Any, context: Any) -> str:
+        return str(1 / 0) if broken[0] else f"the answer is {review.text!r}"
+
+    for expected in ("error", "failed", "failed"):
+        report = Eval(Suite(CASES[:1], {"own": scorer}), agents, tmp_path).run()
+        assert outcomes(report) == {"a door 1": expected}
         assert models.asked == ["a"]
+        broken[0] = False
 
 
 @pytest.mark.slow

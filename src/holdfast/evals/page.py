@@ -39,7 +39,7 @@ def share(value: float) -> str:
 
 def points(value: float) -> str:
     """Return a difference of shares in percentage points."""
-    return f"{value * 100:+.1f}".replace(".0", "")
+    return f"{value * 100:+.1f}".replace(".0", "") if value else "0"
 
 
 def summary_line(one: AgentSummary) -> str:
@@ -201,7 +201,7 @@ def _cell(runs: Sequence[RunResult]) -> str:
     found: list[str] = []
     for run in runs:
         label = run.outcome.replace("_", " ")
-        detail = f" {escape(run.reason[:300])}" if run.reason else ""
+        detail = f": {escape(run.reason[:300])}" if run.reason else ""
         unknown = f" ({run.unknown_outcomes} calls cut off by a kill)" * bool(run.unknown_outcomes)
         found.append(
             f'<div class={run.outcome} title="{escape(run.conversation)}">{_MARKS[run.outcome]}'

@@ -185,6 +185,8 @@ def test_an_agents_own_limit_ends_its_work_and_an_error_is_the_samples(tmp_path:
     assert log.status == "success", log.error
     assert log.samples is not None
     assert log.samples[0].store["holdfast"]["status"] == "error"
+    tools = [one.function for one in log.samples[0].events if one.event == "tool"]
+    assert tools == ["look"]  # no request followed it
     broken = Agent(ScriptedLLM([ValueError("no luck")]), system_prompt="Broken.")
     log = run(task, tmp_path, mock([]), holdfast_solver(broken, model="own"))
     assert log.status == "error"
