@@ -41,6 +41,7 @@ SUBJECTS = [
     "tools",
     "remote",
     "page",
+    "chat",
     "sandbox",
     "code",
     "suite",

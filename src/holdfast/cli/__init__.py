@@ -26,6 +26,7 @@ _COMMANDS = {
     "replay": "replay.replay",
     "eval": "eval.eval_",
     "stats": "stats.stats",
+    "trace": "trace.trace",
     "check": "check.check",
     "export": "transfer.export",
     "import": "transfer.import_",

@@ -560,21 +560,54 @@ Exit code 0: no differences. 1: differences. 2: no such file or agent.""",
 Show the time, tokens and cost of conversations by model and tool, their
 errors, their longest calls, and the share of the input that providers had
 cached. With ID, that conversation and all conversations that its calls spawned
-are counted; without ID, all conversations of the store. The store is opened
-for reading only, and conversations may run meanwhile.
+are counted; without ID, all conversations of the store or the server. The
+store is opened for reading only, and conversations may run meanwhile.
 
 examples:
   holdfast stats ~/agent.db
   holdfast stats ~/agent.db 4f0c
+  holdfast stats --server http://127.0.0.1:8765
   holdfast stats ~/agent.db --json | jq '.whole.tools'""",
         {
-            **_STORE,
+            **_PLACE,
             **_ID_OR_ALL,
+            **_ON_SERVER_INSTEAD,
             "--limit N": Option(
                 "the largest number of conversations, and of rows in a table (20)", default=20
             ),
             "--json": "print one JSON object with the keys whole and conversations",
         },
+        takes_place=True,
+    ),
+    CommandLine(
+        "trace",
+        "draw a conversation as a page or an image",
+        """\
+Draw a conversation, with all conversations that its calls spawned, as one file
+without scripts: a waterfall of model calls, tool calls and waits, the tokens,
+the cost and the share of the context window over the steps, the tree, and (as a
+page) the changed files as one diff. Times in which nothing runs are shortened.
+The store is opened for reading only.
+
+examples:
+  holdfast trace ~/agent.db 4f0c -o run.html
+  holdfast trace ~/agent.db 4f0c -o run.svg
+  holdfast trace --server http://127.0.0.1:8765 4f0c -o run.html
+  holdfast trace ~/agent.db 4f0c --json | jq '.spans[] | select(.error)'
+
+Exit code 0: written. 1: the file cannot be written, or the server cannot be
+reached. 2: no such store or conversation.""",
+        {
+            **_PLACE,
+            "id [ID]": f"{_ID}; may be left out if there is only one",
+            **_ON_SERVER_INSTEAD,
+            "-o --output OUT": """write to this file, .html or .svg; without it, the page goes to
+                standard output""",
+            "--limit N": """the largest number of rows in the waterfall (2,000): the longest, and
+                all that failed""",
+            "--json": "print the trace as one JSON object",
+        },
+        takes_place=True,
     ),
     CommandLine(
         "check",

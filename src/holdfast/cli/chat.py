@@ -25,6 +25,8 @@ from holdfast.content import FileContent
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
 
+_WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
+
 # Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
 COMMANDS = (
     ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
@@ -105,6 +107,9 @@ class _Talk:
         commands = {name: what for name, _, what in COMMANDS}
         arguments = {"/model": session.model_names}
         session.console.start(self._toolbar, commands, arguments, session.folder)
+        warm_up = threading.Timer(_WARM_UP_SECONDS, session.prepare)
+        warm_up.daemon = True
+        warm_up.start()
         call_prompt, asks_about = session.call_prompt(self._take_other_line), session.conversation
         session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
         if self._files:
@@ -198,6 +203,7 @@ class _Talk:
     def piped(self) -> Exit:
         """Send each line after the last answer. Return the exit code of the last answer."""
         session = self._session
+        session.prepare()
         begun = session.conversation.state.last_seq
         code = session.drive()
         ended, now = Exit.FINISHED, session.conversation.state

@@ -123,6 +123,7 @@ def _task(words: list[str], signals: Signals) -> str:
 
 
 def _work(session: Session, task: str, files: Sequence[FileContent]) -> Exit:
+    session.prepare()
     session.say(task, files=files)
     call_prompt = session.call_prompt()
     while True:

@@ -28,6 +28,8 @@ from holdfast.errors import (
     LLMTimeout,
     StoreError,
 )
+from holdfast.observe.stats import Stats
+from holdfast.observe.trace import RunTrace
 from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.remote.journal_copy import read_page
 from holdfast.remote.models import ServerModels
@@ -241,6 +243,14 @@ class ServerConversations:
             if not events or events[-1].seq >= last_seq:
                 return found
 
+    def stats(self, id: str) -> list[Stats]:
+        """Return the statistics of a conversation and of all that its calls spawned."""
+        return self._get(f"{conversation_path(id)}/stats", _TreeStats).conversations
+
+    def trace(self, id: str, limit: int) -> RunTrace:
+        """Return the trace of a conversation, with at most `limit` spans."""
+        return self._get(f"{conversation_path(id)}/trace", RunTrace, limit=limit)
+
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
         """Yield the events after `after_seq` until none has come for `timeout` seconds."""
         if self._followed is None:
@@ -354,6 +364,10 @@ def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
 class _Page(msgspec.Struct):
     items: list[ServerSummary]
     next: str | None = None
+
+
+class _TreeStats(msgspec.Struct):
+    conversations: list[Stats]
 
 
 class _Standing(msgspec.Struct):

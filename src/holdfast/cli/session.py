@@ -217,6 +217,12 @@ class Session:
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
         conversation.start_thread()
 
+    def prepare(self) -> None:
+        """Make the schemas of the tools, which the first request needs and which take a while."""
+        if (agent := self.conversation.agent) is not None:
+            for tool in agent.tools.list_tools():
+                _ = tool.input_schema
+
     # --- user input ---
 
     def say(self, text: str, echoed: bool = False, files: Sequence[FileContent] = ()) -> bool:

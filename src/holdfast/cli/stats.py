@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.places import open_store
+from holdfast.cli.places import Place, StoredConversations, open_place, place_text
 from holdfast.cli.text import (
     GAP,
     TextLine,
@@ -25,6 +25,7 @@ from holdfast.cli.text import (
 )
 from holdfast.observe.stats import NOTHING, CallTotals, Stats, tree
 from holdfast.observe.stats import stats as counted_up
+from holdfast.store import Summary
 
 _MIN_BAR_WIDTH = 60  # columns; a narrower screen has no bars
 _MAX_NAME_COLUMNS = 28
@@ -34,30 +35,36 @@ _MAX_BAR_COLUMNS = 24
 def stats(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Show the time, tokens and cost of conversations. Raises `UsageError`, `StoreError`."""
     console = Console(env)
-    found: list[Stats] = []
-    whole = NOTHING
-    with open_store(options.file, read_only=True) as store:
-        summaries = store.list()
-        if options.id is not None:
-            summaries = tree(store, chosen(summaries, options.id, options.file).id)
-        for number, summary in enumerate(summaries):
-            if console.is_terminal:
-                console.status(f"reading {number + 1} of {counted(len(summaries), 'conversation')}")
-            one = counted_up(store, summary)
-            whole += one
-            found.append(one)
+    with closing(open_place(options, env, read_only=True)) as place:
+        found = list(_counted(place, options.id, console))
     console.status("")
+    whole = sum(found, NOTHING)
     if options.json:
         shown = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
         console.line(json_shown(msgspec.json.encode(shown).decode()))
     elif not found:
-        console.notice(f"There is no conversation in {options.file}.", "dim")
+        where = place_text(options).replace(repr(options.file), options.file)
+        console.notice(f"There is no conversation {where}.", "dim")
     else:
         bar = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
         table = StatsTable(console.width, options.limit, bar)
         console.show(table.lines(whole, found, options.id is not None or len(found) == 1))
     console.close()
     return console.loss if console.broken else Exit.FINISHED
+
+
+def _counted(place: Place, id: str | None, console: Console) -> Iterator[Stats]:
+    """Yield the statistics of a conversation and its descendants, or of all conversations."""
+    entries: Sequence[Summary] = place.list() if id is None else [place.find(id)]
+    if isinstance(place, StoredConversations) and id is not None:
+        entries = tree(place.store, entries[0].id)
+    for number, entry in enumerate(entries):
+        if console.is_terminal:
+            console.status(f"reading {number + 1} of {counted(len(entries), 'conversation')}")
+        if isinstance(place, StoredConversations):
+            yield counted_up(place.store, entry)
+        else:  # its list has no conversations that calls spawned
+            yield from place.stats(entry.id)
 
 
 def _data(one: Stats) -> dict[str, Any]:

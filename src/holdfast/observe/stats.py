@@ -4,7 +4,7 @@ errors, and the longest calls. Only reads a store."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any
@@ -177,25 +177,35 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
     summaries = store.list([conversation_id])
     if not summaries:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
+    known = {conversation_id}  # a file that was written by others may have circles
     for summary in summaries:  # the loop appends to this list
-        summaries += sorted(store.list(spawned_by=summary.id), key=lambda child: child.id)
+        children = [one for one in store.list(spawned_by=summary.id) if one.id not in known]
+        known |= {child.id for child in children}
+        summaries += sorted(children, key=lambda child: child.id)
     return summaries
 
 
 def stats(store: Store, summary: Summary) -> Stats:
     """Return the statistics of one conversation, without the events that it shares with the one
     it was forked from. Holds one page of events at a time."""
-    count = _JournalCount(summary)
-    seq = summary.parent_seq
-    while page := store.read(summary.id, seq, _PAGE_EVENTS):
-        for event in page:
-            count.take(event)
-        seq = page[-1].seq
+    count = JournalCount(summary)
+    for event in own_events(store, summary):
+        count.take(event)
     return count.result()
 
 
-class _JournalCount:
-    """A running count of the events of one journal."""
+def own_events(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
+    """Yield the events of a conversation, without those that it shares with the one it was forked
+    from. Holds one page of events at a time."""
+    seq = summary.parent_seq
+    while page := store.read(summary.id, seq, _PAGE_EVENTS):
+        yield from page
+        seq = page[-1].seq
+
+
+class JournalCount:
+    """A running count of the events of one journal. `take` takes each event, `result` returns the
+    statistics of those so far."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, Literal
 
-from pydantic import Field
+from annotated_types import Ge, Gt, Le
 
 from holdfast.content import ToolResult
 from holdfast.errors import RuntimeFault, ToolError, ToolNotFound
@@ -19,8 +19,8 @@ from holdfast.runtime.terminal import Terminal
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
 from holdfast.tools.policy import LOCAL_READ
 
-Seconds = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
 
 _WRITES = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=False)
 _EDITS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=False)
@@ -44,7 +44,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
     def terminal(
         context: ToolContext,
         command: str,
-        timeout: Annotated[float | None, Field(gt=0)] = None,
+        timeout: Annotated[float | None, Gt(0)] = None,
         wait: Seconds = 60,
         interactive: bool = False,
     ) -> ToolResult:
@@ -236,7 +236,7 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
         file_text: str | None = None,
         old_str: str | None = None,
         new_str: str | None = None,
-        insert_line: Annotated[int | None, Field(ge=0)] = None,
+        insert_line: Annotated[int | None, Ge(0)] = None,
         insert_text: str | None = None,
     ) -> ToolResult:
         """View, create and edit text files.
@@ -310,7 +310,7 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
     def terminal_collect(
         context: ToolContext,
         id: str = "",
-        wait: Annotated[float, Field(ge=0, le=3600)] = 30,
+        wait: Annotated[float, Ge(0), Le(3600)] = 30,
         stop: bool = False,
     ) -> ToolResult:
         """Get the output of a background command since the last time, and its exit code once it has

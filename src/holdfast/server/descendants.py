@@ -21,11 +21,13 @@ from holdfast.server.records import (
     store_id,
 )
 from holdfast.server.shapes import Item
+from holdfast.server.traces import TreeStats, traced, tree_stats
 from holdfast.store import Summary
 from holdfast.store.transfer import exported
 
 if TYPE_CHECKING:
     from holdfast.events import AnyEvent
+    from holdfast.observe.trace import RunTrace
     from holdfast.store import Store
 
 _MAX_ANCESTORS = 100  # a bound for the search; real trees are much shallower
@@ -114,6 +116,19 @@ class Descendants:
         found = self._store.list(spawned_by=self.place(tenant, id))
         found.sort(key=lambda one: (one.created is not None and one.created.timestamp(), one.id))
         return [item_of(one) for one in found]
+
+    def stats(self, tenant: str, id: str) -> TreeStats:
+        """Return the statistics of such a conversation and of its descendants."""
+        return tree_stats(self._store, self._summary_of(tenant, id))
+
+    def trace(self, tenant: str, id: str, limit: int) -> RunTrace:
+        """Return the trace of such a conversation, with at most `limit` spans."""
+        return traced(self._store, self._summary_of(tenant, id), limit)
+
+    def _summary_of(self, tenant: str, id: str) -> Summary:
+        """Return the summary of such a conversation, an empty one if it has no events yet."""
+        place = self.place(tenant, id)
+        return self._summary(place) or Summary(place)
 
     def _summary(self, id: str) -> Summary | None:
         found = self._store.list([id])

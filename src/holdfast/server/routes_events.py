@@ -9,12 +9,14 @@ from starlette.responses import Response
 
 from holdfast import events as ev
 from holdfast.content import ToolResult
+from holdfast.observe.trace import MAX_SPANS, RunTrace
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Events, ServiceHealth, Services, Standing, StateRequest
 from holdfast.server.intake import state_of
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
 from holdfast.server.shapes import Page
 from holdfast.server.sse import Stream
+from holdfast.server.traces import TreeStats
 
 After = Annotated[
     int,
@@ -159,6 +161,25 @@ def add_family(routes: Routes) -> None:
         spawned conversations. Of the commands they accept only decisions and answers; send
         others to the parent."""
         return Page(items=host.family.children(tenant, id))
+
+    @routes.get("/stats", "Get a conversation's statistics", slow=True)
+    def get_stats(tenant: str, id: Id) -> TreeStats:
+        """Time, tokens and cost by model and tool of the conversation and of all that its calls
+        spawned, parents first: what `holdfast stats` shows. Reads the journals."""
+        return host.family.stats(tenant, id)
+
+    @routes.get("/trace", "Get a conversation's trace", slow=True)
+    def get_trace(
+        tenant: str,
+        id: Id,
+        limit: Annotated[
+            int, Query(ge=0, le=MAX_SPANS, description="The largest number of spans.")
+        ] = MAX_SPANS,
+    ) -> RunTrace:
+        """The spans of its model calls, tool calls and waits with those of the conversations that
+        its calls spawned, its tokens and costs by step, and the files that calls changed. Reads
+        the journals."""
+        return host.family.trace(tenant, id, limit)
 
     @routes.get(
         "/services",

@@ -195,7 +195,10 @@ class ToolManager:
         its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
         tools = [_as_tool(tool) for tool in new]
         for tool in tools:
-            _ = tool.input_schema  # made now: a signature without a schema fails here, not in a run
+            # Made now: a signature without a schema fails here, not in a run. Those of a runtime
+            # have one, made for the first request: a terminal does not wait for pydantic.
+            if tool.runtime is None:
+                _ = tool.input_schema
         self._tools.swap(old, tools)
         return tools
 

@@ -142,6 +142,9 @@ def _system_mounts() -> list[str]:
     return options
 
 
+_ETC_LOCK = threading.Lock()  # the loser of a race would remove its copy below a box
+
+
 @lru_cache(maxsize=2)
 def _etc(pid: int) -> TemporaryFolder:
     """Return a copy of the public parts of /etc, made once per process: one mount takes less time
@@ -224,9 +227,8 @@ class BubblewrapLauncher:
         root = os.getuid() == 0
         user = ["--uid", str(_USER_ID), "--gid", str(_USER_ID)] if root else []
         scratch = ["--perms", "1777", "--size", str(box.limits.scratch_bytes), "--tmpfs"]
-        etc = _etc(os.getpid()).path / "etc"
-        options = [*_ISOLATION, *user, *_system_mounts(), "--ro-bind", str(etc), "/etc"]
-        options += ["--proc", "/proc", *_FIRST_PROCESS, *(_covered_proc() if root else ())]
+        self._first_options = [*_ISOLATION, *user, *_system_mounts()]
+        options = ["--proc", "/proc", *_FIRST_PROCESS, *(_covered_proc() if root else ())]
         options += ["--dev", "/dev"]
         options += [*scratch, "/dev/shm", "--remount-ro", "/dev", *scratch, "/tmp"]
         options += ["--perms", "0700", *scratch[2:], _HOME]
@@ -240,7 +242,7 @@ class BubblewrapLauncher:
             options += ["--ro-bind", str(path), str(path)]
         for path in box.writable:
             options += ["--bind", str(path), str(path)]
-        self._options = [*options, "--remount-ro", "/", "--clearenv"]
+        self._more_options = [*options, "--remount-ro", "/", "--clearenv"]
         self._held = os.getuid() == 0 and not box.stays
         self._proxy = box.proxy
         self._lock = threading.Lock()
@@ -249,7 +251,10 @@ class BubblewrapLauncher:
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box. bubblewrap itself, which is outside of the box, gets none
         of the variables: LD_PRELOAD would act on it."""
-        options = [*self._options, "--chdir", cwd or "/"]
+        with _ETC_LOCK:  # copied for the first box: a program that starts does not wait for it
+            etc = _etc(os.getpid()).path / "etc"
+        options = [*self._first_options, "--ro-bind", str(etc), "/etc", *self._more_options]
+        options += ["--chdir", cwd or "/"]
         for name, value in env.items():
             options += ["--setenv", name, value]
         network = self._enter_network()

@@ -108,6 +108,7 @@ class Talk {
 		cancelAnimationFrame(this.frame);
 		this.log.close();
 		this.deciding.close();
+		this.panel.close();
 		banner("");
 	}
 

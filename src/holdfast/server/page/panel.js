@@ -4,9 +4,10 @@ import { blocks, results } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
 import { browse, exportTalk } from "./files.js";
 import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
-import { json, money, oneLine, plain, seconds, statusName } from "./text.js";
+import { arrive, TraceView } from "./trace.js";
+import { count, json, money, oneLine, plain, seconds, statusName } from "./text.js";
 
-const TABS = [["plan", "Plan"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
+const TABS = [["plan", "Plan"], ["trace", "Trace"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
 const TIMER = { required: ["text"], properties: { text: { title: "Text" }, at: { title: "At (2026-11-24T09:00)" }, every: { type: "number", title: "Or every (s)" }, cron: { title: "Or cron" } } };
 const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
 const STEP_NAMES = { pending: "to do", in_progress: "in progress", done: "done", dropped: "dropped" };
@@ -19,8 +20,8 @@ export class Panel {
 		this.health = null;
 		this.workspaceTools = null;
 		this.unfolded = new Set(); // ids of children whose own children are shown
-		this.tabs = el("div.tabs", { role: "tablist", "aria-label": "Details" }, TABS.map(([name, label], index) =>
-			el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "tab-body", onclick: () => this.choose(name), onkeydown: (event) => this.#move(event, index) }, label)),
+		this.tabs = el("div.tabs", el("div", { role: "tablist", "aria-label": "Details" }, TABS.map(([name, label], index) =>
+			el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "tab-body", onclick: () => this.choose(name), onkeydown: (event) => this.#move(event, index) }, label))),
 			button("✕", () => this.talk.closePanel(), "quiet.close", { "aria-label": "Close the details" }));
 		this.body = el("div", { id: "tab-body", role: "tabpanel", tabindex: "0" });
 		fill(this.node, this.tabs, this.body);
@@ -48,17 +49,24 @@ export class Panel {
 			tab.tabIndex = one === name ? 0 : -1;
 		}
 		this.body.setAttribute("aria-labelledby", `tab-${name}`);
+		this.node.classList.toggle("wide", name === "trace");
 		this.shown = "";
 		this.show();
 	}
 
+	close() {
+		this.trace?.close();
+	}
+
 	show() {
-		if (!this.open) return;
 		const { fold, info } = this.talk;
 		if (!fold) return;
+		arrive(this.talk);
+		if (!this.open) return;
 		// Unchanged content keeps its focus and selection.
 		const name = {
 			plan: () => JSON.stringify(fold.plan),
+			trace: () => `${this.talk.id} ${fold.last} ${fold.status}`,
 			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status}`,
 			timers: () => this.talk.id + JSON.stringify([...fold.timers]),
 			tools: () => `${fold.agent?.seq} ${JSON.stringify(info?.tools)} ${JSON.stringify(this.health)} ${this.workspaceTools?.length}`,
@@ -79,14 +87,33 @@ export class Panel {
 			el(`li.${STEP_NAMES[step.state] ? step.state : "pending"}`, el("span.mark", { role: "img", "aria-label": STEP_NAMES[step.state] ?? "to do" }, STEPS[step.state] ?? "○"), el("span", plain(step.step))))));
 	}
 
+	_trace() {
+		this.trace ??= new TraceView(this.talk);
+		if (this.trace.node.parentNode !== this.body) fill(this.body, this.trace.node);
+		this.trace.show();
+	}
+
 	async _tree(fold, info) {
 		const up = [];
 		if (info?.spawnedBy) up.push(el("p", "Spawned by a call of ", talkLink(info.spawnedBy.slice(0, info.spawnedBy.lastIndexOf(":")))));
 		if (info?.parent) up.push(el("p", `Forked at event ${info.parentSeq} from `, talkLink(info.parent)));
 		const root = this.talk.id;
-		const list = await this.#branch(root);
+		const [list, stats] = await Promise.all([this.#branch(root), ask("GET", place(root, "stats")).catch(() => null)]);
 		if (this.tab !== "tree" || this.talk.id !== root) return;
+		this.sums = new Map((stats?.conversations ?? []).map((one) => [one.id, one]));
 		fill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."));
+		this.#showSums();
+	}
+
+	/** Show time, tokens and cost beside each conversation of the tree. */
+	#showSums() {
+		for (const node of this.body.querySelectorAll("[data-sums]")) {
+			const one = this.sums?.get(node.dataset.sums);
+			if (!one) continue;
+			const { usage = {}, cost } = one;
+			const tokens = (usage.inputTokens ?? 0) + (usage.outputTokens ?? 0);
+			fill(node, [`${one.steps} steps`, seconds(one.seconds), tokens ? `${count(tokens)} tokens` : "", typeof cost === "number" ? cost && money(cost) : "cost unknown"].filter(Boolean).join(" · "));
+		}
 	}
 
 	async #branch(id) {
@@ -99,13 +126,15 @@ export class Panel {
 		if (!items.length) return null;
 		return el("ul.tree", items.map((item) => {
 			const below = el("div");
-			const node = folded([chip(item.status, undriven(item)), " ", talkLink(item.id, oneLine(item.title || item.id, 80)), el("span.dim", ` ${item.lastSeq ?? 0} events`)], below);
+			const node = folded("its children", below);
 			node.ontoggle = async () => {
 				this.unfolded[node.open ? "add" : "delete"](item.id);
-				if (node.open && !below.firstChild) fill(below, (await this.#branch(item.id)) ?? el("p.dim", "no children"));
+				if (!node.open || below.firstChild) return;
+				fill(below, (await this.#branch(item.id)) ?? el("p.dim", "no children"));
+				this.#showSums();
 			};
 			node.open = this.unfolded.has(item.id);
-			return el("li", node);
+			return el("li", chip(item.status, undriven(item)), " ", talkLink(item.id, oneLine(item.title || item.id, 80)), el("p.dim", { "data-sums": item.id }, `${item.lastSeq ?? 0} events`), node);
 		}));
 	}
 
