@@ -74,8 +74,8 @@ def fill(server: Serving) -> None:
     ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     family(server)
     for path, status in ((done, "finished"), (waiting, "waiting_for_confirmation")):
-        until(lambda path=path, status=status: _status(server, path) == status, 60)
-    until(lambda: _status(server, broken) == "error", 30)
+        until(lambda path=path, status=status: _status(server, path) == status, seconds=60)
+    until(lambda: _status(server, broken) == "error")
 
 
 def _status(server: Serving, path: str) -> str:

@@ -56,7 +56,7 @@ def work(server: Any) -> str:
         "Done.",
     ]
     path = talk(server, "lead", script, runtime=True, message="Go.", delegates={"clerk": clerk})
-    until(lambda: server.ask("GET", path).json["status"] == "finished", 60)
+    until(lambda: server.ask("GET", path).json["status"] == "finished", seconds=60)
     return path
 
 

@@ -346,6 +346,8 @@ _COMMANDS = [
         f"{_TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}",
         {
             **_OPTIONS,
+            "--resume": """choose the conversation to continue from the recent ones of the store
+                or the server""",
             "--no-undo": """keep no snapshots of the files in the working directory, which /undo
                 puts back; they are in ~/.cache/holdfast/undo""",
             "--plain": """read plain lines, without an input box and without formatting, as for a
@@ -391,6 +393,8 @@ examples:
             "--until-rest": """follow until the conversation finishes, stops, pauses or waits
                 for you""",
             **FULL,
+            "--no-pager": """do not show what is longer than the screen with your pager ($PAGER,
+                else less)""",
         },
         takes_place=True,
     ),

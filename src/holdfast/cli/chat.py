@@ -14,7 +14,9 @@ from holdfast.cli.attachments import attachments, described, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
 from holdfast.cli.console import Console
+from holdfast.cli.conversation_ids import last_change
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.places import open_place, place_text
 from holdfast.cli.plans import drawn
 from holdfast.cli.render import last
 from holdfast.cli.session import Session
@@ -24,7 +26,9 @@ from holdfast.cli.text import clip, counted, dollars, one_line, status_text, tok
 from holdfast.content import FileContent
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
+from holdfast.store import Summary
 
+_MOST_LISTED = 200  # conversations of --resume
 _WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
 
 # Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
@@ -67,11 +71,47 @@ def chat(options: Namespace, env: Mapping[str, str]) -> Exit:
     console = _console(options, env)
     files = attachments(options.attach)
     with Signals() as signals:
+        if options.resume and not _choose(options, env, console):
+            console.notice("No conversation was chosen.", "dim")
+            return Exit.FINISHED
         parts = build(options, env, console.is_terminal)
         with closing(Session(parts, console, signals, full=options.full)) as session:
             talk = _Talk(session, files)
             work = talk.interactive if session.interactive else talk.piped
             return session.main(lambda _: work())
+
+
+def _choose(options: Namespace, env: Mapping[str, str], console: Console) -> bool:
+    """Have the user choose the conversation of `--resume`. Return False if none was chosen."""
+    if options.id is not None or options.go_on or options.new:
+        raise UsageError("--resume asks for the conversation; leave out --id, --new and --continue")
+    if options.store is None and options.server is None:
+        raise UsageError(
+            "--resume chooses a conversation of a store or of a server; say which with --store FILE"
+            " or --server URL"
+        )
+    if not is_interactive():
+        raise UsageError("--resume needs a terminal; name the conversation with --id")
+    place_options = Namespace(
+        file=options.server or options.store, server_key_file=options.server_key_file
+    )
+    with closing(open_place(place_options, env, read_only=True)) as place:
+        found = [entry for entry in place.list(limit=_MOST_LISTED) if not entry.spawner]
+    if not found:
+        raise UsageError(f"--resume: there is no conversation {place_text(place_options)}")
+    found.sort(key=last_change, reverse=True)
+    chosen = console.choose("continue", [_row(entry) for entry in found])
+    if chosen is None:
+        return False
+    options.id = found[chosen].id
+    return True
+
+
+def _row(entry: Summary) -> str:
+    updated = entry.updated and entry.updated.astimezone()
+    shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
+    title = one_line(entry.title) or one_line(entry.id)
+    return f"{shown:<16}  {one_line(entry.standing):<24}  {title}"
 
 
 def _console(options: Namespace, env: Mapping[str, str]) -> Console:

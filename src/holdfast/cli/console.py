@@ -170,6 +170,22 @@ class Console:
             raise EOFError
         return line.rstrip("\r\n")
 
+    def choose(self, question: str, rows: Sequence[str]) -> int | None:
+        """Have the user choose one of the rows, which may be wider than the terminal. Return its
+        index, None if the user chooses none."""
+        for number, row in enumerate(rows, 1):
+            self.line(clip(f"{number:>3}  {row}", self.width))
+        while True:
+            try:
+                answer = self.ask(f"{question} [1-{len(rows)}, Enter for none]: ", True).strip()
+            except EOFError:
+                return None
+            if not answer:
+                return None
+            if answer.isdecimal() and 1 <= int(answer) <= len(rows):
+                return int(answer) - 1
+            self.notice(f"{answer!r} is none of the numbers.", "dim")
+
     def forget_typed(self) -> None:
         """Drop the input that was typed but not read, because it is no answer to a new question."""
         forget_typed()

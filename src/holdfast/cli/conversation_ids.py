@@ -55,7 +55,12 @@ def latest(found: Iterable[S], place: str) -> S:
     begun = [entry for entry in found if not entry.spawner]
     if not begun:
         raise UsageError(f"--continue: there is no conversation {place}")
-    return max(begun, key=lambda entry: (entry.updated or entry.created or _LONG_AGO, entry.id))
+    return max(begun, key=last_change)
+
+
+def last_change(entry: Summary) -> tuple[datetime, str]:
+    """Return the key that orders conversations by their last change."""
+    return entry.updated or entry.created or _LONG_AGO, entry.id
 
 
 def unknown(id: str, place: str) -> UsageError:

@@ -27,6 +27,7 @@ from prompt_toolkit.styles import Style
 from holdfast.cli.chat_completion import ChatCompleter
 from holdfast.cli.console import FRAME_SECONDS, FRAMES, Console
 from holdfast.cli.markdown import MarkdownStream
+from holdfast.cli.picker import pick
 from holdfast.cli.text import clip, duration, one_line, safe
 
 _PROMPT, _CONTINUED = "> ", "  "
@@ -332,6 +333,9 @@ class LiveConsole(Console):
                 return line
             if not line.question:
                 self._early.append(line)
+
+    def choose(self, question: str, rows: Sequence[str]) -> int | None:
+        return pick(question, rows, lambda text: clip(text, self.width))
 
     def forget_typed(self) -> None:
         """Do nothing: a message that was entered stays a message, and a draft stays a draft."""

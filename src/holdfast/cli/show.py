@@ -13,6 +13,7 @@ from holdfast import events as ev
 from holdfast.agent.prompt import apart
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.pager import paged
 from holdfast.cli.places import Place, open_place, place_text, place_words
 from holdfast.cli.plans import drawn, steps_of
 from holdfast.cli.render import Renderer, RunTotals, as_json, last
@@ -21,8 +22,10 @@ from holdfast.cli.text import (
     GAP,
     TextLine,
     clip,
+    columns,
     json_shown,
     one_line,
+    padded,
     plain_line,
     safe,
     styled,
@@ -45,12 +48,12 @@ _RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CO
 
 def show(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Show a conversation, or list the conversations. Raises `UsageError`, `StoreError`."""
-    console = Console(env)
     if options.at is not None and (options.follow or options.until_rest):
         raise UsageError("--at shows a past state, --follow shows new events; give one of them")
     if options.prompt and (options.follow or options.until_rest or options.json):
         raise UsageError("--prompt cannot be combined with --follow, --until-rest or --json")
-    with Signals() as signals:
+    pages = not (options.no_pager or options.follow or options.until_rest)
+    with Signals() as signals, paged(env, pages) as console:
         try:
             code = _show(options, env, console, signals)
         except EndRequested as ended:
@@ -177,11 +180,11 @@ def _print_list(console: Console, found: Sequence[Summary], options: Namespace) 
         id, standing = one_line(entry.id), one_line(entry.standing)
         title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
         rows.append((id, standing, f"{entry.last_seq:,}", shown, title))
-    id, status, events, updated = (max(len(row[column]) for row in rows) for column in range(4))
+    widths = [max(columns(row[at]) for row in rows) for at in range(4)]
     for row in rows:
-        cells = f"{row[0]:<{id}}  {row[1]:<{status}}  {row[2]:>{events}}  {row[3]:<{updated}}"
+        cells = [padded(row[at], width, at == 2) for at, width in enumerate(widths)]
         style = "dim" if row is rows[0] else "plain"
-        console.line(clip(f"{cells}  {row[4]}", console.width).rstrip(), style)
+        console.line(clip("  ".join([*cells, row[4]]), console.width).rstrip(), style)
     console.notice(f"show one with: holdfast show {place_words(options)} ID", "dim")
 
 
@@ -201,7 +204,10 @@ class _Output:
         if state.last_seq < entry.last_seq:
             standing = f"{state.status.value} at event {state.last_seq} of {entry.last_seq}"
         if not self.options.json:
-            self._console.line(f"{one_line(entry.id)}, {standing}: {one_line(entry.title)}", "dim")
+            line = f"{one_line(entry.id)}, {standing}: {one_line(entry.title)}"
+            self._console.line(
+                line if self.options.full else clip(line, self._console.width), "dim"
+            )
 
     def event(self, event: ev.AnyEvent) -> None:
         self.fold.apply(event)

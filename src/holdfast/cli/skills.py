@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.agent.plugins import MANIFESTS, load_plugin
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.text import json_shown, one_line
+from holdfast.cli.text import clip, json_shown, one_line
 from holdfast.tools.skills import discover
 from holdfast.tools.skills_files import Skill, with_home
 
@@ -28,7 +28,8 @@ def skills(options: Namespace, env: Mapping[str, str]) -> Exit:
                 console.line(json_shown(skill.to_json().decode()))
             else:
                 description = one_line(skill.description)
-                console.line(f"{one_line(skill.name)}  ({', '.join(_shown(skill))})  {description}")
+                line = f"{one_line(skill.name)}  ({', '.join(_shown(skill))})  {description}"
+                console.line(clip(line, console.width) if console.is_terminal else line)
         for path, problem in problems.items():
             unreadable += 1
             console.error(one_line(f"left out: {path}: {problem}"))

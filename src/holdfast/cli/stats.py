@@ -17,10 +17,12 @@ from holdfast.cli.text import (
     GAP,
     TextLine,
     clip,
+    columns,
     counted,
     duration,
     json_shown,
     one_line,
+    padded,
     token_parts,
 )
 from holdfast.observe.stats import NOTHING, CallTotals, Stats, tree
@@ -124,7 +126,7 @@ class StatsTable(NamedTuple):
         """Return the parts, separated by commas, on as many lines as they need."""
         lines = [""]
         for part in [*(f"{part}," for part in parts[:-1]), *parts[-1:]]:
-            if lines[-1] and len(lines[-1]) + 1 + len(part) > self.width:
+            if lines[-1] and columns(lines[-1]) + 1 + columns(part) > self.width:
                 lines.append("")
             lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
         return [self._line(text) for text in lines]
@@ -133,13 +135,15 @@ class StatsTable(NamedTuple):
         shown, most = shares[: self.limit], max(share.seconds for share in shares)
         longest = min(_MAX_NAME_COLUMNS, max(8, self.width // 3))
         names = [clip(one_line(share.name), longest) for share in shown]
-        wide = max(len(name) for name in names)
+        wide = max(columns(name) for name in names)
         calls = max(len(f"{share.calls:,}") for share in shown)
         lines: list[TextLine] = []
         for name, share in zip(names, shown, strict=True):
-            text = f"  {name:<{wide}}  {share.calls:>{calls},} x  {duration(share.seconds):>12}"
+            text = (
+                f"  {padded(name, wide)}  {share.calls:>{calls},} x  {duration(share.seconds):>12}"
+            )
             if self.width >= _MIN_BAR_WIDTH:
-                room = min(_MAX_BAR_COLUMNS, max(6, self.width - len(text) - 40))
+                room = min(_MAX_BAR_COLUMNS, max(6, self.width - columns(text) - 40))
                 length = round(share.seconds / most * room) if most else 0
                 bars = self.bar * max(length, 1 if share.seconds else 0)
                 text += f"  {bars:<{room}}"

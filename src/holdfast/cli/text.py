@@ -66,10 +66,35 @@ def plain_line(text: str) -> str:
     return plain(one_line(text))
 
 
+def columns(text: str) -> int:
+    """Return the columns that one line takes in a terminal: 2 for a wide character, such as a
+    Chinese one, and none for a combining one."""
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def _columns_of(char: str) -> int:
+    if char.isascii():
+        return 1
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
 def clip(text: str, width: int) -> str:
-    """Return at most `width` characters of one line, `…` at a cut. Tabs stop every 4 columns."""
+    """Return at most `width` columns of one line, `…` at a cut. Tabs stop every 4 columns."""
     text = text.expandtabs(4)
-    return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
+    if columns(text) <= width:
+        return text
+    room, at = max(1, width - 1), 0
+    while at < len(text) and (room := room - _columns_of(text[at])) >= 0:
+        at += 1
+    return text[: max(1, at)].rstrip() + "…"
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """Return a text with blanks up to `width` columns, before it if it is to stand at the right."""
+    blanks = " " * (width - columns(text))
+    return f"{blanks}{text}" if right else f"{text}{blanks}"
 
 
 def duration(seconds: float) -> str:

@@ -28,10 +28,12 @@ from holdfast.cli.text import (
     GAP,
     TextLine,
     clip,
+    columns,
     counted,
     duration,
     json_shown,
     one_line,
+    padded,
     safe,
     size,
     styled,
@@ -93,12 +95,13 @@ class _Command(NamedTuple):
         if self.options.json:
             self._json(infos)
         elif infos:
-            names = max(len(info["name"]) for info in infos)
-            services = max(len(info["service"] or "-") for info in infos)
+            names = max(columns(info["name"]) for info in infos)
+            services = max(columns(info["service"] or "-") for info in infos)
             for info in infos:
                 about = one_line(info["description"].strip().partition("\n")[0])
                 service = info["service"] or "-"
-                text = safe(f"{info['name']:<{names}}  {service:<{services}}  {about}").rstrip()
+                cells = padded(info["name"], names), padded(service, services), about
+                text = safe("  ".join(cells)).rstrip()
                 short = console.is_terminal and not self.options.full
                 console.line(clip(text, console.width) if short else text)
         for id, state in manager.summary()["services"].items():
