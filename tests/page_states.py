@@ -118,6 +118,13 @@ def _home(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
     return page
 
 
+def _new(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
+    page = _home(browser, server, options)
+    page.click("#new-open")
+    page.wait("#main button.primary")
+    return page
+
+
 def _pressed(id: str, key: str) -> State:
     def show(browser: Browser, server: Serving, options: dict[str, Any]) -> Page:
         page = _talk(id)(browser, server, options) if id else _home(browser, server, options)
@@ -139,6 +146,6 @@ STATES: dict[str, State] = {
     "tree": _tab("lead", "Tree", ".tree li"),
     "tools": _tab("finished", "Tools", ".tool"),
     "about": _tab("finished", "About", ".about"),
-    "new": _pressed("", "n"),
+    "new": _new,
     "help": _pressed("finished", "?"),
 }

@@ -1,45 +1,31 @@
 """Make the pictures of the README and the docs anew, from scripted runs of real tools:
-`python -m tests.pictures`. It needs Chromium and the extra `chat`."""
+`python -m tests.pictures`. It needs Chromium and the extra `chat`.
+
+`python -m tests.pictures FOLDER` writes the page's twelve states there, at three widths, light and
+dark, to be looked at. They are not committed."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from tests import page_states
 from tests.agent_servers import Serving
 from tests.browser import Browser
 from tests.cli.test_commands import options, terminal
 from tests.cli.test_live_chat import Screen, streamed
 from tests.model_server import ModelServer, calls
+from tests.page_states import ANSWER, BUG, CHECK, FIX, TASK
 from tests.paths import REPO
 from tests.server.test_page import shown, talk
 from tests.waiting import until
 
 PICTURES = REPO / "docs" / "pictures"
-BUG = '''def median(values):
-    """The middle value."""
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
-'''
-FIX = (
-    "    return ordered[len(ordered) // 2]\n",
-    "    middle = len(ordered) // 2\n"
-    "    if len(ordered) % 2:\n"
-    "        return ordered[middle]\n"
-    "    return (ordered[middle - 1] + ordered[middle]) / 2\n",
-)
-CHECK = "python3 -c 'from stats import median; print(median([1, 2, 3, 4]))'"
-ANSWER = """**Fixed.** `median` took the upper of the two middle values:
-
-| values | before | now |
-|---|---|---|
-| 1 2 3 4 | 3 | 2.5 |
-| 1 2 3 | 2 | 2 |
-"""
-TASK = "median([1, 2, 3, 4]) gives 3. Mend it."
+WIDTHS = {390: 844, 900: 800, 1400: 900}
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read_file", {"path": "stats.py"}),
     ("edit_file", {"path": "stats.py", "old": FIX[0], "new": FIX[1]}),
@@ -151,7 +137,26 @@ def begin_picture(path: Path) -> None:
         page.picture(path)
 
 
-if __name__ == "__main__":
+def state_pictures(folder: Path) -> None:
+    """Every state of the page, at three widths, light and dark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place, Serving(Path(place)) as server:
+        page_states.fill(server)
+        with Browser() as browser:
+            for name, show in page_states.STATES.items():
+                for width, height in WIDTHS.items():
+                    for theme in ("light", "dark"):
+                        form: dict[str, Any] = {"width": width, "height": height}
+                        form |= {"dark": theme == "dark", "touch": width < 720}
+                        page = show(browser, server, form)
+                        page.run("new Promise(done => setTimeout(done, 250))")  # fonts, diffs
+                        page.picture(folder / f"{name}-{width}-{theme}.png")
+                        page.close()
+
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    state_pictures(Path(sys.argv[1]))
+elif __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     terminal_picture(PICTURES / "chat.svg")
     page_picture(PICTURES / "page.png")

@@ -133,7 +133,7 @@ function shown(rows, most, text) {
 	const place = (row) => (numbered && row.sign !== "@" ? `${sides ? String(row.old ?? "").padStart(digits) + " " : ""}${String(row.now ?? "").padStart(digits)} ` : null);
 	const visible = rows.slice(0, most);
 	const nodes = visible.map((row) => el(`span.line${KINDS[row.sign]}`, { "data-place": place(row) }, painted(row)));
-	const pre = el("pre.diff", nodes);
+	const pre = el("pre.diff", { tabindex: "0" }, nodes); // it scrolls, also with the keyboard
 	if (rows.length > most) {
 		pre.append(button(`… ${rows.length - most} more lines`, () => {
 			const whole = shown(rows, Infinity, text);

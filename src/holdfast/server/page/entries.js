@@ -100,7 +100,7 @@ function frame(entry, kind, name, act, body, extra, said = "") {
 		{ "aria-label": `Event ${number}`, "data-seq": number },
 		el("header", el("span.who", name), extra, el("time", { datetime: entry.time }, clock(entry.time)),
 			said && copyButton(plain(said), "answer"),
-			button("continue from here", () => act.fork(number), "quiet.fork", { "aria-label": `Continue from event ${number}`, title: `#${number}` })),
+			button("continue from here", () => act.fork(number), "quiet.fork", { "aria-label": `continue from here, event ${number}`, title: `#${number}` })),
 		body,
 	);
 }
