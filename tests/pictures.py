@@ -113,7 +113,7 @@ def page_picture(path: Path) -> None:
         more: dict[str, Any] = {"runtime": True, "confirm": "risky"}
         talk(server, "mend-the-median", script, message=TASK, **more)
         done = "/api/conversations/mend-the-median"
-        until(lambda: server.ask("GET", done).json["status"] != "running", 30)
+        until(lambda: server.ask("GET", done).json["status"] != "running", seconds=30)
         with Browser() as browser:
             page = shown(browser, server, "mend-the-median")
             page.size(1200, 900)
