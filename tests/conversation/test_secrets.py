@@ -478,6 +478,19 @@ def test_pieces_that_take_turns_are_masked_each_for_itself() -> None:
     assert "".join(shown) == "<secret:GITHUB_TOKEN>" * 2
 
 
+def test_the_reason_of_a_retry_is_masked_and_passed_on() -> None:
+    from holdfast.conversation.deltas import _MaskedDeltas
+    from holdfast.llm.completion import Delta
+
+    shown: list[Delta] = []
+    masked = _MaskedDeltas(Secrets(SECRETS), shown.append)
+    masked(Delta("retry", index=1, reason=f"RateLimited: {VALUE}", seconds=2.0, most=5))
+    [retry] = shown
+    assert (retry.kind, retry.index, retry.seconds, retry.most) == ("retry", 1, 2.0, 5)
+    assert retry.reason.startswith("RateLimited: ")
+    assert VALUE not in retry.reason
+
+
 # --- the stream ---
 
 

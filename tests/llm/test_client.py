@@ -383,6 +383,21 @@ def test_a_stream_without_a_finish_is_asked_for_again_and_the_watcher_is_told(fa
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_a_retry_is_reported_to_the_watcher_before_the_wait(stream: bool) -> None:
+    seen: list[Delta] = []
+    limited = (429, {"retry-after-ms": "1"}, {"error": {"message": "Slow down."}})
+    with ModelServer([limited, sse(text("hi")) if stream else text("hi")]) as server:
+        model = llm(server, stream=stream, max_retries=3)
+        assert model.completion("x", on_delta=seen.append).text == "hi"
+    [retry] = [delta for delta in seen if delta.kind == "retry"]
+    assert (retry.text, retry.index, retry.most) == ("", 1, 3)
+    assert retry.reason.startswith("RateLimited: ")
+    assert "Slow down." in retry.reason
+    assert 0 <= retry.seconds < 1
+    assert "restart" not in [delta.kind for delta in seen]  # nothing was shown of it
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_cut_at_any_byte_never_passes_for_a_short_one(stream: bool) -> None:
     whole = sse(text("hello")) if stream else text("hello")
     kinds: tuple[type[LLMError], ...] = (StreamInterrupted,) if stream else (LLMConnectionError,)

@@ -741,3 +741,45 @@ def test_a_command_can_be_interrupted_also_where_this_process_ignores_interrupts
             assert "exit code 130" in runtime.terminal.send(control="interrupt", wait=10).text
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# --- what is reported while a command runs ---
+
+
+def reported(runtime: LocalRuntime, command: str, **arguments: object) -> list[str]:
+    seen: list[str] = []
+    context = ToolContext("c1", "1.0", progress=seen.append)
+    tool(runtime, "terminal").run({"command": command, **arguments}, context)
+    return seen
+
+
+@pytest.mark.slow
+def test_the_end_of_the_output_is_reported_while_a_command_runs(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def go_on(text: str) -> None:
+        seen.append(text)
+        (tmp_path / f"{len(seen)}").touch()
+
+    wait = "until test -e $n; do sleep 0.02; done"
+    script = f"printf '\\033[31mred\\033[0m\\n'; n=1; {wait}; seq 1 5000; n=2; {wait}; echo end"
+    context = ToolContext("c1", "1.0", progress=go_on)
+    result = tool(runtime, "terminal").run({"command": script}, context)
+    assert seen[0] == "\x1b[31mred\x1b[0m\n"  # as the program wrote it
+    assert seen[1].endswith("\n4999\n5000\n")
+    assert 0 < len(seen[1]) <= 4000
+    assert int(seen[1].partition("\n")[0]) > 4000  # it begins with a whole line
+    assert "end" in output(result)
+
+
+def test_a_short_command_reports_nothing(runtime: LocalRuntime) -> None:
+    assert reported(runtime, "echo hello") == []
+
+
+@pytest.mark.slow
+def test_a_silent_command_reports_nothing_and_its_wait_ends_in_time(runtime: LocalRuntime) -> None:
+    began = time.monotonic()
+    assert reported(runtime, "sleep 30", wait=1) == []
+    assert time.monotonic() - began < 20

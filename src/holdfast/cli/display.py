@@ -148,6 +148,9 @@ class ConversationDisplay:
                 if delta.name:
                     self._console.end_stream()
                     self._console.status(f"writing a call of {delta.name}")
+            case "retry":
+                which = f"{delta.index} of {delta.most}"
+                self._console.status(f"retrying in {delta.seconds:.0f} s ({which}): {delta.reason}")
             case "restart":
                 if self._style:
                     self._console.end_stream()

@@ -74,6 +74,9 @@ class _MaskedDeltas:
             self._masks.clear()
             self._tell(delta)
             return
+        if delta.kind == "retry":
+            self._tell(replace(delta, reason=self._secrets.mask(delta.reason)))
+            return
         key = (delta.kind, delta.index)
         mask = self._masks[key][0] if key in self._masks else StreamMask(self._secrets)
         self._masks[key] = mask, delta

@@ -157,6 +157,7 @@ class ProviderModel(FrozenModel):
             max_retries=max_retries,
             deadline=deadline,
             cancelled=call.cancelled,
+            on_wait=partial(deltas.retry, max_retries),
             before_retry=deltas.restart,
         )
         notes: tuple[str, ...] = ()

@@ -10,8 +10,11 @@ import msgspec
 
 from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Data, ToolCall, Usage
+from holdfast.errors import LLMError
 from holdfast.events import AssistantReplied
 from holdfast.tools.callables import refuse_async
+
+_REASON_CHARACTERS = 300  # of the failure in a `retry` delta
 
 # This must be the identical object that `events.AssistantReplied` has as its default. msgspec omits
 # only that object from JSON; any other empty Raw is written as no bytes at all, which is invalid
@@ -74,13 +77,17 @@ class Delta(msgspec.Struct, frozen=True):
     `text` and `reasoning` deltas carry text to append. A `tool` delta carries a piece of the
     arguments of call number `index`; the first one of a call also has the tool's `name`. A
     `restart` delta says that the answer broke off and is requested again: discard all earlier
-    pieces.
+    pieces. A `retry` delta says that a request failed for a `reason` and is repeated in `seconds`:
+    it is retry number `index`, from 1, of at most `most`.
     """
 
-    kind: Literal["text", "reasoning", "tool", "restart"]
+    kind: Literal["text", "reasoning", "tool", "restart", "retry"]
     text: str = ""
     index: int = 0
     name: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    most: int = 0
 
 
 OnDelta = Callable[[Delta], object]
@@ -98,9 +105,16 @@ class DeltaListener:
         self._sent_any = False
 
     def __call__(self, delta: Delta) -> None:
-        self._sent_any = delta.kind != "restart"
+        if delta.kind != "retry":
+            self._sent_any = delta.kind != "restart"
         if self._on_delta is not None:
             self._on_delta(delta)
+
+    def retry(self, most: int, error: LLMError, number: int, seconds: float) -> None:
+        """Tell the listener that a request failed and is repeated in `seconds`."""
+        reason = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+        wait = round(seconds, 1)
+        self(Delta("retry", index=number, reason=reason, seconds=wait, most=most))
 
     def whole(self) -> None:
         """Accept the pieces so far as a complete answer."""

@@ -36,6 +36,7 @@ def retrying(
     max_retries: int = 5,
     deadline: float | None = None,
     cancelled: Cancellation | None = None,
+    on_wait: Callable[[LLMError, int, float], object] | None = None,
     before_retry: Callable[[LLMError], object] | None = None,
     random: Callable[[], float] | None = None,
     sleep: Callable[[float], object] | None = None,
@@ -47,8 +48,8 @@ def retrying(
     Waits `delay` seconds before each retry; a cancellation ends the wait with `Cancelled`. The
     error is raised unchanged if the retries are used up, if the wait would pass `deadline` (a
     `clock()` value), or if the provider asks for more than 120 s (then in its `retry_after`). The
-    log `holdfast.retry` reports each failure at once. `before_retry` receives the failure after the
-    wait.
+    log `holdfast.retry` reports each failure at once. `on_wait` receives the failure, the number of
+    the retry from 1, and the seconds, before the wait; `before_retry` the failure after it.
     """
     number = 0
     while True:
@@ -67,6 +68,8 @@ def retrying(
         reason = f"{type(failure).__name__}: {failure}"
         reason += "" if reason.endswith((".", "!", "?")) else "."
         _log.info("%s Trying again in %.1f s (%d of %d).", reason, seconds, number, max_retries)
+        if on_wait is not None:
+            on_wait(failure, number, seconds)
         if sleep is not None:
             sleep(seconds)
         elif cancelled is not None:

@@ -77,6 +77,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             cancelled=context.cancelled,
             mark=context.process_environment,
             secrets=context.secrets,
+            report=context.report_progress,
         )
 
     def terminal_input(
@@ -105,6 +106,7 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             control=control,
             wait=wait,
             cancelled=context.cancelled,
+            report=context.report_progress,
         )
 
     def read_file(path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:

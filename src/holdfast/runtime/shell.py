@@ -85,6 +85,13 @@ class Run:
                 if not self.changed.wait(min(left, quiet) if answered else left) and answered:
                     return
 
+    def wait_output(self, since: int, wait: float | None) -> bool:
+        """Block until the command has written more than `since` bytes or has ended, at most `wait`
+        seconds; None waits forever. Return True if it has written and goes on."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.done.is_set() or self.output.total > since, wait)
+        return not self.done.is_set() and self.output.total > since
+
     def notify(self) -> None:
         """Wake the threads that wait for output."""
         with self.changed:

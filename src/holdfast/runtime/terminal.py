@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,12 @@ from holdfast.tools.secrets import Secrets
 _MAX_ALL_OUTPUTS_BYTES = 10 * MAX_OUTPUT_BYTES
 # Seconds of silence after which the answer to an input counts as complete.
 _QUIET_SECONDS = 0.4
+
+# A command that ends sooner reports no output before its result.
+_FIRST_REPORT_SECONDS = 0.5
+# A reader sees output at once, and a command that prints much costs three messages a second.
+_REPORT_SECONDS = 0.3
+_REPORTED_BYTES = 4000
 
 _MAX_NETWORK_NOTES = 5  # different reasons for which connections were refused
 
@@ -79,6 +86,7 @@ class Terminal:
         cancelled: Cancellation | None = None,
         mark: Callable[[], Mapping[str, str]] | None = None,
         secrets: Secrets | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> ToolResult:
         """Run a command, and return its result when it has ended or after `wait` seconds.
 
@@ -93,6 +101,7 @@ class Terminal:
             mark: Returns variables to add to the command's environment.
             secrets: Those that the command names are in its environment; all are masked in its
                 output.
+            report: Receives the end of the output, as it is, while the command runs.
         """
         try:
             command.encode(errors="surrogateescape")
@@ -126,7 +135,7 @@ class Terminal:
                 run = shell.start(command, limit, interactive, mark, secrets)
             except (RuntimeFault, ToolError) as error:  # also a secret that cannot be had
                 return ToolResult.failure(f"{earlier}{error}", "internal")
-            self._wait(shell, run, wait, cancelled)
+            self._wait(shell, run, wait, cancelled, report=report)
             return self._result(shell, run, earlier)
 
     def send(
@@ -138,6 +147,7 @@ class Terminal:
         control: str = "none",
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> ToolResult:
         """Send text to the stdin of the running command, or `interrupt`, `eof` or `kill` it. Return
         the output since the last call when the command ends, when it has been quiet for a moment
@@ -172,7 +182,7 @@ class Terminal:
                     shell.interrupt(run)
                 elif control == "kill":
                     shell.end(run, "kill")
-            self._wait(shell, run, wait, cancelled, since)
+            self._wait(shell, run, wait, cancelled, since, report)
             return self._result(shell, run, note)
 
     def start_background(
@@ -258,6 +268,7 @@ class Terminal:
         wait: float | None,
         cancelled: Cancellation | None,
         since: int | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> None:
         def cancel() -> None:
             shell.end(run, "cancel")
@@ -265,7 +276,10 @@ class Terminal:
         forget = None if cancelled is None else cancelled.add_callback(cancel)
         try:
             if since is None or wait is None:
-                run.done.wait(wait)
+                if report is not None:
+                    _report_while_running(run, wait, report)
+                else:
+                    run.done.wait(wait)
             else:
                 run.wait_quiet(wait, _QUIET_SECONDS, since)
             if cancelled:
@@ -374,6 +388,25 @@ class Terminal:
             shell.close()
         self._pump.close()
         shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def _report_while_running(run: Run, wait: float | None, report: Callable[[str], object]) -> None:
+    """Block until the command has ended, at most `wait` seconds, and report the end of its output
+    each time that there is more."""
+    deadline = None if wait is None else time.monotonic() + wait
+    reported = 0
+    pause = _FIRST_REPORT_SECONDS
+    while (left := None if deadline is None else deadline - time.monotonic()) is None or left > 0:
+        if run.done.wait(pause if left is None else min(pause, left)):
+            return
+        if not run.wait_output(reported, None if deadline is None else deadline - time.monotonic()):
+            continue
+        reported = run.output.total
+        data = run.output.tail(_REPORTED_BYTES)
+        if len(data) < reported:  # begin with a whole line, if there is one
+            data = data[data.find(b"\n") + 1 :] or data
+        report(data.decode(errors="replace"))
+        pause = _REPORT_SECONDS
 
 
 def _network_notes(log: NetworkLog, meta: dict[str, Any]) -> list[str]:

@@ -24,10 +24,13 @@ export class Deciding {
 		this.shown = "";
 		this.announced = new Set();
 		this.busy = new Set();
+		this.always = new Set(); // names of tools that the user allows here without being asked
+		this.tried = new Set(); // requests that were approved by that; one that fails is shown
 		this.forms = new Map(); // forms of questions by id, kept so that typed text survives a redraw
 	}
 
 	close() {
+		this.refresh = () => {};
 		this.node.hidden = true;
 		this.node.replaceChildren();
 		this.forms.clear();
@@ -37,9 +40,9 @@ export class Deciding {
 	/** Show the waiting decisions. Does nothing if they are shown already. */
 	show(fold) {
 		this.refresh = () => this.show(fold);
-		const pending = fold.pending;
+		const pending = fold.pending.filter((call) => !this.#allowed(call));
 		const questions = fold.questions;
-		const name = [...pending.map((call) => `${call.id} ${call.asked.argumentsHash}`), ...questions.map(({ question }) => question.id), ...this.busy].join("\n");
+		const name = [...pending.map((call) => `${call.id} ${call.asked.argumentsHash}`), ...questions.map(({ question }) => question.id), ...this.busy, ...this.always].join("\n");
 		if (name === this.shown) return;
 		this.shown = name;
 		this.node.hidden = !name;
@@ -48,8 +51,10 @@ export class Deciding {
 		this.pending = pending;
 		for (const id of this.forms.keys()) if (!questions.some(({ question }) => question.id === id)) this.forms.delete(id);
 		fill(this.node,
+			this.always.size > 0 && this.#allowances(),
+			pending.length > 1 && el("p.buttons.all", el("b", `${pending.length} calls wait for you`), button("Approve all…", () => this.#reviewAll(pending), "", { disabled: this.busy.size > 0 })),
 			pending.slice(0, 3).map((call) => this.#card(call)),
-			pending.length > 3 && el("p.dim", `and ${pending.length - 3} more calls`),
+			pending.slice(3).map((call) => this.#row(call)),
 			questions.map(({ call, question }) => this.#form(call, question)),
 		);
 		if (within) (this.node.contains(active) ? active : $("button", this.node))?.focus();
@@ -71,8 +76,67 @@ export class Deciding {
 			el("p.buttons", {},
 				whole && button("Approve", () => this.#approve(call, call.asked), "primary", { disabled: busy }),
 				button("Review…", () => this.review(call), whole ? "" : "primary", { disabled: busy }),
-				button("Reject", () => this.#reject(call, ""), "danger", { disabled: busy })),
+				button("Reject", () => this.#reject(call, ""), "danger", { disabled: busy }),
+				whole && button(`Always allow ${oneLine(call.name, 40)} here`, () => this.#allow(call), "quiet", { disabled: busy, title: "Approves this call, and each later call of this tool in this conversation while it is open on this page, but for calls of high risk" })),
 		);
+	}
+
+	/** Return a waiting call in one line, with a button that shows all of it. */
+	#row(call) {
+		return el("p.card.row", risk(call.asked.risk), el("b", plain(call.name)), " ", el("span.title", callTitle(call)), button("Review…", () => this.review(call), "", { disabled: this.busy.has(call.id) }));
+	}
+
+	#allowances() {
+		return el("p.dim.allowed", "Allowed without a question, while this conversation is open on this page: ", [...this.always].map((name) => button(`${oneLine(name, 40)} ✕`, () => {
+			this.always.delete(name);
+			this.refresh();
+		}, "quiet", { "aria-label": `Ask about ${oneLine(name, 40)} again` })));
+	}
+
+	#allow(call) {
+		this.always.add(call.name);
+		this.#approve(call, call.asked);
+	}
+
+	/** Approve a call whose tool the user allows here, and return true; a call of high risk is always shown. */
+	#allowed(call) {
+		if (!this.always.has(call.name) || call.invalid || call.asked.risk === "high") return false;
+		const request = `${call.id} ${call.asked.argumentsHash}`;
+		if (!this.tried.has(request)) {
+			this.tried.add(request);
+			// If it still waits a second later, it is shown, and the user decides. Another tab may have approved it.
+			const failed = () => setTimeout(() => {
+				if (!call.asked) return;
+				this.always.delete(call.name);
+				this.refresh();
+			}, 1000);
+			this.tell("approve", { callId: call.id, argumentsHash: call.asked.argumentsHash, reason: "The user allows this tool in this conversation." }, "", failed);
+		}
+		return true;
+	}
+
+	/** Show several calls in full, to approve them together. */
+	#reviewAll(calls) {
+		const asked = calls.filter((call) => !call.invalid).map((call) => [call, call.asked]);
+		const approve = button(`Approve all ${asked.length}`, () => (dialog.close(), this.#approveAll(asked)), "primary");
+		const dialog = openDialog(`Approve ${asked.length} calls?`, [
+			asked.map(([call, { risk: level, reason }]) => el("section.card", el("p.head", risk(level), el("b", plain(call.name)), reason ? [": ", oneLine(reason, 400)] : ""), el("div.given", callBody(call)))),
+			el("p.buttons", approve, button("Cancel", () => dialog.close())),
+		], { wide: true });
+		approve.focus();
+	}
+
+	/** Approve calls one after the other, each bound to the arguments that were shown. */
+	async #approveAll(asked) {
+		for (const [call] of asked) this.busy.add(call.id);
+		this.refresh();
+		let approved = 0;
+		for (const [call, request] of asked) {
+			if (await this.tell("approve", { callId: call.id, argumentsHash: request.argumentsHash }, "")) approved++;
+			this.busy.delete(call.id);
+		}
+		announce(`${approved} calls were approved`);
+		this.refresh();
 	}
 
 	review(call = this.pending?.[0]) {

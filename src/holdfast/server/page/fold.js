@@ -241,7 +241,7 @@ export class Fold {
 			return call;
 		}
 		if (kind !== "delta" || REST.has(this.status)) return null;
-		this.retry = data.kind === "retry" ? { number: data.index, most: data.most, reason: data.text, until: Date.now() + 1000 * (data.seconds ?? 0) } : null;
+		this.retry = data.kind === "retry" ? { number: data.index, most: data.most, reason: data.reason, until: Date.now() + 1000 * (data.seconds ?? 0) } : null;
 		if (data.kind === "restart") this.live = null;
 		if (data.kind === "restart" || data.kind === "retry") return "live";
 		this.broken = null;
