@@ -989,6 +989,7 @@ def test_a_question_is_answered_by_the_form_of_its_schema(
     ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     page = shown(browser, server, "c")
     page.wait("#decide .card", "Which city?")
+    assert "Waiting for the model" not in page.text("#main")
     page.until("!!document.querySelector('#decide select, #decide input, #decide textarea')")
     page.run(
         "(() => { const one = document.querySelector('#decide select'); if (one) one.value ="

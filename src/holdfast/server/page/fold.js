@@ -71,6 +71,7 @@ export class Fold {
 		if (this.status !== "running") return null;
 		const calls = [...this.open.values()].filter((call) => call.state === "running");
 		if (calls.length) return { what: "tools", calls, since: calls[0].started };
+		if (this.questions.length) return null; // a call waits for the user
 		if (this.retry) return { what: "retry", ...this.retry };
 		const { text, calls: called = [] } = this.live ?? {};
 		return { what: called.length ? "calling" : text ? "writing" : this.live ? "thinking" : "model", since: this.turned };
