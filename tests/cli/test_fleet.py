@@ -104,3 +104,21 @@ def test_an_unreachable_database_is_one_line_without_its_password() -> None:
     assert "cannot be reached" in found.stderr
     assert "secret" not in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_keywords_and_values_are_refused_rather_than_taken_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = "host=127.0.0.1 user=someone password=planted dbname=agents"
+    for words in (
+        ("fleet", "status"),
+        ("worker", "--agent", "agent.yaml"),
+        ("serve", "--seal-key", "key"),
+    ):
+        found = run(*words, "--store", place)
+        assert found.returncode == 2
+        assert "'postgresql://user:password@host:5432/database'" in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+        assert "planted" not in found.stdout + found.stderr
+    assert not [one for one in tmp_path.iterdir() if "planted" in one.name]

@@ -629,7 +629,7 @@ def test_errors_say_what_to_do_and_keep_the_password(
         good.replace(SECRET, f"{SECRET}-wrong"): "Correct the user and password",
         good.replace("/postgres", "/nowhere").replace("nowhere@", "postgres@"): "Create it",
         good.replace(f":{postgres_server.port}", f":{port}"): "Start it",
-        good: "cannot be prepared .permission denied",
+        good: "cannot be prepared .permission denied.* CREATE SCHEMA",
         f"postgresql//{user}:{SECRET}@host": "dsn takes a URL",
         f"postgresql://{user}:{SECRET}@host/x?sslmod=1": "dsn takes a URL",
     }

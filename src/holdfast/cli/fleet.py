@@ -29,6 +29,7 @@ from holdfast.fleet.status import FleetStatus, fleet_status
 from holdfast.runtime import LocalRuntime
 from holdfast.server.sockets import address
 from holdfast.store import PostgresStore, SQLiteStore, Store
+from holdfast.store.place import is_postgres
 
 _POLL_SECONDS = 0.2  # between two checks for signals
 
@@ -133,7 +134,7 @@ def _lines(status: FleetStatus) -> list[str]:
 
 @contextlib.contextmanager
 def _opened(options: Namespace) -> Generator[_Opened]:
-    postgres = options.store.startswith(("postgresql://", "postgres://"))
+    postgres = is_postgres(options.store)
     kind = options.backend or _default_backend(postgres)
     if kind == "procrastinate" and not postgres:
         raise UsageError("--backend procrastinate needs a store in Postgres")

@@ -15,6 +15,7 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
+from holdfast.store.place import is_postgres
 
 if TYPE_CHECKING:
     from holdfast.cli.server import ServerConversations
@@ -100,11 +101,6 @@ def open_store(
         return SQLiteStore(path, read_only=read_only)
     except StoreError as error:
         raise UsageError(f"{error}{hint and f' {hint}'}") from error
-
-
-def is_postgres(file: str) -> bool:
-    """Return True if `file` is the address of a Postgres database."""
-    return file.startswith(("postgresql://", "postgres://"))
 
 
 def open_postgres(dsn: str) -> stores.PostgresStore:

@@ -21,6 +21,7 @@ from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
 from holdfast.server.workspaces import check_shared
 from holdfast.store import SQLiteStore, Store
+from holdfast.store.place import is_postgres
 
 DEFAULT_FILE = "holdfast-server.db"
 
@@ -138,7 +139,7 @@ def server_store(options: Namespace, env: Mapping[str, str]) -> ServerStore:
     """Return the store that `--store` or HOLDFAST_STORE names. Raises `UsageError` for a file that
     cannot be written."""
     given = options.store or env.get("HOLDFAST_STORE", "").strip() or DEFAULT_FILE
-    if given.startswith(("postgresql://", "postgres://")):
+    if is_postgres(given):
         if options.seal_key is None:
             raise UsageError(
                 "--store: a Postgres database needs --seal-key FILE, the same key for all its"

@@ -18,10 +18,11 @@ from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
-from holdfast.cli.places import is_postgres, open_postgres, open_store, without_password
+from holdfast.cli.places import open_postgres, open_store, without_password
 from holdfast.cli.text import counted, one_line
 from holdfast.errors import ConfigurationError, Conflict, StoreError
 from holdfast.store import SQLiteStore, Store, Summary, transfer
+from holdfast.store.place import is_postgres
 from holdfast.store.salvage import SalvageReader
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.fleet.database import FleetDatabase, SQLiteFleetDatabase
 from holdfast.fleet.postgres import PostgresFleetDatabase
 from holdfast.store import SQLiteStore
+from holdfast.store.place import is_postgres
 
 
 def fleet_database(place: str | Path | None, schema: str = "holdfast") -> FleetDatabase:
@@ -18,7 +19,7 @@ def fleet_database(place: str | Path | None, schema: str = "holdfast") -> FleetD
     """
     if place is None:
         return SQLiteFleetDatabase(None)
-    if isinstance(place, str) and place.startswith(("postgresql://", "postgres://")):
+    if isinstance(place, str) and is_postgres(place):
         return PostgresFleetDatabase(place, schema)
     path = Path(place)
     SQLiteStore(path).close()  # the tables join those of a store, which refuses any other file

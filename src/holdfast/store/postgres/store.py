@@ -190,9 +190,13 @@ class PostgresStore(Store):
         except psycopg.OperationalError as error:
             raise self.pool.unreachable(error) from None
         except psycopg.Error as error:
+            advice = ""
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                advice = " Let this user create schemas, or create it for them: CREATE SCHEMA ..."
+                advice += " AUTHORIZATION user."
             raise StoreError(
                 f"Store {self.pool.place!r}: schema {self.schema!r} cannot be prepared"
-                f" ({str(error).strip().splitlines()[0]})."
+                f" ({str(error).strip().splitlines()[0]}).{advice}"
             ) from error
 
     # --- leases ---
