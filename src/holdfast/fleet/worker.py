@@ -506,15 +506,43 @@ class Worker:
         """Ring or fire the due timers, for a limited time. One that is not fired by that is a
         command in an inbox."""
         until = time.monotonic() + _RINGING_SECONDS
-        while time.monotonic() < until and not self._draining:
-            rung = len(self._store.ring(datetime.now(UTC), _RING_TIMERS, self._fire))
-            if rung >= _RING_TIMERS and not self._timers_first_until:
+        if not (rung := self._ring_some()):
+            self._end_timers_first()
+            return
+        helper = threading.Thread(
+            target=self._help_ring, args=(until,), name="holdfast-fleet-ring", daemon=True
+        )
+        many = rung >= _RING_TIMERS
+        if many:
+            if not self._timers_first_until:
                 self._timers_first_until = time.monotonic() + _TIMERS_FIRST_SECONDS
-            if not rung:
-                if self._timers_first_until and self._serving is not None:
-                    self._serving.ring()
-                self._timers_first_until = 0.0
-                return
+            # Two at once: one waits for the database while the other decides.
+            helper.start()
+        over = self._ring_until(until)
+        if many:
+            helper.join()
+        if over:
+            self._end_timers_first()
+
+    def _end_timers_first(self) -> None:
+        if self._timers_first_until:
+            self._timers_first_until = 0.0
+            if self._serving is not None:
+                self._serving.ring()
+
+    def _ring_some(self) -> int:
+        return len(self._store.ring(datetime.now(UTC), _RING_TIMERS, self._fire))
+
+    def _ring_until(self, until: float) -> bool:
+        """Ring due timers. Return True if there are no more."""
+        while time.monotonic() < until and not self._draining:
+            if not self._ring_some():
+                return True
+        return False
+
+    def _help_ring(self, until: float) -> None:
+        with suppress(errors.StoreError):  # the other thread meets it too
+            self._ring_until(until)
 
     def _seconds_to_timer(self) -> float:
         due = self._next_due
