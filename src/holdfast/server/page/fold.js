@@ -190,7 +190,8 @@ export class Fold {
 				if (event.status === "running" && this.error) this.error = null;
 				// The answer continues to stream after a pause, but not after an interrupt.
 				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.#break();
-				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
+				// The status is at the top, and a request for approval has a card: the log has only what ends or interrupts work.
+				return ["running", "waiting_for_confirmation"].includes(event.status) || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
 			case "error":
 				this.error = event;
 				this.#break();
