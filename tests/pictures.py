@@ -137,6 +137,15 @@ def begin_picture(path: Path) -> None:
         page.picture(path)
 
 
+def trace_picture(path: Path) -> None:
+    """The trace of a conversation on the page."""
+    with tempfile.TemporaryDirectory() as folder, Serving(Path(folder)) as server:
+        page_states.fill(server)
+        with Browser() as browser:
+            form = {"width": 1120, "height": 560}
+            page_states.STATES["trace"](browser, server, form).picture(path)
+
+
 def state_pictures(folder: Path) -> None:
     """Every state of the page, at three widths, light and dark."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,4 +169,5 @@ elif __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     terminal_picture(PICTURES / "chat.svg")
     page_picture(PICTURES / "page.png")
+    trace_picture(PICTURES / "trace.png")
     begin_picture(PICTURES / "page-begin.png")
