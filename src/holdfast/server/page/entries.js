@@ -235,7 +235,7 @@ function callElement(call, act) {
 		el("button.head", { type: "button", "aria-expanded": String(whole), onclick: () => act.toggle(call) },
 			el("span.mark", { title: STATES[state] }, MARKS[state]), el("b", plain(call.name)), " ", el("span.title", callTitle(shown)),
 			el("span.facts", call.attempts > 1 ? `attempt ${call.attempts} ` : "", ended(call), state === "running" ? el("span", { "data-since": call.started }) : call.result ? (call.duration ? seconds(call.duration) : "") : STATES[state])),
-		call.asked ? null : decision(call),
+		call.asked ? null : decision(call, whole),
 		call.given && edits(call),
 		call.runner && !call.result && el("p.dim", `runs in the client ${plain(call.runner)}`),
 		call.progress && progress(call),
@@ -260,8 +260,8 @@ export function progress(call) {
 	return el("pre.progress.output", terminal(text.split("\n").slice(-LIVE_LINES).map((line) => line.slice(-1000)).join("\n")));
 }
 
-/** Return what was decided about a call, in one line: why it was asked about, and the decision. */
-function decision({ decisions }) {
+/** Return what was decided about a call, in one line; of an opened call also why it was asked about. */
+function decision({ decisions }, whole) {
 	const asked = decisions.findLast((event) => event.decision === "ask" && !event.question);
 	return decisions.map((event) => {
 		if (event === asked && event !== decisions.at(-1)) return null;
@@ -270,8 +270,8 @@ function decision({ decisions }) {
 		const words = event.question
 			? ["asks: ", oneLine(event.question.message, 200)]
 			: [did[event.decision] ?? event.decision, event.by ? ` by ${oneLine(event.by, 60)}` : "", event.arguments && !event.questionId ? ", with other arguments" : "", event.reason ? `: ${oneLine(event.reason, 300)}` : ""];
-		const why = asked && event !== asked && !event.questionId && asked.reason ? el("span.why", ` (asked because: ${oneLine(asked.reason, 300)})`) : null;
-		return el(`p.decision.${/^[a-z]+$/.test(event.decision) ? event.decision : "other"}`, risk(event.risk || (why && asked.risk)), words, why);
+		const why = whole && asked && event !== asked && !event.questionId && asked.reason ? el("span.why", ` (asked because: ${oneLine(asked.reason, 300)})`) : null;
+		return el(`p.decision.${/^[a-z]+$/.test(event.decision) ? event.decision : "other"}`, risk(event.risk || (event !== asked && !event.questionId && asked?.risk)), words, why);
 	});
 }
 
