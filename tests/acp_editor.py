@@ -24,6 +24,13 @@ model: {use: "tests.acp_model:model"}
 tools: {builtin: [read_file, write_file, edit_file, terminal, terminal_input, ask_user]}
 planning: tool
 """
+HELPER = """\
+delegates:
+  helper:
+    model: {use: "tests.acp_model:model"}
+    tools: {local_functions: [{function: "tests.door_tools:pay"}]}
+    confirm: [pay]
+"""
 
 
 class Editor:
@@ -157,10 +164,11 @@ async def editing(
     answer: Callable[[Any, list[Any]], str | None] = allow,
     capabilities: dict[str, Any] | None = None,
     code: bool = False,
+    more: str = "",
 ) -> AsyncGenerator[Connected]:
     """Start an agent whose store is in `folder`, and connect an editor with it."""
     file = folder / "agent.yaml"
-    file.write_text(f"{AGENT}code: {str(code).lower()}\n")
+    file.write_text(f"{AGENT}code: {str(code).lower()}\n{more}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)),
         *("--store", str(folder / "store.db"), "--sandbox", "off", *options),

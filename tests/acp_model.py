@@ -45,6 +45,10 @@ def _answer(request: ScriptedRequest) -> Any:
         case "call":
             name, _, words = rest.partition(" ")
             return [(name, {"text": words})]
+        case "delegate":
+            return [("delegate", {"agent": "helper", "task": rest})]
+        case "pay":
+            return [("pay", {"amount": int(rest)})]
         case "think":
             return Completion(f"Thought: {rest}", reasoning=rest)
         case "fail":

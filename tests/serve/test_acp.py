@@ -20,7 +20,7 @@ from holdfast import SQLiteStore  # noqa: E402
 from holdfast import events as ev  # noqa: E402
 from holdfast.cli import main  # noqa: E402
 from holdfast.serve.acp_updates import TextChange, changes_in  # noqa: E402
-from tests.acp_editor import ROOT, editing  # noqa: E402
+from tests.acp_editor import HELPER, ROOT, editing  # noqa: E402
 
 pytestmark = pytest.mark.slow  # each test starts a process that imports the library: a second
 
@@ -185,6 +185,26 @@ def test_an_approval_survives_a_kill(tmp_path: Path) -> None:
             assert await one.say(id, "echo done") == "end_turn"
         (started,) = of_type(tmp_path, id, ev.ToolCallStarted)
         assert started.attempt == 1
+
+    run(work())
+
+
+def test_an_approval_of_a_delegate_survives_a_kill(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with editing(tmp_path, answer=lambda *_: "never", more=HELPER) as one:
+            id = await one.session(tmp_path)
+            saying = asyncio.ensure_future(one.say(id, "delegate pay 3"))
+            await one.editor.asking.wait()
+            one.process.kill()
+            with pytest.raises(ConnectionError):
+                await saying
+        async with editing(tmp_path, more=HELPER) as one:
+            await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
+            assert await one.say(id, "echo done") == "end_turn"
+            (asked,) = one.editor.asked
+            assert asked.raw_input == {"amount": 3}
+        (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
+        assert "paid 3" in result.result.content[0].text
 
     run(work())
 

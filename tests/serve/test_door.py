@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -60,7 +61,19 @@ def hosted(folder: Path, script: Sequence[Any]) -> Generator[Begin]:
 
 
 def _agent(script: Sequence[Any]) -> Agent:
+    if isinstance(script[0], Agent):
+        return script[0]
     return Agent(ScriptedLLM(script, stream=True), [pay, *register_asking_tools()], confirm=["pay"])
+
+
+def parents(script: Sequence[Any], child: Sequence[Any], **options: Any) -> Agent:
+    """An agent that gives work to another one, whose payments need an approval."""
+    payer = Agent(ScriptedLLM(child), [pay], confirm=["pay"])
+    return Agent(ScriptedLLM(script), delegates={"payer": payer}, **options)
+
+
+DELEGATED = ("delegate", {"agent": "payer", "task": "Pay 3."})
+PAID = [[("pay", {"amount": 3})], "It is paid."]
 
 
 @pytest.fixture(params=[local, hosted])
@@ -159,3 +172,53 @@ def test_conversations_are_listed_by_tag_and_unknown_ones_refused(tmp_path: Path
         with pytest.raises(ConversationNotFound):
             door.find("c")
         door.close()
+
+
+@pytest.mark.parametrize("approves", [True, False])
+def test_an_approval_of_a_delegate_is_a_rest(begin: Any, approves: bool) -> None:
+    with begin(parents([[DELEGATED], "done"], PAID)) as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Buy it."))
+        assert (rest.reason, rest.status.value) == ("approval", "running")
+        (item,) = rest.pending
+        assert isinstance(item, ApprovalRequest)
+        assert item.conversation.startswith(session.id)
+        assert item.key == f"{item.conversation}:{item.call.id}"
+        assert session.pending() == rest.pending
+        *_, again = session.turn(rest.seq)  # whoever comes back is asked again
+        assert again.pending == rest.pending
+        *items, rest = session.turn(rest.seq, item.approve() if approves else item.reject("no"))
+        assert (rest.reason, rest.answer, rest.pending) == ("finished", "done", ())
+        (result,) = [one.result for one in items if isinstance(one, ToolCallFinished)]
+        assert "It is paid." in str(result.content)
+
+
+def test_an_approval_of_a_delegates_delegate_is_a_rest(begin: Any) -> None:
+    payer = parents([[DELEGATED], "asked"], PAID)
+    root = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": payer})
+    with begin(root) as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Buy it."))
+        *_, rest = session.turn(rest.seq, rest.pending[0].approve())
+        assert (rest.reason, rest.answer) == ("finished", "done")
+
+
+def test_an_approval_of_a_delegate_in_the_background_outlasts_the_turn(begin: Any) -> None:
+    script = [
+        [(DELEGATED[0], {**DELEGATED[1], "background": True})],
+        "begun",
+        "seen",
+    ]
+    with begin(parents(script, PAID)) as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Buy it."))
+        deadline = time.monotonic() + 20
+        while not session.pending() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        *_, rest = session.turn(0)
+        assert isinstance(rest, Rest)
+        assert (rest.reason, rest.answer) == ("approval", "begun")
+        (item,) = rest.pending
+        *_, rest = session.turn(rest.seq, item.approve())
+        assert isinstance(rest, Rest)
+        assert not rest.pending

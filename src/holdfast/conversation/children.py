@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
+WAITS = "waits for the user's approval of"
+"""Words of the progress of a call whose child waits for a decision."""
+
 CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -105,7 +108,9 @@ class Children(ObjectStruct):
                     check_budget("spawn: the tree has a budget of", agent, *counts)
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
-                child = self._open_child(key, id, agent, runtime, secrets)
+                child = self._open_child(
+                    key, id, agent, runtime, secrets, partial(_pass_on, context)
+                )
                 if self._stopped:
                     raise ToolCancelled(CLOSING)
                 self._open[id] = _Child(child, detached)
@@ -127,7 +132,13 @@ class Children(ObjectStruct):
         return begin if count == 1 else f"{begin}-{count}"
 
     def _open_child(
-        self, key: str, id: str, agent: Agent, runtime: object | None, secrets: Sequence[str]
+        self,
+        key: str,
+        id: str,
+        agent: Agent,
+        runtime: object | None,
+        secrets: Sequence[str],
+        on_progress: Callable[[str, str], object],
     ) -> Conversation:
         if id == self.journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
@@ -142,6 +153,7 @@ class Children(ObjectStruct):
             journal.store,
             id,
             runtime=runtime,
+            on_progress=on_progress,
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
@@ -216,6 +228,12 @@ class Children(ObjectStruct):
     def busy(self) -> bool:
         """True if a child or one of its descendants is driven now."""
         return any(child.hosting.busy or child.hosting.children_busy for child in self.open())
+
+
+def _pass_on(context: ToolContext, call_id: str, message: str) -> None:
+    """Report as progress of the call that spawned a child that one of its own children waits."""
+    if WAITS in message:
+        context.report_progress(message)
 
 
 def runtime_of(agent: Agent) -> object | None:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN
 from holdfast.content import ToolCall
+from holdfast.conversation.children import WAITS
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.state import ConversationState
 from holdfast.conversation.status import ConversationStatus
@@ -163,10 +164,7 @@ class ChildOutcome(msgspec.Struct, frozen=True):
     def progress(self) -> str:
         """The child's progress in one line."""
         if waits := [_title(one.call) for one in self.state.pending_confirmations]:
-            return (
-                f"{self.agent} ({self.id}): {self._steps}, waits for the user's approval of"
-                f" {', '.join(waits)}"
-            )
+            return f"{self.agent} ({self.id}): {self._steps}, {WAITS} {', '.join(waits)}"
         calls = self.state.pending_calls if self.status is _S.RUNNING else ()
         doing = f", now {', '.join(map(_title, calls[:3]))}" if calls else ""
         status = self.status.value.replace("_", " ")

@@ -5,8 +5,10 @@ Each pending item gives the commands that answer it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
+
+from msgspec.structs import replace
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -15,36 +17,63 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.status import ConversationStatus
 
 RUNNING = ConversationStatus.RUNNING
+_DELEGATE = "delegate"  # the tool whose conversations go on beside its calls
+
+
+class ChildCommand(Data, frozen=True):
+    """A command for a conversation that a call of this one has spawned."""
+
+    conversation: str
+    command: cmd.Command
+
+
+TurnCommand = cmd.Command | ChildCommand
 
 
 class ApprovalRequest(Data, frozen=True):
-    """A call that waits for a decision. An approval is bound to its arguments."""
+    """A call that waits for a decision. An approval is bound to its arguments. `conversation` is
+    the spawned conversation whose call it is, "" for a call of this one."""
 
     call: ToolCall
     reason: str = ""
     risk: str = ""
+    conversation: str = ""
 
-    def approve(self, arguments: dict[str, Any] | None = None, *, by: str = "user") -> cmd.Approve:
+    @property
+    def key(self) -> str:
+        """The id among all pending items of the conversation and of those that it has spawned."""
+        return _key(self.conversation, self.call.id)
+
+    def approve(
+        self, arguments: dict[str, Any] | None = None, *, by: str = "user", reason: str = ""
+    ) -> TurnCommand:
         """Return the command that lets the call run, with other `arguments` if given."""
-        return cmd.Approve(self.call.id, self.call.arguments_hash, arguments, by)
+        approve = cmd.Approve(self.call.id, self.call.arguments_hash, arguments, by, reason)
+        return _addressed(self.conversation, approve)
 
-    def reject(self, reason: str = "", *, by: str = "user") -> cmd.Reject:
-        return cmd.Reject(self.call.id, reason, by)
+    def reject(self, reason: str = "", *, by: str = "user") -> TurnCommand:
+        return _addressed(self.conversation, cmd.Reject(self.call.id, reason, by))
 
 
 class QuestionRequest(Data, frozen=True):
-    """A running call's question to the user."""
+    """A running call's question to the user. `conversation` is as for approvals."""
 
     call_id: str
     question: ev.Question
+    conversation: str = ""
+
+    @property
+    def key(self) -> str:
+        """The id of the question among all pending items, also after it was asked anew."""
+        return _key(self.conversation, self.call_id)
 
     def answer(
         self, values: dict[str, Any] | bool | None = True, *, by: str = "user"
-    ) -> cmd.Answer:
+    ) -> TurnCommand:
         """Return the command that answers with the values of the question's form, True for yes."""
-        return cmd.Answer(self.question.id, values, by=by)
+        return _addressed(self.conversation, cmd.Answer(self.question.id, values, by=by))
 
-    def answer_loosely(self, value: object, *, by: str = "user") -> cmd.Answer:
+    def answer_loosely(self, value: object, *, by: str = "user") -> TurnCommand:
         """Return the command for an answer whose protocol has no forms: the form's values, a bool,
         None to decline, or the text of the form's only field."""
         if isinstance(value, str):
@@ -52,8 +81,16 @@ class QuestionRequest(Data, frozen=True):
             value = {next(iter(properties)): value} if properties else True
         return self.answer(cast("dict[str, Any] | bool | None", value), by=by)
 
-    def decline(self, reason: str = "", *, by: str = "user") -> cmd.Answer:
-        return cmd.Answer(self.question.id, None, reason, by)
+    def decline(self, reason: str = "", *, by: str = "user") -> TurnCommand:
+        return _addressed(self.conversation, cmd.Answer(self.question.id, None, reason, by))
+
+
+def _key(conversation: str, id: str) -> str:
+    return f"{conversation}:{id}" if conversation else id
+
+
+def _addressed(conversation: str, command: cmd.Command) -> TurnCommand:
+    return ChildCommand(conversation, command) if conversation else command
 
 
 class ClientCallRequest(Data, frozen=True):
@@ -67,6 +104,7 @@ class ClientCallRequest(Data, frozen=True):
 
 
 PendingItem = ApprovalRequest | QuestionRequest | ClientCallRequest
+ChildItem = ApprovalRequest | QuestionRequest
 
 
 class Rest(Data, frozen=True):
@@ -98,6 +136,37 @@ def pending_items(fold: Fold) -> tuple[PendingItem, ...]:
     return tuple(found)
 
 
+def child_items(conversation: str, fold: Fold) -> list[ChildItem]:
+    """Return what a spawned conversation asks the user."""
+    return [
+        replace(item, conversation=conversation)
+        for item in pending_items(fold)
+        if not isinstance(item, ClientCallRequest)
+    ]
+
+
+def may_ask_below(fold: Fold) -> bool:
+    """Return True if conversations that calls have spawned may ask the user something."""
+    if any(item.attempt for item in fold.open.values()):
+        return True
+    return fold.agent is not None and any(tool.name == _DELEGATE for tool in fold.agent.tools)
+
+
+def answered(commands: Sequence[TurnCommand]) -> frozenset[str]:
+    """Return the keys of the pending items of spawned conversations that commands answer."""
+    found: set[str] = set()
+    for one in commands:
+        if isinstance(one, ChildCommand):
+            match one.command:
+                case cmd.Approve(call_id=id) | cmd.Reject(call_id=id):
+                    found.add(_key(one.conversation, id))
+                case cmd.Answer(question_id=id):
+                    found.add(_key(one.conversation, id.rpartition("?")[0]))
+                case _:
+                    pass
+    return frozenset(found)
+
+
 def waits(fold: Fold) -> bool:
     """Return True if a running conversation waits for an answer or for a client."""
     return any(item.questions for item in fold.open.values()) or _waits_for_client(fold)
@@ -113,9 +182,10 @@ def rests(fold: Fold) -> bool:
     return fold.status is not RUNNING or waits(fold)
 
 
-def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
-    """Return the rest at which a conversation is."""
-    pending = pending_items(fold)
+def rest_of(fold: Fold, seq: int, ended: bool = False, below: Sequence[ChildItem] = ()) -> Rest:
+    """Return the rest at which a conversation is. `below` is what the conversations ask that its
+    calls have spawned."""
+    pending = (*pending_items(fold), *below)
     reason: Any = str(fold.status.value)
     # While a client runs calls, its door pauses the conversation. After an interrupt a question
     # stays open until its call has ended; that is a pause.
@@ -123,15 +193,20 @@ def rest_of(fold: Fold, seq: int, ended: bool = False) -> Rest:
     if ended:
         reason = "ended"
     elif fold.status is RUNNING or held:
-        asks = any(isinstance(item, QuestionRequest) for item in pending)
-        reason = "question" if asks else "call" if pending else "ended"
+        reason = _asking(pending) or ("call" if pending else "ended")
     elif fold.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         reason = "approval"
-    elif fold.status is ConversationStatus.IDLE:
-        reason = "finished"
+    elif fold.status in (ConversationStatus.IDLE, ConversationStatus.FINISHED):
+        reason = _asking(below) or "finished"
     last = fold.assistant
     answer = "" if last is None else last.final_text
     return Rest(seq, fold.status, reason, pending, fold.error, answer, fold.output.value)
+
+
+def _asking(pending: Sequence[PendingItem]) -> str:
+    if any(isinstance(item, QuestionRequest) for item in pending):
+        return "question"
+    return "approval" if any(isinstance(item, ApprovalRequest) for item in pending) else ""
 
 
 def result_commands(

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from holdfast import __version__
-from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import (
     AudioContent,
@@ -34,6 +33,7 @@ from holdfast.serve.door import (
     PendingItem,
     QuestionRequest,
     Rest,
+    TurnCommand,
     TurnItem,
 )
 from holdfast.server.forms import builtin_names
@@ -114,7 +114,7 @@ def _block(part: Json, keep: Keep | None) -> Content:
     return TextContent(heading + data.decode("utf-8", "replace"))
 
 
-def decisions_of(parts: Sequence[Json], pending: Sequence[PendingItem]) -> list[cmd.Command]:
+def decisions_of(parts: Sequence[Json], pending: Sequence[PendingItem]) -> list[TurnCommand]:
     """Return the commands by which a message decides about what a task waits for. Raises
     `ConfigurationError` for a message that does not fit it."""
     data = [_whole_numbers(part["data"]) for part in parts if "data" in part]
@@ -132,7 +132,7 @@ def decisions_of(parts: Sequence[Json], pending: Sequence[PendingItem]) -> list[
     return [_by_text(item, text) for item in pending]
 
 
-def _by_text(item: PendingItem, text: str) -> cmd.Command:
+def _by_text(item: PendingItem, text: str) -> TurnCommand:
     word = text.lower().rstrip(".!")
     if isinstance(item, ApprovalRequest):
         if word in _YES:
@@ -159,19 +159,19 @@ def _by_text(item: PendingItem, text: str) -> cmd.Command:
     return question.answer({name: value})
 
 
-def _decision(value: Any, pending: Sequence[PendingItem]) -> cmd.Command:
+def _decision(value: Any, pending: Sequence[PendingItem]) -> TurnCommand:
     given: Json = cast("Json", value) if isinstance(value, dict) else {}
     answers = "answer" in given
     id = given.get("questionId" if answers else "callId")
     for item in pending:
-        if answers and isinstance(item, QuestionRequest) and id in (None, item.question.id):
+        if answers and isinstance(item, QuestionRequest) and id in (None, _id(item)):
             answer = given["answer"]
             if answer is None or answer is False:
                 return item.decline(str(given.get("reason", "")))
             if not isinstance(answer, dict) and answer is not True:
                 raise ConfigurationError("answer takes an object, true, or null to decline.")
             return item.answer(cast("Any", answer))
-        if not answers and isinstance(item, ApprovalRequest) and id in (None, item.call.id):
+        if not answers and isinstance(item, ApprovalRequest) and id in (None, _id(item)):
             if id is None and len(pending) > 1:
                 raise ConfigurationError("Several calls wait. Name one with callId.")
             if given.get("approve") is True:
@@ -203,7 +203,9 @@ def _object(value: Any) -> Json | None:
 
 
 def _id(item: PendingItem) -> str:
-    return item.question.id if isinstance(item, QuestionRequest) else item.call.id
+    if isinstance(item, QuestionRequest):
+        return f"{item.conversation}:{item.question.id}".removeprefix(":")
+    return item.key if isinstance(item, ApprovalRequest) else item.call.id
 
 
 # --- tasks ---
@@ -354,14 +356,14 @@ def _output(value: Any) -> Json:
 def _request_parts(item: PendingItem) -> Generator[Json]:
     if isinstance(item, QuestionRequest):
         question = item.question
-        asked: Json = {"questionId": question.id, "message": question.message}
+        asked: Json = {"questionId": _id(item), "message": question.message}
         if question.schema is not None:
             asked["schema"] = question.schema
         yield {"text": f"{question.message} {question.url}".strip()}
         yield {"data": asked, "mediaType": "application/json"}
         return
     call = item.call
-    asked = {"callId": call.id, "tool": call.name, "arguments": call.arguments}
+    asked = {"callId": _id(item), "tool": call.name, "arguments": call.arguments}
     if isinstance(item, ApprovalRequest):
         asked |= {"reason": item.reason, "risk": item.risk}
     arguments = json.dumps(call.arguments, ensure_ascii=False)

@@ -28,7 +28,7 @@ from holdfast import events as ev
 from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.a2a_push import Pushes
 from holdfast.serve.a2a_views import TaskAt, TaskViews, json_of, message_of
-from holdfast.serve.door import Rest, conversation_id
+from holdfast.serve.door import Rest, TurnCommand, conversation_id
 from holdfast.serve.hosted import (
     PING_SECONDS,
     HostedDoor,
@@ -194,7 +194,7 @@ class Tasks:
         content = shapes.content_of(message.get("parts", []), keep if found.workspace else None)
         return cmd.Send(content, id if NAME.fullmatch(id) else "")
 
-    def _commands(self, context: Any, found: TaskAt, message: shapes.Json) -> Sequence[cmd.Command]:
+    def _commands(self, context: Any, found: TaskAt, message: shapes.Json) -> Sequence[TurnCommand]:
         """Return the commands for a message to a task."""
         if message.get("taskId") and found.state in shapes.TERMINAL:
             raise refusal(

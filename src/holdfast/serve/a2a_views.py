@@ -13,7 +13,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.conversation.fold import Fold, fold
 from holdfast.serve import a2a_shapes as shapes
-from holdfast.serve.door import Rest, rest_of
+from holdfast.serve.door import Rest
 from holdfast.serve.hosted import HostedSession
 from holdfast.server.service import Service
 from holdfast.server.shapes import Item
@@ -90,7 +90,7 @@ class TaskViews:
             if len(self._known) >= _MOST_VIEWS:
                 del self._known[next(iter(self._known))]
             self._known[key] = last, view.copy()
-        return TaskAt(session, view, rest_of(folded, last), item.workspace)
+        return TaskAt(session, view, session.rest(folded), item.workspace)
 
 
 def _view(item: Item) -> shapes.TaskView:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 from urllib.parse import quote, unquote
 
-import msgspec
 from acp import RequestError
 from acp.interfaces import Client
 from acp.schema import (
@@ -58,7 +57,14 @@ from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.serve.acp_client import NOT_FOUND, ClientAccess, with_client_terminal
 from holdfast.serve.acp_updates import SessionUpdates, content_of
-from holdfast.serve.door import ApprovalRequest, LocalDoor, LocalSession, QuestionRequest, Rest
+from holdfast.serve.door import (
+    ApprovalRequest,
+    LocalDoor,
+    LocalSession,
+    QuestionRequest,
+    Rest,
+    TurnCommand,
+)
 from holdfast.store import Store
 from holdfast.tools.question_forms import form_fields
 
@@ -398,7 +404,7 @@ class ACPAgent:
             await asyncio.to_thread(session.conversation.execute, cmd.Interrupt())
             await asyncio.sleep(_CANCEL_SECONDS)
 
-    def _said(self, session: _Session, content: tuple[Content, ...]) -> cmd.Command:
+    def _said(self, session: _Session, content: tuple[Content, ...]) -> TurnCommand:
         """Return the command that a prompt is: a message, or the answer to a question that the
         client has no form for."""
         text = text_of(content)
@@ -409,7 +415,7 @@ class ACPAgent:
         session.own = secrets.token_hex(8)
         return cmd.Send(content, session.own)
 
-    async def _drive(self, session: _Session, cancels: int, *commands: cmd.Command) -> Rest:
+    async def _drive(self, session: _Session, cancels: int, *commands: TurnCommand) -> Rest:
         """Run, show what happens and ask the client, until nothing is left to do. The caller has
         the session's lock."""
         session.turn = object()
@@ -419,7 +425,7 @@ class ACPAgent:
             session.turn = None
 
     async def _driven(
-        self, session: _Session, cancels: int, commands: tuple[cmd.Command, ...]
+        self, session: _Session, cancels: int, commands: tuple[TurnCommand, ...]
     ) -> Rest:
         said = commands
         while True:
@@ -438,7 +444,7 @@ class ACPAgent:
                 commands = ()  # decided elsewhere meanwhile
                 continue
             assert rest is not None
-            answers: list[cmd.Command] = []
+            answers: list[TurnCommand] = []
             for one in rest.pending:
                 if session.cancels != cancels:
                     return rest
@@ -472,12 +478,12 @@ class ACPAgent:
 
     # --- questions to the client ---
 
-    async def _permission(self, session: _Session, one: ApprovalRequest) -> cmd.Command | None:
+    async def _permission(self, session: _Session, one: ApprovalRequest) -> TurnCommand | None:
         call, policy = one.call, session.policy
         plan = one.reason in APPROVAL
         reason = f"{_ALWAYS}{call.name}"
         if call.name in policy.allowed and not plan:
-            return msgspec.structs.replace(one.approve(), reason=reason)
+            return one.approve(reason=reason)
         options = [
             PermissionOption(
                 option_id="allow", name="Approve" if plan else "Allow", kind="allow_once"
@@ -494,7 +500,7 @@ class ACPAgent:
         request = self._client.request_permission(
             session_id=session.conversation.id, tool_call=shown, options=options
         )
-        answer = await _withdrawable(session, call.id, request)
+        answer = await _withdrawable(session, one.key, request)
         if answer is None:
             return None
         if answer.outcome.outcome == "cancelled":
@@ -505,11 +511,11 @@ class ACPAgent:
                 return one.approve()
             case "always" if not plan:
                 policy.allowed |= {call.name}
-                return msgspec.structs.replace(one.approve(), reason=reason)
+                return one.approve(reason=reason)
             case _:
                 return one.reject("The user rejected the call.")
 
-    async def _question(self, session: _Session, one: QuestionRequest) -> cmd.Command | None:
+    async def _question(self, session: _Session, one: QuestionRequest) -> TurnCommand | None:
         """Ask through a form of the client, or as a choice; else the next prompt is the answer."""
         id, question = session.conversation.id, one.question
         if (form := self._form(session, one)) is not None:

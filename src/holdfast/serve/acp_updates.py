@@ -126,7 +126,7 @@ class SessionUpdates:
         if item.reason and item.reason not in APPROVAL:
             content += _texts(item.reason)
         return ToolCallUpdate(
-            tool_call_id=call.id,
+            tool_call_id=item.key,
             title=title_of(call),
             kind=kind_of(call),
             status="pending",

@@ -23,6 +23,7 @@ from holdfast.serve.door import (
     PendingItem,
     QuestionRequest,
     Rest,
+    TurnCommand,
     TurnItem,
 )
 from holdfast.serve.elicitation import McpQuestions
@@ -88,7 +89,7 @@ def _session(door: LocalDoor, id: str, tag: str) -> LocalSession:
     return session
 
 
-def _turns(session: LocalSession, commands: Sequence[cmd.Command], context: ToolContext) -> Rest:
+def _turns(session: LocalSession, commands: Sequence[TurnCommand], context: ToolContext) -> Rest:
     """Run turns until the agent is done, or waits for what nobody answers."""
     cursor = session.conversation.state.last_seq
 
@@ -123,7 +124,7 @@ def _rest_of(items: Iterable[TurnItem], context: ToolContext) -> Rest:
     raise AssertionError("a turn ends with a rest")
 
 
-def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> cmd.Command | None:
+def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> TurnCommand | None:
     """Ask the client's user about one thing. Return the command, or None without an answer."""
     if not context.reachable:
         return None

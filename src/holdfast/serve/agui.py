@@ -38,10 +38,11 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.serve.agui_events import AguiEvents, Json, interrupt_id, thread
 from holdfast.serve.door import (
     ApprovalRequest,
+    PendingItem,
     QuestionRequest,
     Silence,
+    TurnCommand,
     conversation_id,
-    pending_items,
     result_commands,
 )
 from holdfast.serve.hosted import AttendedTurn, HostedDoor, undisturbed
@@ -252,7 +253,7 @@ class _AguiRun:
             folded = session.fold()
         events = session.events(max(0, folded.last_seq - _RECENT), folded.last_seq)
         known = {event.id for event in events if isinstance(event, ev.MessageAdded)}
-        commands = _commands(asked, folded)
+        commands = _commands(asked, folded, session.rest(folded).pending)
         commands += [cmd.Send(content, id) for id, content in said if id not in known]
         snapshot = None
         if folded.steps and (not turns or not commands):  # it is not at the end of the thread
@@ -265,11 +266,13 @@ class _AguiRun:
         return _AguiTurn(session.attend(loop, folded.last_seq, *commands), folded, snapshot)
 
 
-def _commands(asked: RunAgentInput, folded: Fold) -> list[cmd.Command]:
+def _commands(
+    asked: RunAgentInput, folded: Fold, pending: Sequence[PendingItem]
+) -> list[TurnCommand]:
     """Return the commands that answer interrupts and bring the results of the front end's tools.
     Raises `ConfigurationError` for an interrupt that does not wait."""
-    waiting = {interrupt_id(item): item for item in pending_items(folded)}
-    found: list[cmd.Command] = []
+    waiting = {interrupt_id(item): item for item in pending}
+    found: list[TurnCommand] = []
     for entry in asked.resume or []:
         item = waiting.pop(entry.interrupt_id, None)
         match item:
@@ -294,7 +297,7 @@ def _commands(asked: RunAgentInput, folded: Fold) -> list[cmd.Command]:
     return [*found, *(result_commands(folded, results, RUNNER) if moves_on else [])]
 
 
-def _decision(item: ApprovalRequest, entry: ResumeEntry) -> cmd.Command:
+def _decision(item: ApprovalRequest, entry: ResumeEntry) -> TurnCommand:
     if entry.status == "cancelled":
         return item.reject()
     try:

@@ -17,6 +17,7 @@ from holdfast.serve.door import (
     QuestionRequest,
     Rest,
     TurnItem,
+    item_name,
 )
 from holdfast.server.openai import wire_id
 
@@ -164,10 +165,10 @@ class AguiEvents:
 def interrupt_id(item: PendingItem) -> str:
     """Return the id that names a pending item, also after it was asked anew."""
     match item:
-        case ApprovalRequest(call=call):
-            return f"approve_{wire_id(call.id)}"
-        case QuestionRequest(call_id=call_id):
-            return f"answer_{wire_id(call_id)}"
+        case ApprovalRequest():
+            return f"approve_call_{item_name(item)}"
+        case QuestionRequest():
+            return f"answer_call_{item_name(item)}"
         case ClientCallRequest(call=call):
             return wire_id(call.id)
 
@@ -225,12 +226,16 @@ def _interrupt(item: ApprovalRequest | QuestionRequest) -> Json:
     found: Json = {"id": interrupt_id(item)}
     match item:
         case ApprovalRequest(call=call):
-            found |= {"reason": "approval", "message": item.reason, "toolCallId": wire_id(call.id)}
+            found |= {"reason": "approval", "message": item.reason}
             about = {"toolCallName": call.name, "arguments": call.arguments, "risk": item.risk}
+            if not item.conversation:  # else the call is not in this thread
+                found["toolCallId"] = wire_id(call.id)
             return found | {"responseSchema": _APPROVAL, "metadata": about}
         case QuestionRequest(question=question):
             found |= {"reason": "question", "message": question.message}
-            found |= {"toolCallId": wire_id(item.call_id), "metadata": {"asker": question.asker}}
+            found["metadata"] = {"asker": question.asker}
+            if not item.conversation:
+                found["toolCallId"] = wire_id(item.call_id)
             if question.url:
                 found["metadata"]["url"] = question.url
             return found | {"responseSchema": question.schema or {"type": "boolean"}}

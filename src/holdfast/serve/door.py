@@ -28,10 +28,15 @@ from holdfast.conversation.hosting import Hosting
 from holdfast.conversation.rests import (
     RUNNING,
     ApprovalRequest,
+    ChildCommand,
+    ChildItem,
     ClientCallRequest,
     PendingItem,
     QuestionRequest,
     Rest,
+    TurnCommand,
+    answered,
+    child_items,
     pending_items,
     rest_of,
     rests,
@@ -57,8 +62,10 @@ __all__ = [
     "QuestionRequest",
     "Rest",
     "Silence",
+    "TurnCommand",
     "TurnItem",
     "conversation_id",
+    "item_name",
     "pending_items",
     "rest_of",
     "rests",
@@ -90,6 +97,15 @@ def conversation_id(door: str, *parts: str) -> str:
     return f"{door}-{digest[:32]}"
 
 
+def item_name(item: PendingItem) -> str:
+    """Return the name of what waits, of letters, digits and `_`, for the ids of protocols."""
+    if isinstance(item, ClientCallRequest):
+        return item.call.id.replace(".", "_")
+    if item.conversation:  # ids of conversations may have any characters
+        return sha256(item.key.encode()).hexdigest()[:32]
+    return item.key.replace(".", "_")
+
+
 # --- a conversation as a door sees it ---
 
 
@@ -104,14 +120,14 @@ class DoorSession(Protocol):
         ...
 
     def pending(self) -> tuple[PendingItem, ...]:
-        """Return all that the conversation waits for."""
+        """Return all that the conversation waits for, and what those ask that it has spawned."""
         ...
 
-    def execute(self, *commands: cmd.Command) -> None:
+    def execute(self, *commands: TurnCommand) -> None:
         """Carry out commands; nothing is run. `cmd.Interrupt()` cancels the run."""
         ...
 
-    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
         """Carry out `commands`, run, and yield the events after `after_seq`, with the deltas
         between them, until the conversation rests. The last item is a `Rest`.
 
@@ -121,7 +137,7 @@ class DoorSession(Protocol):
         """
         ...
 
-    def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+    def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
         """Yield the same as `turn`, on an event loop."""
         ...
 
@@ -198,20 +214,35 @@ class LocalSession:
     def pending(self) -> tuple[PendingItem, ...]:
         journal = self._hosting.journal
         with journal.changed:
-            return pending_items(journal.fold)
+            found = pending_items(journal.fold)
+        return (*found, *_asked_below(self._hosting))
 
-    def execute(self, *commands: cmd.Command) -> None:
+    def execute(self, *commands: TurnCommand) -> None:
         for command in commands:
-            self.conversation.execute(command)
+            if isinstance(command, ChildCommand):
+                self._tell(command.conversation, command.command)
+            else:
+                self.conversation.execute(command)
 
-    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+    def _tell(self, id: str, command: cmd.Command) -> None:
+        """Execute a command in a conversation that calls have spawned. One that is not open here
+        gets it when its call goes on."""
+        child = _find_below(self._hosting, id)
+        if child is None:
+            self.conversation.store.post(id, command)
+        else:
+            child.execute(command)
+
+    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
         return self._turn(after_seq, commands, threading.Event())
 
     def _turn(
-        self, after_seq: int, commands: Sequence[cmd.Command], left: threading.Event
+        self, after_seq: int, commands: Sequence[TurnCommand], left: threading.Event
     ) -> Generator[TurnItem]:
         hosting = self._hosting
         journal, seq = hosting.journal, after_seq
+        own = [command for command in commands if not isinstance(command, ChildCommand)]
+        decided, below = answered(commands), list[ChildItem]()
         hosting.open()
         hosting.check_not_inside("turn")
         # Deltas of an answer that another thread receives now have lost their beginning.
@@ -221,19 +252,30 @@ class LocalSession:
             self._transients,
             after_seq,
             lambda: self.execute(*commands),
-            self._run if commands else hosting.advance,
+            self._run if own else hosting.advance,
             hosting.at_rest,
             hosting.interrupt,
-            lambda: left.is_set() or (journal.fold.status is RUNNING and waits(journal.fold)),
+            lambda: (
+                bool(below)
+                or left.is_set()
+                or (journal.fold.status is RUNNING and waits(journal.fold))
+            ),
         )
+        below += _asked_below(hosting, decided)  # since an earlier turn
         for item in items:
             if isinstance(item, ev.Event):
                 seq = item.seq
                 whole = whole or isinstance(item, ev.AssistantReplied)
             if whole or not isinstance(item, Delta):
                 yield cast("TurnItem", item)
+            if isinstance(item, CallProgress):  # so calls say what their conversations wait for
+                below[:] = _asked_below(hosting, decided)
         with journal.changed:
-            yield rest_of(journal.fold, seq, journal.closed or left.is_set())
+            ended = journal.closed or left.is_set()
+        if not ended:
+            below[:] = _asked_below(hosting, decided)
+        with journal.changed:
+            yield rest_of(journal.fold, seq, ended, below)
 
     def _run(self) -> None:
         hosting = self._hosting
@@ -246,7 +288,7 @@ class LocalSession:
             hosting.wait(None)  # a run that was interrupted ends, and takes up nothing
             hosting.run()
 
-    async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+    async def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
         loop, left = asyncio.get_running_loop(), threading.Event()
         queue: asyncio.Queue[TurnItem | BaseException] = asyncio.Queue()
 
@@ -274,6 +316,29 @@ class LocalSession:
             left.set()
             with self._hosting.journal.changed:
                 self._hosting.journal.changed.notify_all()
+
+
+def _open_below(hosting: Hosting) -> Generator[Conversation]:
+    """Yield the conversations that calls have spawned and that are open here."""
+    children = hosting.context.children
+    for child in () if children is None else children.open():
+        yield child
+        yield from _open_below(child.hosting)
+
+
+def _find_below(hosting: Hosting, id: str) -> Conversation | None:
+    return next((child for child in _open_below(hosting) if child.id == id), None)
+
+
+def _asked_below(hosting: Hosting, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
+    """Return what spawned conversations ask the user, without what was `decided` just now."""
+    found: list[ChildItem] = []
+    for child in _open_below(hosting):
+        journal = child.hosting.journal
+        with journal.changed:
+            items = child_items(child.id, journal.fold)
+        found += [item for item in items if item.key not in decided]
+    return found
 
 
 class LocalDoor:

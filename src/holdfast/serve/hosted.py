@@ -18,6 +18,14 @@ from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm
 from holdfast.conversation import ConversationState
 from holdfast.conversation.fold import Fold
+from holdfast.conversation.fold import fold as fold_of
+from holdfast.conversation.rests import (
+    ChildCommand,
+    ChildItem,
+    answered,
+    child_items,
+    may_ask_below,
+)
 from holdfast.errors import Conflict, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.serve.door import (
@@ -26,6 +34,7 @@ from holdfast.serve.door import (
     PendingItem,
     Rest,
     Silence,
+    TurnCommand,
     TurnItem,
     pending_items,
     rest_of,
@@ -76,7 +85,26 @@ class HostedSession:
         return self._host.state(self._tenant, self._id)
 
     def pending(self) -> tuple[PendingItem, ...]:
-        return pending_items(self.fold())
+        folded = self.fold()
+        return (*pending_items(folded), *self.asked_below(folded))
+
+    def asked_below(self, folded: Fold, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
+        """Return what the conversations ask the user that its calls have spawned, without what was
+        `decided` just now. `folded` is its own fold."""
+        if not may_ask_below(folded):
+            return []
+        return [item for item in self._asked_below(self._id) if item.key not in decided]
+
+    def _asked_below(self, id: str) -> Generator[ChildItem]:
+        family = self._host.family
+        for child in family.children(self._tenant, id):
+            if child.status in (RUNNING.value, "waiting_for_confirmation"):
+                yield from child_items(child.id, fold_of(family.tail(self._tenant, child.id)))
+                yield from self._asked_below(child.id)
+
+    def rest(self, folded: Fold) -> Rest:
+        """Return the rest of a fold."""
+        return rest_of(folded, folded.last_seq, False, self.asked_below(folded))
 
     def fold(self) -> Fold:
         """Return the fold of the present journal. The facts before the last condensation may be
@@ -116,9 +144,12 @@ class HostedSession:
             after_seq = page[-1].seq
         return found
 
-    def execute(self, *commands: cmd.Command) -> None:
+    def execute(self, *commands: TurnCommand) -> None:
         for command in commands:
-            self._host.execute(self._tenant, self._id, command)
+            if isinstance(command, ChildCommand):
+                self._host.execute(self._tenant, command.conversation, command.command)
+            else:
+                self._host.execute(self._tenant, self._id, command)
 
     def hold(self, rest: Rest) -> None:
         """Pause the conversation at a rest at which its client runs calls: no time limit of the
@@ -126,17 +157,17 @@ class HostedSession:
         if rest.reason == "call" and rest.status is RUNNING:
             self.execute(cmd.Pause())
 
-    def begin(self, commands: Sequence[cmd.Command]) -> tuple[Fold, bool]:
+    def begin(self, commands: Sequence[TurnCommand]) -> tuple[Fold, bool]:
         """Carry out commands and begin the run, which nobody needs to follow. Return the fold of
         what is in the journal then, and True if a run was under way before."""
         runs = self.fold().status is RUNNING
         self.execute(*commands)
-        if commands or runs:
+        if runs or any(not isinstance(command, ChildCommand) for command in commands):
             self._host.run(self._tenant, self._id)
         return self.fold(), runs
 
     def follow(
-        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: cmd.Command
+        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: TurnCommand
     ) -> TurnReader:
         """Begin a turn, and return its reader for an event loop. Blocks."""
         reader = self._feed.subscribe(loop)
@@ -145,10 +176,10 @@ class HostedSession:
         except BaseException:
             reader.close()
             raise
-        return TurnReader(reader, after_seq, folded, runs)
+        return TurnReader(self, reader, after_seq, folded, runs, answered(commands))
 
     def attend(
-        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: cmd.Command
+        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: TurnCommand
     ) -> AttendedTurn:
         """Begin a turn like `follow`, for a client that waits for its end. Blocks."""
         chats = self._host.chats
@@ -171,7 +202,7 @@ class HostedSession:
         """Call a blocking function on a thread."""
         return await self._change(function, *arguments)
 
-    def turn(self, after_seq: int, *commands: cmd.Command) -> Generator[TurnItem]:
+    def turn(self, after_seq: int, *commands: TurnCommand) -> Generator[TurnItem]:
         loop = asyncio.new_event_loop()
         items = self.stream(after_seq, *commands)
         try:
@@ -182,7 +213,7 @@ class HostedSession:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    async def stream(self, after_seq: int, *commands: cmd.Command) -> AsyncGenerator[TurnItem]:
+    async def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
         loop = asyncio.get_running_loop()
         beginning = self._change(self.follow, loop, after_seq, *commands)
         reader: TurnReader = await undisturbed(beginning, TurnReader.leave)
@@ -196,21 +227,32 @@ class HostedSession:
 class TurnReader:
     """The items of a turn that has begun, for one reader on an event loop. `close` it."""
 
-    def __init__(self, reader: FeedReader, after_seq: int, folded: Fold, runs: bool) -> None:
+    def __init__(
+        self,
+        session: HostedSession,
+        reader: FeedReader,
+        after_seq: int,
+        folded: Fold,
+        runs: bool,
+        decided: frozenset[str],
+    ) -> None:
+        self._session = session
         self._reader = reader
         self._seq = after_seq
         self.fold = folded
         # Deltas of an answer that was under way have lost their beginning.
         self._whole = not runs
+        self._decided = decided
 
     async def items(self) -> AsyncGenerator[TurnItem]:
         """Yield the items, of which the last is a `Rest`."""
         reader, folded, seq, ended = self._reader, self.fold, self._seq, False
+        below = await self._asked_below()  # also of what waits since an earlier turn
         # Until the cursor reaches the fold, what it says has not been sent yet.
-        while not ended and (seq < folded.last_seq or not rests(folded)):
+        while not ended and (seq < folded.last_seq or not (below or rests(folded))):
             missed = reader.missed
             batch = await reader.next(seq, PING_SECONDS)
-            ended, quiet = batch.ended, True
+            ended, quiet, looks = batch.ended, True, False
             for item in _items(batch):
                 if isinstance(item, ev.Event):
                     seq = item.seq
@@ -220,6 +262,7 @@ class TurnReader:
                         self._whole, missed = True, reader.missed
                 elif missed != reader.missed:
                     self._whole = False
+                looks = looks or isinstance(item, CallProgress)
                 if self._whole or not isinstance(item, Delta):
                     quiet = False
                     yield item
@@ -227,7 +270,18 @@ class TurnReader:
                     break
             if quiet and not ended:
                 yield Silence()
-        yield rest_of(folded, seq, ended and not rests(folded))
+            if looks or quiet:  # calls report what their conversations wait for
+                below = await self._asked_below()
+        over = rests(folded)
+        if over:
+            below = await self._asked_below()
+        yield rest_of(folded, seq, ended and not over, below)
+
+    async def _asked_below(self) -> list[ChildItem]:
+        if not may_ask_below(self.fold):
+            return []
+        session = self._session
+        return await session.on_thread(session.asked_below, self.fold, self._decided)
 
     def close(self) -> None:
         """Stop reading. The run goes on. Idempotent."""

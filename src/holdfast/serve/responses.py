@@ -31,9 +31,9 @@ from holdfast.serve.door import (
     QuestionRequest,
     Rest,
     TurnItem,
+    item_name,
 )
 from holdfast.serve.responses_input import Json
-from holdfast.server.openai import wire_id
 
 ASK = "ask_user"
 
@@ -225,7 +225,7 @@ class ResponseTurn:
         if call.id in self._running:
             return []  # another attempt
         item = {
-            "id": f"mcp_{own_name(call.id)}",
+            "id": f"mcp_{call.id.replace('.', '_')}",
             "type": "mcp_call",
             "status": "in_progress",
             "name": call.name,
@@ -275,18 +275,19 @@ class ResponseTurn:
             text = "The server shuts down, or the conversation was removed. Retrieve the response."
             return [*found, self._event("error", code="server_error", message=text, param=None)]
         for item in rest.pending if rest.reason != "paused" else ():
+            name = item_name(item)
             match item:
                 case ClientCallRequest(call=call):
-                    found += self._function(call.id, call.name, call.raw_arguments)
+                    found += self._function(name, call.name, call.raw_arguments)
                 case QuestionRequest(question=question):
                     asked = {"question": question.message, "schema": question.schema}
                     asked |= {"url": question.url} if question.url else {}
                     arguments = msgspec.json.encode(asked).decode()
-                    found += self._function(item.call_id, ASK, arguments)
+                    found += self._function(name, ASK, arguments)
                 case ApprovalRequest(call=call):
                     found += self._added(
                         {
-                            "id": f"mcpr_{own_name(call.id)}",
+                            "id": f"mcpr_{name}",
                             "type": "mcp_approval_request",
                             "name": call.name,
                             "arguments": call.raw_arguments,
@@ -299,8 +300,8 @@ class ResponseTurn:
         return [*found, self._event(f"response.{name}", response=self.resource())]
 
     def _function(self, id: str, name: str, arguments: str) -> list[Json]:
-        item: Json = {"id": f"fc_{own_name(id)}", "type": "function_call", "status": "in_progress"}
-        item |= {"call_id": wire_id(id), "name": name, "arguments": ""}
+        item: Json = {"id": f"fc_{id}", "type": "function_call", "status": "in_progress"}
+        item |= {"call_id": f"call_{id}", "name": name, "arguments": ""}
         index, _ = self._add(item)
         about = self._about(index, item)
         added = self._event("response.output_item.added", output_index=index, item={**item})
@@ -322,10 +323,6 @@ def after(events: Sequence[Json], number: int) -> Iterator[Json]:
             continue
         delta = event.get("delta")
         yield {**event, "delta": delta[-extra:]} if delta and extra < len(delta) else event
-
-
-def own_name(call_id: str) -> str:
-    return call_id.replace(".", "_")
 
 
 def _part(kind: str, text: str) -> Json:

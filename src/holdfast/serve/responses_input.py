@@ -24,8 +24,10 @@ from holdfast.errors import ConfigurationError
 from holdfast.serve.door import (
     ApprovalRequest,
     ClientCallRequest,
+    PendingItem,
     QuestionRequest,
-    pending_items,
+    TurnCommand,
+    item_name,
     result_commands,
 )
 from holdfast.server.openai import (
@@ -64,7 +66,7 @@ class ResponseRequest(msgspec.Struct):
 
 class ReceivedInput(msgspec.Struct):
     """The input of a request: messages and calls in the form of Chat Completions, and decisions on
-    calls that wait for approval, by the call's id."""
+    calls that wait for approval, by the item's id."""
 
     messages: list[ChatMessage] = []
     approvals: dict[str, tuple[bool, str]] = {}
@@ -106,7 +108,7 @@ def read_input(request: ResponseRequest) -> ReceivedInput:
             case "mcp_approval_response":
                 id = _text(item, "approval_request_id", where)
                 decision = item.get("approve") is True, str(item.get("reason") or "")
-                found.approvals[own_id(id.replace("mcpr_", "call_", 1))] = decision
+                found.approvals[id] = decision
             case "reasoning" | "mcp_call" | "mcp_approval_request" | "mcp_list_tools":
                 pass  # the agent's own work: of an answer that the client sends back
             case other:
@@ -175,29 +177,32 @@ def as_chat(request: ResponseRequest, read: ReceivedInput, system: Sequence[str]
 
 def turn_commands(
     fold: Fold,
+    pending: Sequence[PendingItem],
     read: ReceivedInput,
     results: Mapping[str, ToolResult],
     said: Sequence[tuple[Content, ...]],
-) -> list[cmd.Command]:
-    """Return the commands of a request that continues a conversation. Raises `ConfigurationError`
+) -> list[TurnCommand]:
+    """Return the commands of a request that continues a conversation, which waits for `pending`.
+    Raises `ConfigurationError`
     for an answer to nothing that waits."""
-    found: list[cmd.Command] = []
-    given = {own_id(id): result for id, result in results.items()}
-    decisions, pending = dict(read.approvals), pending_items(fold)
+    found: list[TurnCommand] = []
+    named, decisions = dict(results), dict(read.approvals)
     for item in pending:
+        name = item_name(item)
         match item:
-            case ApprovalRequest(call=call) if call.id in decisions:
-                yes, reason = decisions.pop(call.id)
+            case ApprovalRequest() if f"mcpr_{name}" in decisions:
+                yes, reason = decisions.pop(f"mcpr_{name}")
                 found.append(item.approve() if yes else item.reject(reason))
-            case QuestionRequest(call_id=id) if id in given:
-                found.append(item.answer_loosely(_value(given.pop(id))))
+            case QuestionRequest() if f"call_{name}" in named:
+                found.append(item.answer_loosely(_value(named.pop(f"call_{name}"))))
             case _:
                 pass
+    given = {own_id(id): result for id, result in named.items()}
     waiting = {item.call.id for item in pending if isinstance(item, ClientCallRequest)}
-    if unknown := [*decisions, *(id for id in given if id not in waiting)]:
+    if unknown := [*decisions, *(id for id in named if own_id(id) not in waiting)]:
         raise ConfigurationError(
-            f"input: no call waits for the answer to {wire_id(unknown[0])!r}: it was answered"
-            " before, or belongs to another response."
+            f"input: no call waits for the answer to {unknown[0][:100]!r}: it was answered before,"
+            " or belongs to another response."
         )
     return [*found, *result_commands(fold, given, RUNNER), *map(cmd.Send, said)]
 

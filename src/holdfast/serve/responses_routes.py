@@ -16,7 +16,7 @@ from holdfast import events as ev
 from holdfast.content import ToolCall, answer_seq
 from holdfast.conversation.fold import Fold, fold
 from holdfast.errors import ConfigurationError, Conflict, NotFound
-from holdfast.serve.door import RUNNING, Rest, Silence, TurnItem, rest_of, rests
+from holdfast.serve.door import RUNNING, Rest, Silence, TurnCommand, TurnItem, rest_of, rests
 from holdfast.serve.hosted import (
     AttendedTurn,
     HostedDoor,
@@ -263,7 +263,7 @@ class _Responses:
             session = self._door.begin(agent, tools=chat.offers, instructions=chat.instructions)
             if events:
                 self._host.chats.append(self._tenant, session.id, events)
-            commands: list[cmd.Command] = [cmd.Send(content) for content in said]
+            commands: list[TurnCommand] = [cmd.Send(content) for content in said]
             folded = session.fold()
             commands = commands or [cmd.Resume()]
         else:
@@ -272,12 +272,13 @@ class _Responses:
                     "input: with previous_response_id, send only what is new: no answers."
                 )
             session, folded = self._continued(row)
-            if not rests(folded):
+            rest = session.rest(folded)
+            if not rests(folded) and not rest.pending:
                 raise Conflict(
                     f"The response {asked.previous_response_id!r} is in progress. Wait for its"
                     " end, or cancel it."
                 )
-            commands = turn_commands(folded, read, chat.results, said)
+            commands = turn_commands(folded, rest.pending, read, chat.results, said)
             if folded.status is not RUNNING:  # else a call waits for an answer
                 self._door.begin(
                     agent, session.id, tools=chat.offers, instructions=chat.instructions
@@ -364,8 +365,10 @@ class _Responses:
             folded = fold(self._events(row, until, 0))
         events = self._events(row, folded.last_seq, row.seq)
         turn = ResponseTurn(id, stored, self._calls_before(row, events))
-        rest = [rest_of(folded, folded.last_seq)] if rests(folded) else []
-        return row, turn, [*events, *rest]
+        rest = rest_of(folded, folded.last_seq)
+        if until is None:
+            rest = self._door.find(row.conversation).rest(folded)
+        return row, turn, [*events, *([rest] if rests(folded) or rest.pending else [])]
 
     def cancelled(self, id: str) -> ResponseTurn:
         row, _, items = self._recorded(id)

@@ -1,0 +1,180 @@
+"""Approvals of delegates through each door, also over the death of the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, MemoryStore, ScriptedLLM, ToolManager
+from holdfast.serve.agent_tool import agent_tool
+from holdfast.serve.door import LocalDoor
+from tests.a2a_parts import needs_a2a
+from tests.door_tools import pay
+from tests.model_server import ModelServer, calls, text
+from tests.paths import REPO
+from tests.serve_process import KEY, ServeProcess
+
+Json = dict[str, Any]
+DELEGATE = ("delegate", {"agent": "payer", "task": "Pay 3."})
+
+
+def model(request: Any) -> Json:
+    """Answer as the agent or as its delegate, whichever asks."""
+    tools = {one["function"]["name"] for one in request.json.get("tools", ())}
+    last = request.json["messages"][-1]
+    if "delegate" in tools:
+        return text("done") if last["role"] == "tool" else calls(DELEGATE)
+    return text("It is paid.") if last["role"] == "tool" else calls(("pay", {"amount": 3}))
+
+
+@contextmanager
+def serving(folder: Path) -> Generator[ServeProcess]:
+    with ModelServer(model) as models:
+        llm = {"name": "m", "base_url": models.url, "api_key": "sk", "max_retries": 0}
+        functions = [{"function": "tests.door_tools:pay"}]
+        payer = {"model": llm, "tools": {"local_functions": functions}, "confirm": ["pay"]}
+        file = folder / "painter.json"
+        file.write_text(json.dumps({"model": llm, "delegates": {"payer": payer}}))
+        named = f"painter={file}"
+        options = ("--agent", named, "--a2a", "painter", "--allow-tools", "tests.*")
+        with ServeProcess(folder, *options, library=REPO) as server:
+            yield server
+
+
+def post(server: ServeProcess, path: str, body: Json, **headers: str) -> Any:
+    reply = server.ask("POST", path, body, key=KEY, **headers)
+    assert reply.status == 200, reply
+    return reply
+
+
+class ResponsesClient:
+    """A client of the Responses API."""
+
+    last: Json = {}
+
+    def begin(self, server: ServeProcess) -> None:
+        self._ask(server, input="Buy it.")
+
+    def asked(self, server: ServeProcess) -> Json:
+        reply = server.ask("GET", f"/v1/responses/{self.last['id']}", key=KEY)
+        (item,) = [one for one in reply.json["output"] if one["type"] == "mcp_approval_request"]
+        assert (item["name"], json.loads(item["arguments"])) == ("pay", {"amount": 3})
+        return item
+
+    def approve(self, server: ServeProcess) -> str:
+        item = {"approval_request_id": self.asked(server)["id"], "approve": True}
+        decision = {"type": "mcp_approval_response", **item}
+        self._ask(server, input=[decision], previous_response_id=self.last["id"])
+        assert self.last["status"] == "completed"
+        return self.last["output"][-1]["content"][0]["text"]
+
+    def _ask(self, server: ServeProcess, **body: Any) -> None:
+        self.last = post(server, "/v1/responses", {"model": "painter", **body}).json
+
+
+class AguiClient:
+    """A front end of AG-UI."""
+
+    def begin(self, server: ServeProcess) -> None:
+        message = {"id": "1", "role": "user", "content": "Buy it."}
+        self._outcome(server, messages=[message])
+
+    def asked(self, server: ServeProcess) -> Json:
+        (found,) = self._outcome(server, messages=[])["interrupts"]
+        assert (found["reason"], found["metadata"]["toolCallName"]) == ("approval", "pay")
+        return found
+
+    def approve(self, server: ServeProcess) -> str:
+        entry = {"interruptId": self.asked(server)["id"], "status": "resolved", "payload": True}
+        events = self._run(server, messages=[], resume=[entry])
+        assert events[-1]["outcome"]["type"] == "success", events[-1]
+        return "".join(one["delta"] for one in events if one["type"] == "TEXT_MESSAGE_CONTENT")
+
+    def _outcome(self, server: ServeProcess, **more: Any) -> Json:
+        last = self._run(server, **more)[-1]
+        assert last["type"] == "RUN_FINISHED", last
+        return last["outcome"]
+
+    def _run(self, server: ServeProcess, **more: Any) -> list[Json]:
+        body = post(server, "/agui/painter", {"threadId": "t", "runId": "r", **more}).body
+        blocks = body.decode().split("\n\n")
+        return [json.loads(one.removeprefix("data: ")) for one in blocks if "data: " in one]
+
+
+class A2AClient:
+    """A client of A2A."""
+
+    id = ""
+
+    def begin(self, server: ServeProcess) -> None:
+        self.id = self._send(server, "Buy it.")["id"]
+
+    def asked(self, server: ServeProcess) -> Json:
+        headers = {"A2A_Version": "1.0"}
+        task = server.ask("GET", f"/a2a/painter/tasks/{self.id}", key=KEY, **headers).json
+        assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED", task
+        (data,) = [one["data"] for one in task["status"]["message"]["parts"] if "data" in one]
+        assert (data["tool"], data["arguments"]) == ("pay", {"amount": 3})
+        return data
+
+    def approve(self, server: ServeProcess) -> str:
+        decision = {"callId": self.asked(server)["callId"], "approve": True}
+        task = self._send(server, "", taskId=self.id, parts=[{"data": decision}])
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED", task
+        return task["artifacts"][-1]["parts"][0]["text"]
+
+    def _send(self, server: ServeProcess, said: str, **more: Any) -> Json:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": said}], **more}
+        headers = {"A2A_Version": "1.0"}
+        path = "/a2a/painter/message:send"
+        return post(server, path, {"message": message}, **headers).json["task"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "client", [ResponsesClient, AguiClient, pytest.param(A2AClient, marks=needs_a2a)]
+)
+def test_an_approval_of_a_delegate_survives_a_kill(
+    tmp_path: Path, client: Callable[[], Any]
+) -> None:
+    with serving(tmp_path) as server:
+        user = client()
+        user.begin(server)
+        before = user.asked(server)
+        server.kill()
+        server.start()
+        assert user.asked(server) == before
+        assert user.approve(server) == "done"
+
+
+def test_the_user_of_an_mcp_client_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    payer = Agent(ScriptedLLM([[("pay", {"amount": 3})], "It is paid."]), [pay], confirm=["pay"])
+    agent = Agent(ScriptedLLM([[DELEGATE], "done"]), delegates={"payer": payer})
+    asked: list[str] = []
+
+    def answer(question: Any) -> Json:
+        asked.append(question.message)
+        return {"approve": True}
+
+    with MemoryStore() as store:
+        door = LocalDoor(agent, store)
+        caller = Agent(
+            ScriptedLLM([[("ask_it", {"message": "Buy it."})], "ok"]),
+            ToolManager([agent_tool(door, "it")]),
+        )
+        from holdfast import Conversation
+
+        with Conversation(caller, on_question=answer) as conversation:
+            conversation.send_message("Go.")
+            conversation.run()
+            (result,) = [
+                one.result for one in conversation.state.events if one.type == "toolResult"
+            ]
+        door.close()
+    assert asked == ['The agent wants to call pay with {"amount": 3}.']
+    assert result.structured_content["answer"] == "done"
