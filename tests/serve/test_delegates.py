@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, MemoryStore, ScriptedLLM, ToolManager
+from holdfast import Agent, Conversation, MemoryStore, ScriptedLLM, ToolManager
 from holdfast.serve.agent_tool import agent_tool
 from holdfast.serve.door import LocalDoor
 from tests.a2a_parts import needs_a2a
@@ -152,7 +152,7 @@ def test_an_approval_of_a_delegate_survives_a_kill(
         assert user.approve(server) == "done"
 
 
-def test_the_user_of_an_mcp_client_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_of_an_agent_as_a_tool_is_asked() -> None:
     payer = Agent(ScriptedLLM([[("pay", {"amount": 3})], "It is paid."]), [pay], confirm=["pay"])
     agent = Agent(ScriptedLLM([[DELEGATE], "done"]), delegates={"payer": payer})
     asked: list[str] = []
@@ -167,8 +167,6 @@ def test_the_user_of_an_mcp_client_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
             ScriptedLLM([[("ask_it", {"message": "Buy it."})], "ok"]),
             ToolManager([agent_tool(door, "it")]),
         )
-        from holdfast import Conversation
-
         with Conversation(caller, on_question=answer) as conversation:
             conversation.send_message("Go.")
             conversation.run()

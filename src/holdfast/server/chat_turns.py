@@ -13,8 +13,8 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolResult
-from holdfast.conversation import ConversationState, ConversationStatus
-from holdfast.conversation.fold import fold
+from holdfast.conversation import ConversationStatus
+from holdfast.conversation.fold import Fold
 from holdfast.conversation.rests import result_commands
 from holdfast.errors import ConversationNotFound
 from holdfast.server.chats import ChatRecords
@@ -26,6 +26,7 @@ from holdfast.server.shapes import CreateRequest, ForkRequest
 RUNNER = "chat-completions"  # the runner's name in results of a client's tools
 
 _RESUME_SECONDS = 3600.0  # a repeated request resumes an interrupted turn within this time
+_PAGE = 1000  # the most events that are read at once
 _NO_RESULT = "the client gave no result."
 
 # Events which show that a conversation has continued.
@@ -40,12 +41,14 @@ _CONTINUING = (
 
 class ChatPlace(NamedTuple):
     """A conversation and the seq after which the turn begins. Statuses up to `since` belong to
-    an earlier rest. `run` is True if the run must be started."""
+    an earlier rest. `run` is True if the run must be started. `before` is the fold at `seq`, None
+    if the events must be read for it."""
 
     id: str
     seq: int
     since: int = 0
     run: bool = True
+    before: Fold | None = None
 
 
 class HostedTurn(msgspec.Struct, frozen=True):
@@ -96,9 +99,10 @@ class HostedTurn(msgspec.Struct, frozen=True):
     def _execute(self, id: str, command: cmd.Command) -> None:
         self.host.execute(self.tenant, id, command)
 
-    def _state(self, id: str) -> ConversationState | None:
+    def _fold(self, id: str) -> Fold | None:
+        """Return the present fold of a conversation, None if it was removed."""
         try:
-            return self.host.state(self.tenant, id)
+            return self.host.chats.fold(self.tenant, id)
         except ConversationNotFound:
             return None
 
@@ -111,23 +115,23 @@ class HostedTurn(msgspec.Struct, frozen=True):
             return None
         id = found.conversation
         with chats.turn(tenant, id):
-            state = self._state(id)
-            if state is None:
+            folded = self._fold(id)
+            if folded is None:
                 return None
             if found.answered:
                 chats.enter(tenant, id)
-                return ChatPlace(id, found.seq, state.last_seq, run=False)
+                return ChatPlace(id, found.seq, folded.last_seq, run=False)
             late = time.time() - found.at > _RESUME_SECONDS
             if not turn.results and (late or chats.waiting(tenant, id)):
                 return None
             said = [
                 event.content
-                for event in state.events[found.seq :]
+                for event in self._events(id, found.seq)
                 if isinstance(event, ev.MessageAdded) and event.sender == "user"
             ]
             if said != turn.said[: len(said)]:
                 return None  # other requests have continued the conversation
-            return self._sent(ChatPlace(id, found.seq), state, len(said))
+            return self._sent(ChatPlace(id, found.seq), folded, len(said))
 
     def _continued(self) -> ChatPlace | None:
         """Return the conversation that gave the last answer, or a fork of it if it has continued
@@ -142,22 +146,29 @@ class HostedTurn(msgspec.Struct, frozen=True):
         return self._joined()  # another request with these results was first
 
     def _continued_alone(self, id: str, seq: int) -> ChatPlace | None:
-        state, turn, chats = self._state(id), self.turn, self.host.chats
-        if state is None:
+        folded, turn, chats = self._fold(id), self.turn, self.host.chats
+        if folded is None:
             return None
-        begun, open = _open_at(state.events[:seq])
+        begun, open, continued = 0, _open_in(folded), _has_continued(self._events(id, seq))
+        if continued:
+            begun, open = _open_at(self._events(id, 0, seq))
         if not all(own_id(call_id) in open for call_id in turn.results):
             return None  # the ids are not from this server
-        at_rest = open or state.status is not ConversationStatus.RUNNING
-        if at_rest and not _has_continued(state.events[seq:]):
+        if not continued and (open or folded.status is not ConversationStatus.RUNNING):
             self._refit(id)
-            return self._sent(ChatPlace(id, seq), state)
+            place = ChatPlace(id, seq)
+            if folded.status is not ConversationStatus.WAITING_FOR_CONFIRMATION:
+                place = place._replace(seq=folded.last_seq, before=folded)
+            return self._sent(place, folded)
+        if not continued:
+            begun, open = _open_at(self._events(id, 0, seq))
         at = begun - 1 if open else seq
         fork = ForkRequest(seq=at, title="")  # the events that follow keep their seqs
         forked = chats.with_room(self.tenant, lambda: self.host.fork(self.tenant, id, fork))
         self.rows.add(self.tenant, forked.id, b"")
         if open:
-            chats.append(self.tenant, forked.id, _answered(state.events[at:seq], open, turn))
+            events = self._events(id, at, seq)
+            chats.append(self.tenant, forked.id, _answered(events, open, turn))
         self._refit(forked.id)
         return self._sent_first(forked.id)
 
@@ -172,27 +183,35 @@ class HostedTurn(msgspec.Struct, frozen=True):
 
     def _sent_first(self, id: str) -> ChatPlace:
         with self.host.chats.turn(self.tenant, id):
-            state = self.host.state(self.tenant, id)
-            return self._sent(ChatPlace(id, state.last_seq), state)
+            folded = self.host.chats.fold(self.tenant, id)
+            return self._sent(ChatPlace(id, folded.last_seq, before=folded), folded)
 
-    def _sent(self, place: ChatPlace, state: ConversationState, heard: int = 0) -> ChatPlace:
+    def _events(self, id: str, after_seq: int, until: int | None = None) -> list[ev.AnyEvent]:
+        """Return the events after `after_seq`, up to the event `until` if it is given."""
+        found: list[ev.AnyEvent] = []
+        while page := self.host.read(self.tenant, id, after_seq, _PAGE):
+            found += page
+            after_seq = page[-1].seq
+            if until is not None and after_seq >= until:
+                break
+        return [event for event in found if until is None or event.seq <= until]
+
+    def _sent(self, place: ChatPlace, folded: Fold, heard: int = 0) -> ChatPlace:
         """Send the new messages and results of the turn, except the first `heard` messages. A call
         without a result is settled as not run. A client that sends no result at all has moved on;
         then the calls behind those are settled as well."""
         id, turn = place.id, self.turn
         self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
         results = {own_id(wire): result for wire, result in turn.results.items()}
-        for command in result_commands(fold(state.events), results, RUNNER):
+        for command in result_commands(folded, results, RUNNER):
             self._execute(id, command)
         for content in turn.said[heard:]:
             self._execute(id, cmd.Send(content))
-        state = self.host.state(self.tenant, id)
+        now = self.host.chats.fold(self.tenant, id)
         self.host.chats.enter(self.tenant, id)
-        rests = _last(state.events, ev.StatusChanged)
         # A conversation that still waits for a decision is reported to the client.
-        waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-        since = (rests.seq if rests is not None else 0) - 1
-        return place._replace(since=since if waits else state.last_seq)
+        waits = now.status is ConversationStatus.WAITING_FOR_CONFIRMATION
+        return place._replace(since=now.status_seq - 1 if waits else now.last_seq)
 
     # --- agent and tools ---
 
@@ -206,8 +225,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
             self.host.chats.refit(self.tenant, id, self._request(), setting)
 
 
-def _last(events: Sequence[ev.AnyEvent], kind: type[Any]) -> Any:
-    return next((event for event in reversed(events) if isinstance(event, kind)), None)
+def _open_in(folded: Fold) -> list[str]:
+    """Return the calls of the last answer without a result."""
+    return [id for id, item in folded.open.items() if not item.parent]
 
 
 def _has_continued(events: Sequence[ev.AnyEvent]) -> bool:

@@ -32,7 +32,7 @@ from holdfast.content import (
     ToolResult,
     Usage,
 )
-from holdfast.conversation.state import ConversationState, Fold, fold
+from holdfast.conversation.state import Fold
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
 
@@ -488,10 +488,10 @@ class TurnProgress:
         self._fold = Fold()
         self._known: set[str] = set()  # calls that the client received in an earlier turn
 
-    def begin(self, state: ConversationState, since: int) -> None:
-        """Start from the state before the first event. Statuses up to `since` are of earlier
+    def begin(self, folded: Fold, since: int) -> None:
+        """Start from the fold before the first event. Statuses up to `since` are of earlier
         turns."""
-        self._fold = fold(state.events)
+        self._fold = folded
         self._known = {item.call.id for item in self._fold.turn}
         self.since = since
 

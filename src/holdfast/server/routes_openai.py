@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast import errors
 from holdfast import events as ev
+from holdfast.conversation.fold import fold
 from holdfast.llm.completion import Delta
 from holdfast.server import openai
 from holdfast.server.answers import error_answer
@@ -160,29 +162,38 @@ class Chat:
     async def begin(self) -> None:
         """Find or create the conversation and start its run. Raises the host's errors."""
         self._service.check_open()
-        finding = asyncio.ensure_future(self._service.change(self._hosted.begin))
+        work = self._service.change(self._start, asyncio.get_running_loop())
+        starting = asyncio.ensure_future(work)
         try:
-            self.place = await asyncio.shield(finding)
+            await asyncio.shield(starting)
         except asyncio.CancelledError:
-            finding.add_done_callback(self._found_late)
-            raise
-        self.placed = True
-        id, read = self.place.id, self._service.read
-        try:
-            state = await read(self._host.state, self._tenant, id)
-            self._progress.begin(state.at(self.place.seq), self.place.since)
-            feed = await read(self._host.feed, self._tenant, id)
-            self.reader = feed.subscribe(asyncio.get_running_loop())
-            if self.place.run:
-                await self._service.change(self._host.run, self._tenant, id)
-        except BaseException:
-            await asyncio.shield(asyncio.ensure_future(self._leave()))
+            leaving = asyncio.ensure_future(self._left_late(starting))
+            starting.add_done_callback(lambda _: leaving)  # keeps it until then
             raise
 
-    def _found_late(self, finding: asyncio.Future[ChatPlace]) -> None:
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do the blocking work of `begin`."""
+        place = self.place = self._hosted.begin()
+        self.placed = True
+        try:
+            before = place.before
+            if before is None:
+                before = fold(self._host.state(self._tenant, place.id).events[: place.seq])
+            self._progress.begin(before, place.since)
+            self.reader = self._host.feed(self._tenant, place.id).subscribe(loop)
+            if place.run:
+                self._host.run(self._tenant, place.id)
+        except BaseException:
+            if self.reader is not None:
+                self.reader.close()
+            self._hosted.leave(place, self._progress.done)
+            raise
+
+    async def _left_late(self, starting: asyncio.Future[None]) -> None:
         """Leave the conversation that was found after the request was cancelled."""
-        if not finding.cancelled() and finding.exception() is None:
-            self._host.chats.leave(self._tenant, finding.result().id)
+        with suppress(Exception):  # nobody is there to be told
+            await starting
+            await self._leave()
 
     async def whole(self, request: Request) -> Response:
         """Return the completion when the turn is over. If the client disconnects, the run is
