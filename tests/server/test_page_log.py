@@ -443,7 +443,7 @@ def test_an_answer_that_broke_off_stays_as_it_was_shown(browser: Browser, server
     page.wait("#facts", "idle")
     until(lambda: server.host.stats()["readers"] == 1)
     status(server, 1, "running")
-    page.wait("#facts", "running")
+    page.until("/running|at rest/.test(document.querySelector('#facts').textContent)")
     note = json.dumps({"kind": "text", "text": "It **begins** and"}).encode()
     server.host._feeds.note("c", "delta", lambda: note)
     page.wait("#live .text", "It begins and")
