@@ -28,8 +28,10 @@ from holdfast import (
 )
 from holdfast import commands as cmd
 from holdfast import events as ev
+from holdfast.conversation.questions import TAKEN_BACK
 from holdfast.errors import ConfigurationError, NotPending
 from holdfast.store import Store
+from holdfast.store.base import Batch
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.question_forms import mask_secrets
 from tests.paths import REPO
@@ -316,6 +318,25 @@ def test_an_interrupt_ends_the_question_and_its_call(store: Store) -> None:
         ]
         assert result.error is not None
         assert result.error.type == "cancelled"
+
+
+def test_an_interrupt_withdraws_the_question_in_its_own_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, written = MemoryStore(), list[list[str]]()
+    append = store.append
+
+    def noted(lease: Any, batch: Batch) -> Any:
+        written.append([type(event).__name__ for event in batch.events])
+        return append(lease, batch)
+
+    monkeypatch.setattr(store, "append", noted)
+    with begun(agent_of(asking()), store) as conversation:
+        pending(conversation)
+        conversation.interrupt()
+        assert conversation.wait(25) is S.PAUSED
+        assert ["StatusChanged", "DecisionMade"] in written
+        assert decisions(conversation)[-1].reason == TAKEN_BACK
 
 
 def test_closing_ends_the_question_at_once(store: Store) -> None:

@@ -292,7 +292,7 @@ class CommandExecutor(ObjectStruct):
         return fold.owed or bool(fold.open) or problem or self._hooks.end_is_open
 
     def _interrupt(self) -> Effect | None:
-        """Pause at once; the effect cancels the running calls.
+        """Pause at once and withdraw the questions; the effect cancels the running calls.
 
         At rest it does nothing, except that a spawned conversation interrupts its background
         children.
@@ -312,7 +312,13 @@ class CommandExecutor(ObjectStruct):
         if at_rest:
             return None if context.children is None else context.children.interrupt
         self._calls.refuse_queued()
-        return context.interrupt
+        wake = self._calls.questions.withdraw()
+
+        def effect() -> None:
+            context.interrupt()  # first, so that a call that wakes knows that it is cancelled
+            wake()
+
+        return effect
 
     # --- decisions ---
 

@@ -73,7 +73,7 @@ class UserQuestions(ObjectStruct):
         if schema is not None:
             schema = check_form(schema)
         on_question = self._on_question
-        if on_question is None:
+        if on_question is None or any(flags):
             return None
         message = clean(message)[:_MAX_QUESTION_CHARS]
         asked = self._begin(call_id, message, schema, clean(url), clean(asker))
@@ -203,6 +203,21 @@ class UserQuestions(ObjectStruct):
         asked = self._waiting_question(question_id)
         self._write(asked.question, values, by, reason)
         return lambda: asked.settle(values)
+
+    def withdraw(self) -> Callable[[], None]:
+        """Journal within a transaction that the waiting questions have no answer.
+
+        The returned effect wakes their calls.
+        """
+        withdrawn = [one for one in (self._live or {}).values() if self._pending(one.question.id)]
+        for asked in withdrawn:
+            self._write(asked.question, None, "holdfast", TAKEN_BACK)
+
+        def wake() -> None:
+            for asked in withdrawn:
+                asked.settle(None)
+
+        return wake
 
     def _waiting_question(self, question_id: str | None) -> _WaitingQuestion:
         live = {id: asked for id, asked in (self._live or {}).items() if self._pending(id)}

@@ -187,8 +187,8 @@ def rest_of(fold: Fold, seq: int, ended: bool = False, below: Sequence[ChildItem
     calls have spawned."""
     pending = (*pending_items(fold), *below)
     reason: Any = str(fold.status.value)
-    # While a client runs calls, its door pauses the conversation. After an interrupt a question
-    # stays open until its call has ended; that is a pause.
+    # While a client runs calls, its door pauses the conversation. A question that is open
+    # after another pause is none of its reasons.
     held = fold.status is ConversationStatus.PAUSED and _waits_for_client(fold)
     if ended:
         reason = "ended"
