@@ -17,6 +17,7 @@ from holdfast import SQLiteStore
 from holdfast import events as ev
 from tests.cli.test_commands import Typist, command, options, terminal
 from tests.model_server import ModelServer, Stall, Stream, calls, sse, text
+from tests.waiting import until
 
 pyte = pytest.importorskip("pyte")
 pytest.importorskip("prompt_toolkit")
@@ -194,6 +195,7 @@ def test_escape_and_control_c_stop_the_agent_and_enter_continues(tmp_path: Path,
     ):
         screen.types("begin\r")
         screen.shows(r"thinking")
+        until(lambda: server.requests, "the request that stalls")
         screen.types("kept draft")
         screen.shows(r"> kept draft")
         screen.types(key)

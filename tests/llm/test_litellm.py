@@ -166,8 +166,8 @@ def test_a_watcher_is_told_to_forget_what_was_broken_off(monkeypatch: pytest.Mon
     seen: list[Delta] = []
     assert LiteLLM("m").completion("hello", on_delta=seen.append).text == "Hello world"
     kinds = [delta.kind for delta in seen]
-    assert kinds[:2] == ["text", "restart"]
-    assert "".join(delta.text for delta in seen[2:]) == "Hello world"
+    assert kinds[:3] == ["text", "retry", "restart"]
+    assert "".join(delta.text for delta in seen[3:]) == "Hello world"
 
 
 def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1459,7 +1459,7 @@ def test_everything_is_reached_with_the_keyboard(browser: Browser, server: Servi
     page.press("ArrowRight")
     assert (
         page.run("document.activeElement.id + document.activeElement.getAttribute('aria-selected')")
-        == "tab-treetrue"
+        == "tab-tracetrue"
     )
     assert (
         page.run(
