@@ -70,6 +70,7 @@ def newcomers_server(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def begin(page: Page, text: str) -> None:
+    page.wait("#begin-text")  # a field that is not shown yet takes no text
     page.fill("#begin-text", text)
     page.click("#begin button", "Begin")
 
@@ -148,6 +149,7 @@ def test_a_local_model_answers_and_is_remembered_with_its_key(
         assert model.requests[1].headers["authorization"] == "Bearer key-of-the-model"
         page.press("Escape")
         page.press("n")
+        page.wait("#begin-key")
         page.fill("#begin-key", "another-key")  # goes to the address that is kept
         begin(page, "With another key?")
         page.wait(".answer", "Once more.")

@@ -384,7 +384,10 @@ function navigate() {
 		$("#empty").hidden = false;
 		$("#panel").hidden = true;
 		entitle("Holdfast");
-		if (key()) begin(go).then(() => location.hash === "#/new" && $("#begin-text")?.focus());
+		if (key()) {
+			begin(go); // draws the form at once; what the server offers comes later
+			if (location.hash === "#/new") $("#begin-text")?.focus();
+		}
 	} else if (key()) {
 		let id = match[1];
 		try {
