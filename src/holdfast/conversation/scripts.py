@@ -407,13 +407,16 @@ def _shown(value: Any) -> tuple[TextContent, ...]:
     if isinstance(value, str):
         return (TextContent(value),)
     try:
-        return (TextContent(msgspec.json.encode(value).decode()),)
-    except (TypeError, ValueError, RecursionError):
-        pass
-    try:
-        return (TextContent(repr(value)),)
+        try:
+            text = msgspec.json.encode(value).decode()
+        except (TypeError, ValueError):
+            text = repr(value)
+        deep = too_deep(text)  # Pythons differ in how deep they go
     except RecursionError:
-        return (TextContent(f"(a {type(value).__name__} that is nested too deeply to be shown)"),)
+        deep, text = True, ""
+    if deep:
+        text = f"(a {type(value).__name__} that is nested too deeply to be shown)"
+    return (TextContent(text),)
 
 
 def _cut(printed: str, result: ToolResult, limit: int) -> ToolResult:
