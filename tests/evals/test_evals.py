@@ -372,7 +372,10 @@ def test_a_stop_pauses_runs_after_their_step_and_the_next_call_goes_on(
     ("make", "told"),
     [
         (lambda: Suite([]), "has no cases"),
-        (lambda: Suite([CASES[0], CASES[0]]), "case ids are unique, but 'door' occur twice"),
+        (
+            lambda: Suite([CASES[0], CASES[0]]),
+            "each case needs an id of its own; several have 'door'",
+        ),
         (lambda: Suite([Case("x", "Hi")]), "case 'x' has nothing to score it by"),
         (lambda: Suite([Case("x", "Hi", score={"exakt": 1})]), "unknown scorer 'exakt'"),
         (lambda: Suite([Case("x", "Hi", score={"schema": 1})]), "schema takes a JSON Schema"),

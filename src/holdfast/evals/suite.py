@@ -56,7 +56,9 @@ class Suite:
         twice = [id for id, count in Counter(one.id for one in self.cases).items() if count > 1]
         if twice:
             ids = ", ".join(map(repr, twice[:5]))
-            raise ConfigurationError(f"Suite {name!r}: case ids are unique, but {ids} occur twice.")
+            raise ConfigurationError(
+                f"Suite {name!r}: each case needs an id of its own; several have {ids}."
+            )
         for key, scorer in self.scorers.items():
             if not key.isidentifier() or not callable(scorer):
                 raise wrong(f"Suite {name!r}: scorers", "functions by names", self.scorers)
