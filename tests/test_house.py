@@ -189,9 +189,9 @@ LATE_IMPORTS = {
     ("tools.tool", "tools.isolation.isolated"),
     ("tools.tool", "tools.langchain"),
     # Parts of the command and the server that most runs do without.
-    ("cli", "cli.console"),
     ("cli.build", "cli.remote"),
     ("cli.chat", "cli.live_console"),  # prompt_toolkit, for chats at a terminal alone
+    ("cli.chat", "cli.talk"),  # all that is not needed for the first prompt
     ("cli.option_values", "cli.named_models"),
     ("cli.places", "cli.server"),
     ("server.host", "server.workers.worker_pool"),

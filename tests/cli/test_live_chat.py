@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +92,23 @@ def chat(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
         screen.shows(r"(?m)^>$")
         screen.shows(r"\| no sandbox$|…$")
         yield screen
+
+
+@contextmanager
+def starting(server: ModelServer, folder: Path, *more: str) -> Iterator[Screen]:
+    """A chat whose prompt is there, and which reads its attachment until the test has written it
+    (`finish_start`)."""
+    os.mkfifo(folder / "file.txt")
+    given = [*options(server, folder), "--no-undo", "--attach", str(folder / "file.txt"), *more]
+    env = {"HOLDFAST_PLAIN": "", "HOME": str(folder / "home"), "XDG_STATE_HOME": ""}
+    with terminal("chat", *given, **env) as typist:
+        screen = Screen(typist)
+        screen.shows(r"(?m)^>$(?s:.*)starting")
+        yield screen
+
+
+def finish_start(folder: Path) -> None:
+    (folder / "file.txt").write_text("attached")
 
 
 def leaves(screen: Screen) -> int:
@@ -309,3 +328,33 @@ def test_a_killed_terminal_ends_the_chat_and_keeps_the_conversation(tmp_path: Pa
         screen.typist.process.terminate()
         assert screen.typist.leaves() == 143
     assert said(tmp_path) == ["first"]
+
+
+def test_what_is_typed_while_the_chat_starts_is_the_first_message(tmp_path: Path) -> None:
+    with ModelServer([text("Hello.")]) as server, starting(server, tmp_path) as screen:
+        screen.types("hi\r")
+        screen.shows(r"> hi\n")
+        finish_start(tmp_path)
+        screen.shows(r"Hello\.")
+        assert "\n".join(screen.lines).count("> hi") == 1
+        assert leaves(screen) == 0
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"])
+def test_a_chat_that_starts_can_be_left(tmp_path: Path, key: str) -> None:
+    with ModelServer([]) as server, starting(server, tmp_path) as screen:
+        screen.types(key)
+        if key == "\x03":
+            screen.shows("leaving")
+        finish_start(tmp_path)
+        assert screen.typist.leaves() == 0
+
+
+def test_a_chat_that_cannot_start_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    with ModelServer([]) as server, starting(server, tmp_path, "--id", "x") as screen:
+        assert not termios.tcgetattr(screen.typist.master)[3] & termios.ECHO
+        finish_start(tmp_path)
+        assert screen.typist.leaves() == 2
+        assert termios.tcgetattr(screen.typist.master)[3] & termios.ECHO
+        assert screen.lines[0].startswith("holdfast: --id names a conversation in a store")
+        assert not any(line.startswith((">", "starting")) for line in screen.lines)

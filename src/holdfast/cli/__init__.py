@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from holdfast.cli.arguments import command_line
+from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.errors import ConfigurationError, HoldfastError
 
@@ -102,8 +103,6 @@ def _run(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 def _report(error: Exception, env: Mapping[str, str]) -> Exit:
     """Print an error as one line to stderr and return its exit code."""
-    from holdfast.cli.console import Console  # loads more than the help does
-
     debug = env.get("HOLDFAST_DEBUG")
     if debug:
         import traceback

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import shutil
@@ -15,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
-from holdfast.cli.environment import wants_colour
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.terminal_input import edit_lines, forget_typed, prefilled, without_echo
 from holdfast.cli.text import TextLine, clip, duration, one_line, safe
@@ -30,11 +28,23 @@ FRAMES, PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
 def log_to_stderr(env: Mapping[str, str], form: str) -> None:
     """Log a server's warnings to stderr, where the operator keeps the log."""
+    import logging  # takes 10 ms, which the help does not wait for
+
     if not env.get("HOLDFAST_DEBUG"):  # otherwise everything is logged already
         handler, log = logging.StreamHandler(), logging.getLogger("holdfast")
         handler.setFormatter(logging.Formatter(form))
         log.addHandler(handler)
         log.setLevel(logging.WARNING)
+
+
+def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
+    """Return True if the output gets colours. NO_COLOR (no-color.org) wins over FORCE_COLOR
+    (force-color.org), which wins over a terminal without colours."""
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return is_tty and env.get("TERM", "") != "dumb"
 
 
 class Console:
@@ -130,14 +140,17 @@ class Console:
 
     # --- input ---
 
-    def start(
+    def start(self) -> None:
+        """Show the input box of a `live` console. Idempotent."""
+
+    def furnish(
         self,
         toolbar: Callable[[], str],
         commands: Mapping[str, str],
         arguments: Mapping[str, Callable[[], Sequence[str]]],
         folder: Path,
     ) -> None:
-        """Show the input box of a `live` console.
+        """Give the input box of a `live` console what it shows and completes.
 
         Args:
             toolbar: Returns the line below the box; called on another thread.

@@ -141,13 +141,3 @@ def secrets_of(env: Mapping[str, str], asked: Sequence[str]) -> Secrets | None:
         return Secrets(found) if found else None
     except ConfigurationError as error:
         raise UsageError(f"--secret: {str(error).removeprefix('secrets').lstrip(': ')}") from None
-
-
-def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
-    """Return True if the output gets colours. NO_COLOR (no-color.org) wins over FORCE_COLOR
-    (force-color.org), which wins over a terminal without colours."""
-    if env.get("NO_COLOR"):
-        return False
-    if env.get("FORCE_COLOR", "0") not in ("", "0"):
-        return True
-    return is_tty and env.get("TERM", "") != "dumb"

@@ -66,38 +66,43 @@ class LiveConsole(Console):
         self._prompt = _PROMPT
         self._draft = Document()
         self._asking = False
+        self._furnished = False  # nothing runs yet that Esc could stop
         self._unwritten = ""  # whole lines that the terminal's thread has not written yet
         self._tail = ""  # an output line that has not ended
         self._markdown = MarkdownStream(lambda: self.width, self.colour)
         self._history = _ChatHistory(history)
-        self._toolbar: Callable[[], str] = str
+        self._toolbar: Callable[[], str] = lambda: "starting"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: PromptSession[str] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(
+    def start(self) -> None:
+        if self._thread is None:
+            drawn = threading.Event()
+            run = lambda: asyncio.run(self._run(drawn))  # noqa: E731
+            self._thread = threading.Thread(target=run, name="holdfast-terminal", daemon=True)
+            self._thread.start()
+            drawn.wait(_START_SECONDS)
+
+    def furnish(
         self,
         toolbar: Callable[[], str],
         commands: Mapping[str, str],
         arguments: Mapping[str, Callable[[], Sequence[str]]],
         folder: Path,
     ) -> None:
-        self._toolbar = toolbar
-        completer = ChatCompleter(commands, arguments, folder)
-        ready = threading.Event()
-        run = lambda: asyncio.run(self._run(completer, ready))  # noqa: E731
-        self._thread = threading.Thread(target=run, name="holdfast-terminal", daemon=True)
-        self._thread.start()
-        ready.wait(_START_SECONDS)
+        self._toolbar, self._furnished = toolbar, True
+        if self._session is not None:
+            self._session.completer = ThreadedCompleter(ChatCompleter(commands, arguments, folder))
+        self._redraw()
 
     # --- the terminal's thread ---
 
-    async def _run(self, completer: ChatCompleter, ready: threading.Event) -> None:
+    async def _run(self, drawn: threading.Event) -> None:
         self._session = session = PromptSession[str](
             message=self._message,
             multiline=True,
             prompt_continuation=_CONTINUED,
-            completer=ThreadedCompleter(completer),
             complete_while_typing=Condition(lambda: not self._question),
             history=self._history,
             enable_history_search=False,
@@ -113,15 +118,16 @@ class LiveConsole(Console):
         app.ttimeoutlen = app.timeoutlen = _ESCAPE_SECONDS
         app.renderer.cpr_not_supported_callback = lambda: None  # it works without
         session.default_buffer.accept_handler = self._accept
+        app.after_render.add_handler(lambda _app: drawn.set())
         ticker = asyncio.ensure_future(self._animate())
         try:
-            await app.run_async(ready.set, set_exception_handler=False, handle_sigint=False)
+            await app.run_async(set_exception_handler=False, handle_sigint=False)
         except EOFError:  # the terminal went away
             self._lines.put(_Line(self._question, None))
         finally:
             ticker.cancel()
             self._loop = None
-            ready.set()
+            drawn.set()
 
     async def _animate(self) -> None:
         while self._session is not None:
@@ -199,13 +205,16 @@ class LiveConsole(Console):
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.newline(copy_margin=False)
 
-        @keys.add("escape", filter=Condition(lambda: not self._asking))
+        @keys.add("escape", filter=Condition(lambda: self._furnished and not self._asking))
         def _(event: KeyPressEvent) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
         @keys.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            if self._asking and event.current_buffer.text and not self._question:
+            if not self._furnished:
+                self._toolbar = lambda: "leaving"
+                self._lines.put(_Line(0, None))
+            elif self._asking and event.current_buffer.text and not self._question:
                 event.current_buffer.reset()
             else:
                 os.kill(os.getpid(), signal.SIGINT)

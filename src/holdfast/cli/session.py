@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.llm.model import Model
     from holdfast.remote import RemoteWorkspace
 
+_DONE = (ConversationStatus.IDLE, ConversationStatus.FINISHED)
 SLICE = 0.1  # seconds between two checks for signals and typed lines
 
 
@@ -288,7 +289,9 @@ class Session:
             rests = time.monotonic() - began < SLICE
             if (code := self._ending()) is not None:
                 return code
-            if self.signals.take_interrupt():
+            # At a prompt, Ctrl-C is about leaving, not about an agent that has nothing to do.
+            idle = rests and self.interactive and self.conversation.status in _DONE
+            if not idle and self.signals.take_interrupt():
                 if self._interrupted:
                     return Exit.INTERRUPTED
                 if self._source.unreachable():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.content import Usage
+if TYPE_CHECKING:
+    from holdfast.content import Usage
 
 # Characters that could move the cursor, change colours, hide text or reorder it: C0 except tab and
 # newline, DEL, C1 (a terminal may take U+009B for ESC [), line separators, and the bidirectional

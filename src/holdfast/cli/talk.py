@@ -1,0 +1,443 @@
+"""The conversation of `holdfast chat`, line by line."""
+
+from __future__ import annotations
+
+import threading
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from difflib import get_close_matches
+
+from holdfast import events as ev
+from holdfast.cli.attachments import attachments, described, split_places
+from holdfast.cli.build import build
+from holdfast.cli.call_prompt import ANSWERS, WAITING
+from holdfast.cli.console import Console
+from holdfast.cli.conversation_ids import last_change
+from holdfast.cli.exit_codes import Exit, UsageError
+from holdfast.cli.places import open_place, place_text
+from holdfast.cli.plans import drawn
+from holdfast.cli.render import last
+from holdfast.cli.session import Session
+from holdfast.cli.signals import Signals
+from holdfast.cli.terminal_input import is_interactive
+from holdfast.cli.text import clip, counted, dollars, one_line, status_text, token_parts
+from holdfast.content import FileContent
+from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
+from holdfast.store import Summary
+
+_MOST_LISTED = 200  # conversations of --resume
+_WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
+
+# Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
+COMMANDS = (
+    ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
+    ("/resume", "", "continue, also after an error; an empty line continues after a pause"),
+    ("/approve", "", "run all calls that wait for you"),
+    ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
+    ("/detach", "", "attach nothing after all"),
+    (
+        "/model",
+        "[NAME]",
+        "continue with another model from the next step on, or show it",
+    ),
+    ("/plan", "", "show the agent's plan"),
+    ("/ask", "QUESTION", "ask the model aside, also while it works; it does not see this again"),
+    ("/undo", "", "take back your last message, and put back the files that calls changed since"),
+    ("/fork", "", "go on in a copy of the conversation; the original stays as it is"),
+    ("/compact", "[TEXT]", "shorten the model's view; TEXT says what its summary must keep"),
+    ("/tools", "", "list the agent's tools"),
+    ("/status", "", "show the state of the conversation, its tokens and its cost"),
+    ("/exit", "", "leave; so does Ctrl-D"),
+)
+_ALIASES = {"/quit": "/exit", "/condense": "/compact", "/cost": "/status", "/": "/help"}
+_NAMES = ("/help", *(name for name, _, _ in COMMANDS), *_ALIASES)
+_LISTED = "\n".join(f"  {f'{name} {argument}':<18}{what}" for name, argument, what in COMMANDS)
+HELP = f"""\
+A line is a message to the agent. A line that you type while the agent works reaches it after its
+current step.
+{_LISTED}
+When a call waits for you, y n e a q decide. Any other line is a message, which approves nothing."""
+LIVE_HELP = f"""{HELP}
+Alt-Enter, Ctrl-J, or a backslash before Enter begins a new line; a pasted text is one message.
+Ctrl-X Ctrl-E opens $EDITOR; the arrow keys and Ctrl-R find earlier messages; Tab completes
+commands, files and @paths."""
+
+
+def talk(options: Namespace, env: Mapping[str, str], console: Console, signals: Signals) -> Exit:
+    """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
+    files = attachments(options.attach)
+    if options.resume and not _choose(options, env, console):
+        console.notice("No conversation was chosen.", "dim")
+        return Exit.FINISHED
+    parts = build(options, env, console.is_terminal)
+    with closing(Session(parts, console, signals, full=options.full)) as session:
+        one = _Talk(session, files)
+        work = one.interactive if session.interactive else one.piped
+        return session.main(lambda _: work())
+
+
+def _choose(options: Namespace, env: Mapping[str, str], console: Console) -> bool:
+    """Have the user choose the conversation of `--resume`. Return False if none was chosen."""
+    if options.id is not None or options.go_on or options.new:
+        raise UsageError("--resume asks for the conversation; leave out --id, --new and --continue")
+    if options.store is None and options.server is None:
+        raise UsageError(
+            "--resume chooses a conversation of a store or of a server; say which with --store FILE"
+            " or --server URL"
+        )
+    if not is_interactive():
+        raise UsageError("--resume needs a terminal; name the conversation with --id")
+    place_options = Namespace(
+        file=options.server or options.store, server_key_file=options.server_key_file
+    )
+    with closing(open_place(place_options, env, read_only=True)) as place:
+        found = [entry for entry in place.list(limit=_MOST_LISTED) if not entry.spawner]
+    if not found:
+        raise UsageError(f"--resume: there is no conversation {place_text(place_options)}")
+    found.sort(key=last_change, reverse=True)
+    chosen = console.choose("continue", [_row(entry) for entry in found])
+    if chosen is None:
+        return False
+    options.id = found[chosen].id
+    return True
+
+
+def _row(entry: Summary) -> str:
+    updated = entry.updated and entry.updated.astimezone()
+    shown = updated.strftime("%Y-%m-%d %H:%M") if updated else ""
+    title = one_line(entry.title) or one_line(entry.id)
+    return f"{shown:<16}  {one_line(entry.standing):<24}  {title}"
+
+
+class _Talk:
+    def __init__(self, session: Session, files: Sequence[FileContent]) -> None:
+        self._session = session
+        self._files = tuple(files)  # attached to the next message
+        self._left = False
+        self._toolbar_of, self._toolbar_text = ("", -1, ""), ""
+
+    # --- a user at a terminal ---
+
+    def interactive(self) -> Exit:
+        """Prompt, send and watch until the user leaves."""
+        session = self._session
+        commands = {name: what for name, _, what in COMMANDS}
+        arguments = {"/model": session.model_names}
+        session.console.start()
+        session.console.furnish(self._toolbar, commands, arguments, session.folder)
+        warm_up = threading.Timer(_WARM_UP_SECONDS, session.prepare)
+        warm_up.daemon = True
+        warm_up.start()
+        call_prompt, asks_about = session.call_prompt(self._take_other_line), session.conversation
+        session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
+        if self._files:
+            self._tell_files()
+        reported_seq = 0  # the last event when the reason for stopping was last printed
+        while True:
+            if (code := session.drive(self._poll)) is not None:
+                return code
+            if self._left:
+                return Exit.FINISHED
+            status = session.conversation.status
+            if status is WAITING:
+                if asks_about is not session.conversation:  # after /undo
+                    asks_about = session.conversation
+                    call_prompt = session.call_prompt(self._take_other_line)
+                if (code := call_prompt.ask()) is not None:
+                    return code
+                continue
+            last_seq = session.conversation.state.last_seq
+            failed = status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
+            if session.was_interrupted:
+                text = "paused: Enter continues, a message steers, Ctrl-D leaves."
+                session.console.notice(text, "dim")
+            elif failed and reported_seq != last_seq:
+                reported_seq = last_seq
+                session.outcome()
+            if (code := self._prompt()) is not None:
+                return code
+
+    def _prompt(self) -> Exit | None:
+        session = self._session
+        pressed = False
+        while True:
+            try:
+                line = session.dialog.ask("> ")
+            except EOFError:
+                session.console.notice("")
+                return Exit.FINISHED
+            except KeyboardInterrupt:
+                session.console.notice("")
+                if pressed:
+                    return Exit.INTERRUPTED
+                pressed = True
+                session.console.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
+                continue
+            pressed = False
+            if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
+                return None  # a call started to wait meanwhile: ask about it first
+            if self._take(line, echoed=True):
+                return Exit.FINISHED if self._left else None
+
+    def _take_other_line(self, line: str) -> bool:
+        """Process a line typed at the prompt of a waiting call. Return True if the user left."""
+        self._take(line, echoed=True)
+        return self._left
+
+    def _poll(self) -> None:
+        """Process the lines typed while the agent works."""
+        session = self._session
+        try:
+            typed = session.console.typed()
+        except EOFError:  # Ctrl-D: leave when the agent is done
+            self._left = True
+            return
+        for line in typed:
+            waiting = session.conversation.state.pending_confirmations
+            if line.strip().lower() in ANSWERS and waiting:
+                text = "answers nothing yet: you will be asked when the other calls are done."
+                session.console.notice(f"{line.strip()!r} {text}", "dim")
+            elif line.strip() and not self._left:
+                self._take(line, echoed=True)
+
+    def _toolbar(self) -> str:
+        """Return the line below the input box. It is made anew after an event
+        or for another model, not per redraw."""
+        session, state = self._session, self._session.conversation.state
+        model = session.model
+        if (shown := (state.id, state.last_seq, model)) == self._toolbar_of:
+            return self._toolbar_text
+        folder = session.folder.resolve().name or "/"
+        parts = [model, folder, *token_parts(state.usage, cached_share=True)]
+        if state.cost is not None:
+            parts.append(dollars(state.cost))
+        if (left := session.context_left()) is not None:
+            parts.append(f"{left:.0%} of the context left")
+        self._toolbar_of, self._toolbar_text = shown, " | ".join([*parts, session.sandbox])
+        return self._toolbar_text
+
+    # --- input from a file or a pipe ---
+
+    def piped(self) -> Exit:
+        """Send each line after the last answer. Return the exit code of the last answer."""
+        session = self._session
+        session.prepare()
+        begun = session.conversation.state.last_seq
+        code = session.drive()
+        ended, now = Exit.FINISHED, session.conversation.state
+        if code is None and (now.status is WAITING or now.last_seq != begun):
+            ended = session.outcome()  # of unfinished earlier work, if there is no message now
+        while code is None and not self._left:
+            try:
+                line = session.dialog.ask("")
+            except EOFError:
+                break
+            except KeyboardInterrupt:
+                return Exit.INTERRUPTED
+            if self._take(line, echoed=False) and not self._left:
+                code = session.drive()
+                if code is None:
+                    ended = session.outcome()
+        return ended if code is None else code
+
+    # --- processing of one line ---
+
+    def _take(self, line: str, *, echoed: bool) -> bool:
+        """Process one line. Return True if the agent may have work now, or if the user left."""
+        session, conversation = self._session, self._session.conversation
+        word = line.strip()
+        command = word.split(maxsplit=1)[0] if word.startswith("/") else ""
+        match _ALIASES.get(command, command):
+            case "":
+                if word:
+                    self._say(line, echoed)
+                    return True
+                if conversation.status is ConversationStatus.PAUSED:
+                    session.resume()
+                    return True
+            case "/exit":
+                self._left = True
+                return True
+            case "/resume":
+                session.resume()
+                return True
+            case "/pause":
+                if conversation.status in (ConversationStatus.RUNNING, WAITING):
+                    conversation.pause()
+                else:
+                    status = status_text(conversation.status)
+                    session.console.notice(f"Nothing to pause: the agent is {status}.", "dim")
+            case "/compact":
+                try:
+                    conversation.condense(word.partition(" ")[2].strip() or None)
+                except ConfigurationError as error:
+                    session.console.notice(str(error), "error")
+                    return False
+                return True
+            case "/model":
+                self._use_model(word.partition(" ")[2].strip())
+            case "/ask":
+                self._ask(word.partition(" ")[2].strip())
+            case "/undo":
+                self._undo()
+            case "/attach":
+                self._attach(word.partition(" ")[2])
+            case "/detach":
+                self._files = ()
+                self._tell_files()
+            case "/status":
+                self._tell_status()
+            case "/approve":
+                self._approve()
+                return True
+            case "/plan":
+                plan = conversation.state.plan
+                session.console.show(drawn(plan, session.console.width))
+                if not plan:
+                    session.console.notice("The agent has no plan.", "dim")
+            case "/fork":
+                self._fork()
+            case "/tools":
+                self._tell_tools()
+            case "/help":
+                session.console.notice(LIVE_HELP if session.console.live else HELP, "dim")
+            case unknown:
+                if "/" in unknown[1:]:  # a path, not a command
+                    self._say(line, echoed)
+                    return True
+                near = get_close_matches(unknown, _NAMES, 1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                text = f"Unknown command {unknown}.{hint} /help lists the commands."
+                session.console.notice(text, "error")
+        return False
+
+    def _say(self, line: str, echoed: bool) -> None:
+        if self._session.say(line, echoed, self._files):
+            self._files = ()
+        if self._session.conversation.status is WAITING:
+            text = "Sent as a message. It approves nothing: the call still waits."
+            self._session.console.notice(text, "dim")
+
+    def _ask(self, question: str) -> None:
+        """Ask the model aside. While it works the answer is shown when it comes; at rest this waits
+        for it."""
+        session, conversation = self._session, self._session.conversation
+
+        def ask() -> None:
+            try:
+                conversation.ask(question)  # the display shows its outcome
+            except (Conflict, ConfigurationError) as error:
+                session.console.notice(str(error), "error")
+            except HoldfastError:
+                pass  # it is the outcome that the display shows
+
+        thread = threading.Thread(target=ask, name="holdfast-chat-ask", daemon=True)
+        thread.start()
+        if conversation.status is not ConversationStatus.RUNNING:
+            while thread.is_alive() and not session.signals.pending:
+                thread.join(0.05)
+            session.signals.take_interrupt()
+            session.dialog.catch_up()
+
+    def _undo(self) -> None:
+        """Go on from before the last message of the user, with the files of that time."""
+        session = self._session
+        conversation = session.conversation
+        if isinstance(conversation, Conversation) and conversation.hosting.context.undo is None:
+            session.console.notice(
+                "There is nothing to undo with: --no-undo keeps no files.", "error"
+            )
+            return
+        said = [
+            event
+            for event in conversation.get_history()
+            if isinstance(event, ev.MessageAdded) and event.sender == "user"
+        ]
+        if not said:
+            session.console.notice("There is no message to undo.", "dim")
+            return
+        try:
+            rewound = conversation.rewind(said[-1].seq - 1, **session.callbacks())
+        except (Conflict, ConfigurationError, RuntimeFault) as error:
+            text = "/pause, and wait" if isinstance(error, Conflict) else str(error)
+            session.console.notice(f"Nothing was undone: {text}.", "error")
+            return
+        session.go_on_with(rewound.conversation)
+        session.console.notice(
+            f"{rewound.files} Your last message is taken back; say it anew.", "dim"
+        )
+
+    def _fork(self) -> None:
+        """Go on in a fork of the conversation."""
+        session, conversation = self._session, self._session.conversation
+        if conversation.status in (ConversationStatus.RUNNING, WAITING):
+            session.console.notice("Nothing was forked: /pause, and wait.", "error")
+            return
+        session.go_on_with(conversation.fork(**session.callbacks()))
+        text = f"This is {session.conversation.id} now; {conversation.id} stays as it is."
+        session.console.notice(text, "dim")
+
+    def _approve(self) -> None:
+        conversation, console = self._session.conversation, self._session.console
+        waiting = conversation.state.pending_confirmations
+        for pending in waiting:
+            try:
+                conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash)
+            except (Conflict, ConfigurationError) as error:  # decided elsewhere meanwhile
+                console.notice(str(error), "error")
+        console.notice(f"{counted(len(waiting), 'call')} approved.", "dim")
+
+    def _tell_tools(self) -> None:
+        head = last(self._session.conversation.get_history(), ev.AgentConfigured)
+        lines = [
+            f"  {one_line(tool.name):<22} {one_line(tool.description)}"
+            for tool in (head.tools if head else ())
+        ]
+        width = self._session.console.width
+        text = "\n".join(clip(line, width) for line in lines)
+        self._session.console.notice(text or "The agent has not started yet.", "dim")
+
+    def _attach(self, text: str) -> None:
+        """Attach the files that a line names to the next message, or list those attached."""
+        places = split_places(text)
+        try:
+            self._files += attachments(places, "/attach", self._files)
+        except UsageError as error:
+            if not self._session.interactive:  # else a script would send its message without it
+                raise
+            self._session.console.notice(f"{error}.", "error")
+        else:
+            self._tell_files()
+
+    def _use_model(self, name: str) -> None:
+        session = self._session
+        try:
+            used = session.use_model(name) if name else session.model
+        except (UsageError, HoldfastError) as error:
+            if not session.interactive:  # else a script would go on with the model before
+                raise
+            session.console.notice(f"{str(error).rstrip('.')}.", "error")
+        else:
+            session.console.notice(f"model {used}", "dim")
+
+    def _tell_files(self) -> None:
+        text = "Nothing is attached."
+        if self._files:
+            listed = ", ".join(described(file) for file in self._files)
+            text = f"Attached to your next message: {listed}."
+        self._session.console.notice(text, "dim")
+
+    def _tell_status(self) -> None:
+        conversation = self._session.conversation
+        state = conversation.state
+        parts = [
+            f"{conversation.id}: {status_text(conversation.status)}",
+            f"model {self._session.model}",
+            counted(state.steps, "step"),
+            *(token_parts(state.usage) or ["no tokens"]),
+            *([] if state.cost is None else [dollars(state.cost)]),
+            counted(state.last_seq, "event"),
+        ]
+        self._session.console.notice(", ".join(parts), "dim")
