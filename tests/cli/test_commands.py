@@ -908,6 +908,7 @@ def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
         typist.sees("> ")
         typist.types("hello\r")
         typist.sees("thinking")
+        until(lambda: server.requests, "the request that stalls")
         typist.types("\x03")
         typist.sees("paused: Enter continues")
         typist.sees("> ")
