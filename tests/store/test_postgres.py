@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -24,6 +25,7 @@ from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError
 from holdfast.store import Batch, Blob, Budget, PostgresStore, Reservation, Settlement, blob_id
 from holdfast.store.budgets import Amount
 from holdfast.store.postgres import schema
+from holdfast.store.postgres.pool import Cursor
 from tests.postgres import PostgresServer, private_server
 from tests.store.test_store import append, message, seqs, summary
 from tests.store_parts import Process, Start, heard, starting, tell
@@ -498,16 +500,17 @@ def test_a_settlement_without_a_key_is_counted_once(open_store: Open, proxy: Pro
 @pytest.mark.slow
 def test_a_lease_whose_answer_was_lost_is_taken_again(open_store: Open, proxy: Proxy) -> None:
     store = open_store(through(proxy))
-    store.release(store.acquire("other"))
-    for round in range(2):  # the insert of a new conversation, and the update of a known one
-        proxy.marker = b"nextval('epochs')"
-        lease = store.acquire("c")
+    # The insert of a new conversation, by its text, and the update of a known one, by its value: a
+    # prepared statement is executed without its text.
+    for round, marker in enumerate((b"INSERT INTO conversations", b"a conversation")):
+        proxy.marker = marker
+        lease = store.acquire("a conversation")
+        assert proxy.swallowed == round + 1
         store.confirm(lease)
         append(store, lease, round + 1)
         with pytest.raises(LeaseHeld):
-            store.acquire("c")
+            store.acquire("a conversation")
         store.release(lease)
-    assert proxy.swallowed == 2
 
 
 # --- the pool ---
@@ -537,6 +540,50 @@ def test_many_threads_share_few_connections(
     with ThreadPoolExecutor(24) as pool:
         list(pool.map(write, [f"c{number}" for number in range(24)]))
     assert all(seqs(store, f"c{number}") == list(range(1, 11)) for number in range(24))
+
+
+def test_values_of_every_type_reach_a_statement_however_often_it_is_executed(
+    open_store: Open,
+) -> None:
+    pool = open_store(pool_size=1).pool
+    given = {
+        "text": "ü",
+        "none": None,
+        "numbers": [1, 2],
+        "bytes": [b"\0", None],
+        "time": datetime.now(UTC),
+    }
+    query = """
+    SELECT %(text)s::text, %(none)s::text, %(numbers)b::bigint[], %(bytes)b::bytea[],
+    %(time)s::timestamptz, %(text)s::text || '%%'
+    """
+    for _ in range(3):  # whole, prepared, and by its name alone
+        assert pool.execute(query, given).rows == [(*given.values(), "ü%")]
+        assert pool.execute("SELECT %s::text, %s::bigint", ("a", 5)).rows == [("a", 5)]
+        assert pool.execute("DELETE FROM blobs WHERE id = %s", ("a",)).rows == []
+    with pytest.raises(TypeError, match="2 values are needed, not 1"):
+        pool.execute("SELECT %s::text, %s::text", ("a",))
+    assert pool.execute("SELECT 1", {"unused": 1}).rows == [(1,)]
+
+
+def test_statements_outlive_a_rollback_that_deallocates_them(open_store: Open) -> None:
+    pool = open_store(pool_size=1).pool
+
+    def ask() -> list[tuple[object, ...]]:
+        return pool.execute("SELECT %s::text", ("a",)).rows
+
+    def fail(db: Cursor) -> None:
+        for _ in range(10):  # psycopg prepares it too, and deallocates all after the rollback
+            db.execute("SELECT 1")
+        raise ConfigurationError("no")
+
+    for _ in range(3):
+        ask()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError):
+            pool.run(fail)
+        pool.run(lambda db: db.execute("SELECT 1"))
+        assert ask() == ask() == ask() == [("a",)]
 
 
 # --- migration ---

@@ -11,7 +11,8 @@ import psycopg
 
 from holdfast.errors import StoreError
 from holdfast.object_struct import ObjectStruct
-from holdfast.store.postgres.pool import Connection, Pool, StatementRows, broken
+from holdfast.store.postgres.connection import Connection
+from holdfast.store.postgres.pool import Pool, StatementRows, broken
 
 # The largest number of writes, and of their bytes, in one statement.
 MAX_WRITES = 64
@@ -157,11 +158,9 @@ class GroupCommit:
         try:
             connection = self._connected()
             sent = True
-            with connection.cursor(binary=True) as cursor:
-                cursor.execute(self._query, values)
-                found: dict[int | str, list[tuple[Any, ...]]] = {}
-                for key, *row in cursor.fetchall():
-                    found.setdefault(key, []).append(tuple(row))
+            found: dict[int | str, list[tuple[Any, ...]]] = {}
+            for key, *row in connection.statements.rows(self._query, values):
+                found.setdefault(key, []).append(tuple(row))
             for one in group:
                 one.result = StatementRows(found.get(one.write.key, []), False)
         except (psycopg.Error, StoreError, UnicodeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, LiteralString, NamedTuple
 
 import msgspec
@@ -20,24 +21,27 @@ _MOVED: LiteralString = """
 WITH moved AS (
     UPDATE conversations SET last_seq = %(last)s, status = %(status)s, title = %(title)s,
     updated = %(updated)s, condensed = %(condensed)s, needs = greatest(needs, %(needs)s)
+"""
+# Of the first event. An imported fork brings its origin; a fork made in this store has it already.
+_BEGUN: LiteralString = """,
+    created = %(created)s, spawned_by = %(spawned_by)s, spawner = %(spawner)s,
+    parent = CASE parent WHEN '' THEN %(parent)s ELSE parent END,
+    parent_seq = CASE parent WHEN '' THEN %(parent_seq)s ELSE parent_seq END
+"""
+_TAGGED: LiteralString = ", tags = %(tags)s"
+_FENCED: LiteralString = """
     WHERE number = %(number)s AND epoch = %(epoch)s AND owner <> '' AND last_seq = %(before)s
     RETURNING number
 ), written AS (
     INSERT INTO events (conversation, seq, crc, data)
+"""
+_EVENT: LiteralString = "SELECT number, %(last)s, %(crc)s, %(event)b FROM moved)"  # costs less
+_EVENTS: LiteralString = """
     SELECT m.number, e.seq, e.crc, e.data
     FROM moved m, unnest(%(seqs)b::bigint[], %(crcs)b::bigint[], %(events)b::bytea[])
     AS e(seq, crc, data)
 )
 """
-_CONDENSED: LiteralString = "condensed = %(condensed)s,"
-# The first event. An imported fork brings its origin; a fork made in this store has it already.
-_FIRST: LiteralString = _MOVED.replace(
-    "condensed = %(condensed)s,",
-    """condensed = %(condensed)s,
-    created = %(created)s, spawned_by = %(spawned_by)s, spawner = %(spawner)s,
-    parent = CASE parent WHEN '' THEN %(parent)s ELSE parent END,
-    parent_seq = CASE parent WHEN '' THEN %(parent_seq)s ELSE parent_seq END,""",
-)
 # A batch without events.
 _STILL: LiteralString = """
 WITH moved AS (
@@ -138,10 +142,9 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
     """Return the statement that appends `batch`. Raises `UnreadableEvent`."""
     values: dict[str, Any] = {"number": number, "epoch": epoch, "channel": channel}
     events, summary = batch.events, batch.summary
-    query = _STILL
+    parts: list[LiteralString] = []
     if events:
         first, last = events[0], events[-1]
-        query = _FIRST if first.seq == 1 else _MOVED
         seqs, crcs, lines = rows_of(events)
         values.update(
             before=first.seq - 1,
@@ -155,10 +158,12 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
             crcs=crcs,
             events=lines,
         )
+        parts.append(_MOVED)
         if changes_tags(events):
-            query = query.replace(_CONDENSED, f"{_CONDENSED} tags = %(tags)s,", 1)
+            parts.append(_TAGGED)
             values["tags"] = [escaped(tag) for tag in summary.tags]
         if first.seq == 1:
+            parts.append(_BEGUN)
             values.update(
                 created=summary.created or first.timestamp,
                 spawned_by=escaped(summary.spawned_by),
@@ -166,13 +171,21 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
                 parent=escaped(summary.parent),
                 parent_seq=summary.parent_seq,
             )
+        parts.append(_FENCED)
+        if len(lines) == 1:
+            parts.append(_EVENT)
+            values.update(crc=crcs[0], event=lines[0])
+        else:
+            parts.append(_EVENTS)
+    else:
+        parts.append(_STILL)
     if batch.done_commands:
-        query += _DONE
+        parts.append(_DONE)
         refusals = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
         values["done"] = list(batch.done_commands)
         values["refusals"] = [refusals.get(command) for command in batch.done_commands]
     if batch.blobs:
-        query += _BLOBS
+        parts.append(_BLOBS)
         contents = {blob.id: blob.data for blob in batch.blobs}
         ids = sorted(contents)  # always in one order, so that two appends do not deadlock
         values["blob_ids"] = ids
@@ -180,10 +193,18 @@ def append(number: int, epoch: int, batch: Batch, channel: str) -> Append:
         values["ref_seqs"] = [blob.seq for blob in batch.blobs]
         values["ref_ids"] = [blob.id for blob in batch.blobs]
     if batch.timers:
-        query += _TIMERS
+        parts.append(_TIMERS)
         dues = {escaped(row.timer): row.due for row in batch.timers}
         values["timers"], values["dues"] = list(dues), list(dues.values())
-    return Append(query + _RESULT, values, bool(events) and not batch.blobs and not batch.timers)
+    parts.append(_RESULT)
+    grouped = bool(events) and not batch.blobs and not batch.timers
+    return Append(_joined(tuple(parts)), values, grouped)
+
+
+@cache
+def _joined(parts: tuple[LiteralString, ...]) -> LiteralString:
+    """Return a statement of these parts, always the same object: its hash is then known."""
+    return "".join(parts)
 
 
 def group(appends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,28 +10,25 @@ Its transaction id would not tell: a server that crashed uses the ids of lost tr
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, LiteralString, NamedTuple, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
-from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.processes import OwnerProcess
+from holdfast.store.postgres.connection import AttemptNumber, Connection, Values
 
 T = TypeVar("T")
-Connection: TypeAlias = psycopg.Connection[TupleRow]
 Cursor: TypeAlias = psycopg.Cursor[TupleRow]
-Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 _log = logging.getLogger("holdfast")
 
@@ -51,7 +48,7 @@ _DEFAULTS = {
 # A frozen process must not hold the lock of a row for longer than its lease lives.
 _SESSION = (
     "SET search_path = {schema}; SET timezone = 'UTC'; SET bytea_output = 'hex';"
-    " SET idle_in_transaction_session_timeout = {idle}"
+    " SET client_encoding = 'UTF8'; SET idle_in_transaction_session_timeout = {idle}"
 )
 _IDLE_IN_TRANSACTION_MILLISECONDS = 5000
 
@@ -115,13 +112,6 @@ class _Turns:
                 self._places += 1
 
 
-class _AttemptNumber(NamedTuple):
-    """The place of a transaction: its connection's name, and its number there."""
-
-    name: str
-    number: int
-
-
 class StatementRows(NamedTuple):
     """The rows of a statement. `again` is True if the connection broke at an earlier attempt, which
     then may have run too."""
@@ -146,7 +136,6 @@ class Pool:
         self.size = size
         self.timeout = timeout
         self._idle: list[Connection] = []
-        self._attempt_numbers: WeakKeyDictionary[Connection, _AttemptNumber] = WeakKeyDictionary()
         self._turns = _Turns(size)
         self._lock = threading.Lock()
         self._process = OwnerProcess()
@@ -161,14 +150,8 @@ class Pool:
         """Return a new connection outside the pool, which the caller closes. Raises
         `psycopg.OperationalError` if the database cannot be reached, `StoreError` if it is too
         old."""
-        connection = psycopg.Connection[TupleRow].connect(
-            make_conninfo("", **self._parameters), autocommit=True
-        )
+        connection = Connection.connect(make_conninfo("", **self._parameters), autocommit=True)
         try:
-            # One type for all whole numbers: psycopg takes the smallest that fits, and a prepared
-            # statement per combination of types.
-            connection.adapters.register_dumper(int, Int8Dumper)
-            connection.adapters.register_dumper(int, Int8BinaryDumper)
             if (version := connection.info.server_version) < OLDEST_SERVER * 10_000:
                 raise StoreError(
                     f"Store {self.place!r} runs PostgreSQL {version // 10_000}; Holdfast needs"
@@ -188,6 +171,13 @@ class Pool:
     def connection(self, deadline: float | None = None) -> Generator[Connection]:
         """Lend a connection in autocommit mode. Raises `StoreError` if none is free in time, and
         the errors of `connect`."""
+        connection = self._lend(deadline)
+        try:
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def _lend(self, deadline: float | None) -> Connection:
         self.check()
         wait = self.timeout if deadline is None else max(deadline - time.monotonic(), 0.0)
         if not self._turns.acquire(wait):
@@ -196,11 +186,24 @@ class Pool:
                 f" {self.timeout:g} s. Raise pool_size, or lower the number of threads."
             )
         try:
-            connection = self._take() or self.connect()
-            try:
-                yield connection
-            finally:
-                self._give_back(connection)
+            with self._lock:
+                if self._idle:
+                    return self._idle.pop()
+            return self.connect()
+        except BaseException:
+            self._turns.release()
+            raise
+
+    def _give_back(self, connection: Connection) -> None:
+        try:
+            # In a transaction: the borrower was interrupted, such as by Ctrl-C. A closed one is in
+            # none of the known states.
+            sound = connection.pgconn.transaction_status == TransactionStatus.IDLE
+            with self._lock:
+                if sound and not self.closed:
+                    self._idle.append(connection)
+                    return
+            connection.close()
         finally:
             self._turns.release()
 
@@ -209,20 +212,6 @@ class Pool:
         self._process.check(f"Store {self.place!r}")
         if self.closed:
             raise StoreError(f"Store {self.place!r} is closed.")
-
-    def _take(self) -> Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def _give_back(self, connection: Connection) -> None:
-        # In a transaction: the borrower was interrupted, such as by Ctrl-C.
-        idle = psycopg.pq.TransactionStatus.IDLE
-        sound = not connection.closed and connection.info.transaction_status == idle
-        with self._lock:
-            if sound and not self.closed:
-                self._idle.append(connection)
-                return
-        connection.close()
 
     def drop(self) -> None:
         """Close the idle connections: one of their kind was found broken."""
@@ -245,15 +234,15 @@ class Pool:
         seconds (None: those of the pool). Raises `StoreError`."""
         again = False
         for deadline in self._attempts(timeout):
-            with self._errors() as attempt, self.connection(deadline) as connection:
-                attempt.begun = True
-                with connection.cursor(binary=True) as cursor:
-                    cursor.execute(query, values)
-                    # Not `cursor.description`, which describes each column.
-                    result = cursor.pgresult
-                    rows = cursor.fetchall() if result is not None and result.nfields else []
-                return StatementRows(rows, again)
-            again = again or attempt.lost
+            connection = None
+            try:
+                connection = self._lend(deadline)
+                try:
+                    return StatementRows(connection.statements.rows(query, values), again)
+                finally:
+                    self._give_back(connection)
+            except (psycopg.Error, UnicodeError) as error:
+                again = self._lost(error, connection) or again
         raise self._away()
 
     def run(self, work: Callable[[Cursor], T], repeatable: bool = False) -> T:
@@ -261,28 +250,24 @@ class Pool:
         `repeatable`, it may run again although it has. It has no other effects. Raises
         `StoreError`, and the `HoldfastError`s of `work`."""
         for deadline in self._attempts():
-            number: _AttemptNumber | None = None
+            connection: Connection | None = None
+            number: AttemptNumber | None = None
             result: list[T] = []
-            with self._errors() as attempt, self.connection(deadline) as connection:
-                attempt.begun = True
-                number = None if repeatable else self._attempt_number(connection)
-                result = [self._work(connection, work, number)]
-                connection.execute("COMMIT")
-                return result[0]
-            if number and result and attempt.lost and self._committed(number, deadline):
+            try:
+                with self.connection(deadline) as connection:
+                    number = None if repeatable else connection.next_attempt()
+                    result = [self._work(connection, work, number)]
+                    connection.execute("COMMIT")
+                    return result[0]
+            except (psycopg.Error, UnicodeError) as error:
+                lost = self._lost(error, connection)
+            if number and result and lost and self._committed(number, deadline):
                 return result[0]
         raise self._away()
 
-    def _attempt_number(self, connection: Connection) -> _AttemptNumber:
-        """Return the number of a connection's next transaction."""
-        last = self._attempt_numbers.get(connection)
-        name, number = (os.urandom(12).hex(), 1) if last is None else (last.name, last.number + 1)
-        self._attempt_numbers[connection] = found = _AttemptNumber(name, number)
-        return found
-
     @staticmethod
     def _work(
-        connection: Connection, work: Callable[[Cursor], T], number: _AttemptNumber | None
+        connection: Connection, work: Callable[[Cursor], T], number: AttemptNumber | None
     ) -> T:
         """Begin a transaction, with a number if one is given, and return what `work` returns
         in it."""
@@ -296,12 +281,16 @@ class Pool:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _committed(self, number: _AttemptNumber, deadline: float) -> bool:
+    def _committed(self, number: AttemptNumber, deadline: float) -> bool:
         """Return True if a transaction happened whose COMMIT got no answer."""
         while True:
-            with self._errors(), self.connection(deadline) as connection:
-                row = connection.execute(_ATTEMPTED, (number.name,)).fetchone()
-                return row is not None and row[0] == number.number
+            connection: Connection | None = None
+            try:
+                with self.connection(deadline) as connection:
+                    row = connection.execute(_ATTEMPTED, (number.name,)).fetchone()
+                    return row is not None and row[0] == number.number
+            except (psycopg.Error, UnicodeError) as error:
+                self._lost(error, connection)
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"Store {self.place!r}: the connection broke, and the outcome of a write is"
@@ -319,23 +308,20 @@ class Pool:
             pause = min(pause * 2, _LONGEST_PAUSE)
             yield deadline
 
-    @contextmanager
-    def _errors(self) -> Generator[_Attempt]:
-        """Swallow the errors after which a statement may be tried again; translate the others."""
-        attempt = _Attempt()
-        try:
-            yield attempt
-        except psycopg.Error as error:
-            if broken(error):
-                attempt.lost = attempt.begun
-                self._reason = reason(error)
-                self.drop()
-                if not attempt.begun and _refused(error):
-                    raise self.unreachable(error) from None
-            elif error.sqlstate not in _AGAIN:
-                raise StoreError(f"Store {self.place!r}: {reason(error)}.") from error
-        except UnicodeError as error:
+    def _lost(self, error: psycopg.Error | UnicodeError, connection: Connection | None) -> bool:
+        """Return True if a statement was lost with its connection, False if it has not happened
+        and may be tried again. Raises `StoreError` for other errors."""
+        if isinstance(error, UnicodeError):
             raise StoreError(f"Store {self.place!r}: the text is no UTF-8 ({error}).") from error
+        if broken(error):
+            self._reason = reason(error)
+            self.drop()
+            if connection is None and _refused(error):
+                raise self.unreachable(error) from None
+            return connection is not None
+        if error.sqlstate not in _AGAIN:
+            raise StoreError(f"Store {self.place!r}: {reason(error)}.") from error
+        return False
 
     _reason = ""
 
@@ -356,16 +342,6 @@ class Pool:
         elif "too many" in text or "slots" in text:
             advice = "Lower pool_size, or raise the server's max_connections."
         return StoreError(f"Store {self.place!r} cannot be reached: {text}. {advice}")
-
-
-class _Attempt:
-    """An attempt at a statement: it has a connection (`begun`), which then broke (`lost`)."""
-
-    __slots__ = ("begun", "lost")
-
-    def __init__(self) -> None:
-        self.begun = False
-        self.lost = False
 
 
 def integers(values: Sequence[int]) -> str:
