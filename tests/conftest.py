@@ -121,6 +121,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     samples.use(config.getoption("--size"))
+    if config.getoption("--size") == "prove" and config.option.timeout is None:
+        config.option.timeout = 3 * 3600
     if config.getoption(
         "--live"
     ):  # long tracebacks show arguments, and a key among them cut short, which no search finds
