@@ -1,6 +1,6 @@
-"""The part of a shell's language that can be judged: a strict parser, which guesses nothing. All
-else raises `UnjudgedCommand`: arithmetic, arrays, functions, `case`, here-documents with
-expansions, and assignments of names that bash or programs act on."""
+"""The part of a shell's language that can be judged: words, quotes, pipes, `&&`, `||`, `;`,
+redirections, here-documents without expansions, and loops over words. All else raises
+`UnjudgedCommand`, without an attempt to understand it."""
 
 from __future__ import annotations
 
@@ -10,38 +10,34 @@ from typing import NamedTuple
 from holdfast.agent.security.paths import word_set
 
 MAX_CHARACTERS = 100_000
-_MAX_TOKENS, _MAX_PARTS, _MAX_DEPTH = 3000, 200, 12
+_MAX_TOKENS, _MAX_PARTS, _MAX_DEPTH = 3000, 200, 5
 
-# What a word has in place of texts that are not known beforehand. No command has these characters.
-ANYTHING, STATUS, JOB = "\0", "\1", "\2"
-_UNKNOWN_TEXTS = {"status": STATUS, "job": JOB, "quote": ""}
+# What a word has in place of the digits of `$?` and `$!`. No command has these characters.
+STATUS, JOB = "\1", "\2"
 
 _EXPANSION = (
     r"(?P<home>\$(?:HOME(?![A-Za-z0-9_])|\{HOME\}))|(?P<status>\$\?|\$\{PIPESTATUS\[\d\]\})|(?P<job>\$!)"
     r"|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\$\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}"
 )
-_SCRIPT = r"(?P<script>\$\((?!\())"
 # The pieces of a word, and those of a text in double quotes.
 _PIECE = re.compile(
     r"(?P<bare>[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}#-]|(?<![:=])~)*)"
-    rf"|'(?P<text>[^']*)'|\\(?P<escaped>[ -~])|{_EXPANSION}|{_SCRIPT}|(?P<dollar>\$)(?=[ \t\n]|\Z)"
+    rf"|'(?P<text>[^']*)'|\\(?P<escaped>[ -~])|{_EXPANSION}|(?P<dollar>\$)(?=[ \t\n]|\Z)"
     r"|(?P<tilde>~)(?=[/ \t\n;&|()<>]|\Z)|(?P<quote>\")"
 )
 _QUOTED_PIECE = re.compile(
     rf"(?P<text>[^\"\\$`]+)|\\(?P<escaped>[$`\"\\])|(?P<backslash>\\)(?=[^\n$`\"\\])|{_EXPANSION}"
     r"|\$\(cat <<'(?P<mark>\w+)'\n(?P<document>(?s:.*?\n)?)(?P=mark)\n[ \t]*\)"
-    rf"|{_SCRIPT}|(?P<dollar>\$)(?=[ \"/|),.;:&\]}}'=%]|\\\|)|(?P<quote>\")"
+    r"|(?P<dollar>\$)(?=[ \"/|),.;:&\]}'=%]|\\\|)|(?P<quote>\")"
 )
 _BLANKS = re.compile(r"(?:[ \t]+(?:\\\n)?)+")
 _COMMENT = re.compile(r"(?:(?<=[ \t\n])|\A)#[^\n]*")
-_OPERATOR = re.compile(r"&&|\|\||\|&|;;?|[|\n)]|&(?!>)|\((?!\()")
+_OPERATOR = re.compile(r"&&|\|\||\|&|;;?|[|\n]|&(?!>)")
 _REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|(])|&>>?(?![&<>|])")
 _DOCUMENT_MARK = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])")
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+")
-# A word of plain letters, or in single quotes on one line: most words.
-_SIMPLE = re.compile(r"[ \t]*(?:([A-Za-z0-9_./:=@%+,^-]+)|'([^'\n]*)')(?=[ \t\n;&|)]|\Z)")
-_BRACES = re.compile(r"[{}]|(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # that stand for themselves
+_BRACES = re.compile(r"(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # that stand for themselves
 _BRACED = re.compile(
     r"([\w./=*+-]*)\{(?:((?:[\w./*+-]*,)+[\w./*+-]*)|(0|[1-9]\d?)\.\.(0|[1-9]\d?))\}([\w./*+-]*)"
     r"(?=[ \t\n;&|)]|\Z)",
@@ -62,29 +58,14 @@ _HARMLESS = re.compile(
     r"|(?:GIT_|GIT_SEQUENCE_)?EDITOR=(?:true|:)",
     re.ASCII,
 )
-# Variables that a command may set for its own later words. No program and no shell acts on them.
+# Variables of loops. No program and no shell acts on them.
 _OWN_NAME = re.compile(
-    r"(?!histchars|auto_resume|\w*_?proxy|(?:npm|pip|cargo|ld|git)_)[a-z][a-z0-9_]*|[A-Z]"
-    r"|\w*[A-Z]_PID|PID\d?|DIR|BASE|ROOT|REPO|BRANCH|FILES?|OUT|OUTPUT|RESULT|SRC|DST|NAME|COUNT|TOTAL|TARGET|URL|VERSION"
-    r"|STATUS|CODE",
-    re.ASCII,
+    r"(?!histchars|auto_resume|\w*_?proxy|(?:npm|pip|cargo|ld|git)_)[a-z][a-z0-9_]*", re.ASCII
 )
 _RESERVED = word_set(
     "if then else elif fi do done case esac select while until for function coproc in ! time {  }"
-    " [["
+    " [[ ]]"
 )
-
-
-# Words that begin a command with scripts in it, and those behind each script; the last ends it.
-_BLOCKS = {
-    "(": (")",),
-    "{": ("}",),
-    "if": ("then", "elif", "else", "fi"),
-    "while": ("do", "done"),
-    "until": ("do", "done"),
-    "for": ("done",),
-}
-_EXPANDED = ("name", "braced", "script")
 
 
 class UnjudgedCommand(Exception):
@@ -92,35 +73,27 @@ class UnjudgedCommand(Exception):
 
 
 class ShellWord(NamedTuple):
-    """An argument as a program gets it: a pattern, or any words (`ANYTHING`), if `glob`."""
+    """An argument as a program gets it: a pattern for the names of files if `glob`."""
 
     text: str
     glob: bool = False
-
-
-Piece = tuple[str, "str | Script", bool]
-Word = list[Piece]
-"""A word before it is expanded: pieces of a kind of `_PIECE`, each with its text or script, and
-whether it is quoted."""
 
 
 class Redirect(NamedTuple):
     """A redirection to or from `target`, or from a here-document."""
 
     operator: str
-    target: Word
+    target: ShellWord
 
 
 class Command(NamedTuple):
     """A program with its words, its redirections and the variables that are set before it; or a
-    block of the kind `if`, `while`, `until`, `for`, `{` or `(` with its scripts. A loop has its
-    variable and its words."""
+    loop over these words, with the script of all its turns."""
 
-    kind: str
-    words: list[Word]
+    words: list[ShellWord]
     redirects: list[Redirect]
-    variables: list[tuple[str, Word]]
-    scripts: list[Script]
+    variables: list[tuple[str, str]]
+    loop: Script | None
 
 
 class ShellPipeline(NamedTuple):
@@ -129,6 +102,13 @@ class ShellPipeline(NamedTuple):
     operator: str
     calls: list[Command]
     background: bool
+
+
+class _Token(NamedTuple):
+    """A word, and the text that it is written as."""
+
+    word: ShellWord
+    raw: str
 
 
 Script = list[ShellPipeline]
@@ -157,25 +137,12 @@ def harmless(name: str, value: str) -> bool:
     return _HARMLESS.fullmatch(f"{name}={value}") is not None
 
 
-def joined(pieces: list[tuple[str, bool]]) -> ShellWord:
+def _joined(pieces: list[tuple[str, bool]]) -> ShellWord:
     """Return the word of these texts, of which those that are bare may be patterns."""
     if not _GLOB.search("".join([text for text, bare in pieces if bare])):
         return ShellWord("".join([text for text, _ in pieces]))
     escaped = [text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]
     return ShellWord("".join(escaped), True)
-
-
-def fixed(word: Word) -> ShellWord:
-    """Return a word that has no expansion; a pattern for any other."""
-    texts = [(value, kind == "bare") for kind, value, _ in word if isinstance(value, str)]
-    has_expansion = any(kind in _EXPANDED for kind, _, _ in word)
-    return ShellWord(ANYTHING, True) if has_expansion else joined(texts)
-
-
-def _bare(word: Word) -> str:
-    """Return the text of a word without quotes and expansions, "" for any other."""
-    (kind, text, _), *more = word
-    return text if kind == "bare" and not more and isinstance(text, str) else ""
 
 
 class _Parser:
@@ -184,36 +151,31 @@ class _Parser:
 
     def __init__(self, text: str, home: str) -> None:
         self._text, self._home, self._at = text, home, 0
-        self._more = list[Word]()  # words behind the token, of the same braces
+        self._names = dict[str, ShellWord]()  # the variables of the loops around the token
+        self._more = list[str]()  # words behind the token, of the same braces
         self._marks = list[re.Match[str]]()  # of here-documents that have not begun
         self._left, self._depth = _MAX_TOKENS, 0
-        self._token: str | Redirect | Word = ""
         self._token = self._next()
 
     # --- commands ---
 
-    def script(self, *ends: str) -> Script:
-        """Parse pipelines up to one of these operators or reserved words, which is not taken."""
+    def script(self, end: str) -> Script:
+        """Parse pipelines up to this operator or reserved word, which is not taken."""
         found, operator, self._depth = Script(), ";", self._depth + 1
         if self._depth > _MAX_DEPTH:
             raise UnjudgedCommand("it is too deep")
-        while True:
-            self._skip("\n")
-            if self._keyword() in ends:
-                break
-            negated, calls = False, list[Command]()
-            while word := self._take("!", "time"):
-                negated = negated or word == "!"
-            while not calls or self._take("|", "|&"):
-                self._skip("\n" if calls else "")
+        while self._skip_lines() != end:
+            self._take("time")
+            calls = [self._command()]
+            while self._take("|", "|&"):
+                self._skip_lines()
                 calls.append(self._command())
             found.append(ShellPipeline(operator, calls, self._token == "&"))
             separator = self._take(";", "&", "\n", "&&", "||")
-            # What follows `!` and `&&` runs where the negated command has failed.
-            operator = {"&&": "||" if negated else "&&", "||": "||"}.get(separator, ";")
-            if not separator and self._keyword() not in ends:
+            operator = separator if separator in ("&&", "||") else ";"
+            if not separator and self._keyword() != end:
                 raise UnjudgedCommand(f"it has {self._keyword()!r} behind a command")
-        if operator != ";" or (not found and ends != ("",)):
+        if operator != ";" or (end and not found):
             raise UnjudgedCommand("it ends where it should go on")
         self._depth -= 1
         return found
@@ -221,8 +183,8 @@ class _Parser:
     def _keyword(self) -> str:
         """Return the operator or reserved word that comes next; " " for anything else."""
         token = self._token
-        if isinstance(token, list):
-            return text if (text := _bare(token)) in _RESERVED else " "
+        if isinstance(token, _Token):
+            return token.raw if token.raw in _RESERVED else " "
         return token if isinstance(token, str) else " "
 
     def _take(self, *words: str) -> str:
@@ -232,79 +194,64 @@ class _Parser:
         self._token = self._next()
         return word
 
-    def _skip(self, word: str) -> None:
-        while self._take(word):
+    def _skip_lines(self) -> str:
+        while self._take("\n"):
             pass
-
-    def _expect(self, *words: str) -> str:
-        if not (word := self._take(*words)):
-            raise UnjudgedCommand(f"it lacks {words[0]!r}")
-        return word
+        return self._keyword()
 
     def _command(self) -> Command:
-        found, word = Command(self._take(*_BLOCKS), [], [], [], []), ""
-        if found.kind == "for":
-            self._loop(found)
-        ends = _BLOCKS.get(found.kind, ("",))
-        while word != ends[-1]:
-            found.scripts.append(self.script(*ends))
-            word = self._expect(*ends)
+        found = Command([], [], [], Script() if self._take("for") else None)
+        if found.loop is not None:
+            self._loop(found.words, found.loop)
+        elif self._keyword() != " ":
+            raise UnjudgedCommand(f"it has {self._keyword()!r} where a command is expected")
         while not isinstance(self._token, str):
             token = self._token
             if isinstance(token, Redirect):
                 found.redirects.append(token)
-            elif found.kind:
-                raise UnjudgedCommand("it has a word behind a block")
-            elif found.words or not self._assigns(found, token):
-                found.words.append(token)
+            elif found.loop is not None:
+                raise UnjudgedCommand("it has a word behind a loop")
+            elif found.words or not self._assigns(found.variables, token):
+                found.words.append(token.word)
             self._token = self._next()
-        if not found.kind:
-            self._check(found)
+        if found.loop is None and not found.words and (found.variables or not found.redirects):
+            raise UnjudgedCommand("it has a part without a command")
+        if found.loop is None and any(one.glob or "{" in one.text for one in found.words[:1]):
+            raise UnjudgedCommand("it makes up what it runs")
         return found
 
-    def _loop(self, found: Command) -> None:
-        """Parse the variable of a loop and its words."""
-        name = _bare(self._token) if isinstance(self._token, list) else ""
-        if not _OWN_NAME.fullmatch(name):
-            raise UnjudgedCommand("it has a loop that sets a variable which is acted upon")
+    def _loop(self, values: list[ShellWord], turns: Script) -> None:
+        """Parse the variable of a loop, its words, and its script once for each of them."""
+        name = self._token.raw if isinstance(self._token, _Token) else ""
         self._token = self._next()
-        self._expect("in")
-        found.variables.append((name, []))
-        while isinstance(self._token, list):
-            found.words.append(self._token)
+        if not _OWN_NAME.fullmatch(name) or name in self._names or not self._take("in"):
+            raise UnjudgedCommand("it has a loop that sets a variable which is acted upon")
+        while isinstance(self._token, _Token):
+            values.append(self._token.word)
             self._token = self._next()
-        self._expect(";", "\n")
-        self._skip("\n")
-        self._expect("do")
+        separator = self._take(";", "\n")
+        if not (separator and values and self._skip_lines() == "do") or self._marks:
+            raise UnjudgedCommand("it has a loop that is not read")
+        begin = self._at
+        for value in values:
+            if not value.glob and not _PLAIN.fullmatch(value.text):
+                raise UnjudgedCommand(f"it splits the value of {name}")
+            self._at, self._names[name] = begin, value
+            self._token = self._next()
+            turns += self.script("done")
+            if self._marks:
+                raise UnjudgedCommand("it has a here-document that begins in a loop")
+        del self._names[name]
+        self._take("done")
 
-    def _check(self, found: Command) -> None:
-        """Raise `UnjudgedCommand` if a program or a variable is not one that can be judged."""
-        for name, value in found.variables:
-            text = fixed(value).text
-            known = harmless(name, text) or (
-                name == "PYTHONPATH" and text != ANYTHING and found.words
-            )
-            if not (known or (not found.words and _OWN_NAME.fullmatch(name))):
-                raise UnjudgedCommand(f"it sets the variable {name[:40]}")
-        if not found.words:
-            if bool(found.redirects) == bool(found.variables):
-                raise UnjudgedCommand("it has a part without a command")
-            return
-        name = fixed(found.words[0])
-        if name.glob or "{" in name.text or "}" in name.text:
-            raise UnjudgedCommand("it makes up what it runs")
-        if name.text in _RESERVED and (name.text != "[[" or found.redirects or found.variables):
-            raise UnjudgedCommand(f"it has {name.text!r} where that has another meaning")
-
-    def _assigns(self, call: Command, word: Word) -> bool:
-        """Add the variable that a word sets to a call; return whether it sets one."""
-        (kind, first, _), *others = word
-        match = _ASSIGNED.match(first) if kind == "bare" and isinstance(first, str) else None
-        if match is None:
+    def _assigns(self, variables: list[tuple[str, str]], token: _Token) -> bool:
+        """Add the variable that a word sets; return whether it sets one."""
+        if (match := _ASSIGNED.match(token.raw)) is None:
             return False
-        if match[2] != "=" or self._more:
-            raise UnjudgedCommand(f"it sets the variable {match[1][:40]}")
-        call.variables.append((match[1], [("bare", match.string[match.end() :], False), *others]))
+        name, value = match[1], token.word.text[match.end() :]
+        if match[2] != "=" or (name != "PYTHONPATH" and not harmless(name, value)):
+            raise UnjudgedCommand(f"it sets the variable {name[:40]}")
+        variables.append((name, value))
         return True
 
     # --- tokens ---
@@ -314,17 +261,15 @@ class _Parser:
         self._at = match.end() if match is not None else self._at
         return match
 
-    def _next(self) -> str | Redirect | Word:
+    def _next(self) -> str | Redirect | _Token:
         """Read the token behind the present one."""
-        if self._more:
-            return self._more.pop(0)
         self._left -= 1
-        if self._left > 0 and (simple := self._match(_SIMPLE)):
-            return [("bare" if simple[1] else "text", simple[1] or simple[2], False)]
+        if self._more:
+            return self._braced(self._more.pop(0))
         self._match(_BLANKS)
-        begin = self._at
-        if (self._match(_COMMENT) and self._depth > 1) or self._left < 0:
-            raise UnjudgedCommand("it has more words than are read, or a comment within a command")
+        self._match(_COMMENT)
+        if self._left < 0:
+            raise UnjudgedCommand("it has more words than are read")
         if self._at == len(self._text):
             if self._marks:
                 raise UnjudgedCommand("it has a here-document without an end")
@@ -339,16 +284,15 @@ class _Parser:
             before, texts, low, high, behind = braced.groups()
             step = 1 if texts or int(high) >= int(low) else -1
             within = texts.split(",") if texts else range(int(low), int(high) + step, step)
-            texts = [f"{before}{one}{behind}" for one in within]
-            if "" in texts:
-                raise UnjudgedCommand("it has a word that braces make vanish")
-            words: list[Word] = [[("bare", text, False)] for text in texts]
-            first, *self._more = words
-        else:
-            first = self._word()
-        if self._marks and "\n" in self._text[begin : self._at]:
-            raise UnjudgedCommand("it has a here-document that begins within a word")
-        return first
+            first, *self._more = [f"{before}{one}{behind}" for one in within]
+            return self._braced(first)
+        return self._word()
+
+    def _braced(self, text: str) -> _Token:
+        """Return one of the words that braces make."""
+        if not text:
+            raise UnjudgedCommand("it has a word that braces make vanish")
+        return _Token(_joined([(text, True)]), "{}")
 
     def _redirect(self, operator: str) -> Redirect:
         if operator == "<<":
@@ -356,37 +300,25 @@ class _Parser:
             if mark is None:
                 raise UnjudgedCommand("it has a here-document that is not read")
             self._marks.append(mark)
-            return Redirect(operator, [])
+            return Redirect(operator, ShellWord(""))
         self._match(_BLANKS)
-        target = self._word()
-        if operator == ">&" and fixed(target).text not in ("1", "2"):
+        target = self._word().word
+        if operator == ">&" and target.text not in ("1", "2"):
             raise UnjudgedCommand("it redirects to a descriptor that is not known")
         return Redirect(operator, target)
 
     def _skip_document(self, mark: re.Match[str]) -> None:
         """Go behind a here-document that begins at the present place."""
         end = re.compile(rf"^{mark[2]}(?:\n|\Z)", re.MULTILINE).search(self._text, self._at)
-        if end is None or (self._depth > 1 and end[0][-1:] != "\n"):
+        if end is None:
             raise UnjudgedCommand("it has a here-document without an end")
         if not mark[1] and re.search(r"[$`\\]", self._text[self._at : end.start()]):
             raise UnjudgedCommand("it has a here-document with expansions")
         self._at = end.end()
 
-    def _inner(self) -> Script:
-        """Parse a script in brackets that have been opened, and go behind the closing one."""
-        if self._marks:
-            raise UnjudgedCommand("it has a command within a here-document")
-        outer, self._more, self._depth = (self._token, self._more), [], self._depth + 1
-        self._token = self._next() if self._depth <= _MAX_DEPTH else ""
-        found = self.script(")")
-        if self._marks:
-            raise UnjudgedCommand("it has a here-document without an end")
-        self._depth, (self._token, self._more) = self._depth - 1, outer
-        return found
-
-    def _word(self) -> Word:
+    def _word(self) -> _Token:
         """Read a word."""
-        pieces, quoted = Word(), False
+        begin, pieces, quoted = self._at, list[tuple[str, bool]](), False
         while quoted or not _END.match(self._text, self._at):
             piece = self._match(_QUOTED_PIECE if quoted else _PIECE)
             kind = "" if piece is None else str(piece.lastgroup)
@@ -394,20 +326,30 @@ class _Parser:
                 odd = self._text[self._at : self._at + 1]
                 raise UnjudgedCommand(f"it has {odd!r} where that has a meaning of its own")
             quoted = quoted != (kind == "quote")
-            value = _UNKNOWN_TEXTS.get(kind, piece[kind])
-            if kind in ("home", "tilde"):
-                value = self._home
-            elif kind == "document":
-                value = value.rstrip("\n")
-            if (value is self._home and not _PLAIN.fullmatch(value)) or (
-                kind == "document" and f"\n{piece['mark']}\n" in f"\n{piece[kind]}"
-            ):
-                raise UnjudgedCommand("it has a here-document with two ends, or an odd home folder")
-            pieces.append((kind, self._inner() if kind == "script" else value, quoted))
-        bare = [value for kind, value, _ in pieces if kind == "bare" and isinstance(value, str)]
-        descriptor = self._text[self._at : self._at + 1] in ("<", ">")
-        if not pieces or (descriptor and re.fullmatch(r"\d+|\{.*", "".join(bare))):
+            pieces.append(self._piece(kind, piece))
+        raw, behind = self._text[begin : self._at], self._text[self._at : self._at + 1]
+        if not raw or (behind in ("<", ">") and re.fullmatch(r"\d+|\{.*", raw)):
             raise UnjudgedCommand("it has no word where one is expected, or a descriptor")
-        if not all(map(_BRACES.fullmatch, bare)) or (len(pieces) > 1 and {"{", "}"} & {*bare}):
+        if not all(_BRACES.fullmatch(text) for text, bare in pieces if bare):
             raise UnjudgedCommand("it has braces that are not read")
-        return pieces
+        if self._marks and "\n" in raw:
+            raise UnjudgedCommand("it has a here-document that begins within a word")
+        return _Token(_joined(pieces), raw)
+
+    def _piece(self, kind: str, piece: re.Match[str]) -> tuple[str, bool]:
+        """Return the text of a piece, and whether that may be a pattern."""
+        text = piece[kind]
+        if kind in ("status", "job"):
+            return (STATUS if kind == "status" else JOB), False
+        if kind in ("name", "braced"):
+            if (value := self._names.get(text)) is None:
+                raise UnjudgedCommand(f"it uses the variable {text[:40]}")
+            return value
+        if kind in ("home", "tilde"):
+            text = self._home
+        if (kind in ("home", "tilde") and not _PLAIN.fullmatch(text)) or (
+            kind == "document" and f"\n{piece['mark']}\n" in f"\n{text}"
+        ):
+            raise UnjudgedCommand("it has a here-document with two ends, or an odd home folder")
+        text = {"document": text.rstrip("\n"), "quote": ""}.get(kind, text)
+        return text, kind == "bare"

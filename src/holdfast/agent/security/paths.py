@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -50,13 +50,13 @@ ALL_FILES = FileNames()
 
 class FolderScan(NamedTuple):
     """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory; whether all of it was looked at; whether a name may be taken for several words or
-    for an option."""
+    directory; whether all of it was looked at; whether a name may be taken for several words (1) or
+    for an option (2)."""
 
     secrets: list[str]
     leads_out: bool
     whole: bool
-    odd: bool
+    odd: int
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -125,7 +125,6 @@ _FOREIGN = word_set(
 )
 _GLOB = re.compile(r"[*?\[]")
 _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
-_MAX_MATCHES = 500  # names that a glob may become
 
 
 class ShellPaths:
@@ -191,7 +190,8 @@ class ShellPaths:
             if self._kept_out(real):
                 return RiskFinding(MEDIUM, f"{outside}, from which the sandbox keeps it")
             return RiskFinding(HIGH, outside)
-        if kind == "write" and _OBEYED & set(real.removeprefix(self.workdir).split("/")):
+        parts = real.removeprefix(self.workdir).split("/")
+        if kind == "write" and any(fnmatchcase(one, part) for one in _OBEYED for part in parts):
             return RiskFinding(HIGH, f"{act} {shown}, which is obeyed without being looked at")
         if kind != "look" and self.secret(path, real):
             return RiskFinding(HIGH, f"{act} what is secret: {shown}")
@@ -234,15 +234,10 @@ class ShellPaths:
             return b"PRIVATE KEY" in file.read(200_000)
 
     def read_all(
-        self,
-        path: str,
-        cwd: str,
-        names: FileNames,
-        act: str,
-        counts: Callable[[str, str], bool] = lambda folder, file: True,
+        self, path: str, cwd: str, names: FileNames, act: str, but_ignored: bool = False
     ) -> RiskFinding:
-        """Judge reading a folder with all files in it that have one of these names. Files of which
-        `counts` is false are not read."""
+        """Judge reading a folder with all files in it that have one of these names, or all
+        `but_ignored` ones, which git ignores."""
         found = self.judge("read", path, cwd, act)
         if found.rank == HIGH:
             return found
@@ -253,17 +248,20 @@ class ShellPaths:
         if not os.path.isdir(real) or (found.rank == LOW and not self.inside(real)):
             return found
         scan = self.scan(real, names)
-        if secret := next((one for one in scan.secrets if counts(real, one)), ""):
-            return RiskFinding(HIGH, f"{everything}, and that has secrets: {secret[:80]}")
+        secrets = [one for one in scan.secrets if not (but_ignored and ignored(real, one))]
+        if secrets:
+            return RiskFinding(HIGH, f"{everything}, and that has secrets: {secrets[0][:80]}")
         if not scan.whole:
             return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
         links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
         return max(found, links) if scan.leads_out else found
 
-    def scan(self, real: str, names: FileNames = ALL_FILES, everywhere: bool = False) -> FolderScan:
-        """Look through a folder for these names, but not through others' packages in it unless it
-        is `everywhere`; never through what is git's."""
-        secrets, leads_out, odd, todo = list[str](), False, False, [real]
+    def scan(
+        self, real: str, names: FileNames = ALL_FILES, deep: bool = True, everywhere: bool = False
+    ) -> FolderScan:
+        """Look through a folder for these names, if `deep` with those below it, but not through
+        others' packages unless it is `everywhere`; never through what is git's."""
+        secrets, leads_out, odd, todo = list[str](), False, 0, [real]
         while todo and self._left > 0:
             folder = todo.pop()
             try:
@@ -274,46 +272,36 @@ class ShellPaths:
             self._left -= len(entries)
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if not is_folder and not names.keep(entry.name):
+                kept = names.keep(entry.name) or (deep and everywhere and entry.is_symlink())
+                if not is_folder and not kept:
                     continue
-                odd = odd or re.search(r"^-|[\s'\"\\]", entry.name) is not None
+                plain = re.fullmatch(r"[\w.@%+,:=-]+", entry.name) is not None
+                odd = max(odd, 2 if entry.name[0] == "-" else not plain)
                 if is_folder:
                     skipped = (".git",) if everywhere else _FOREIGN
-                    todo += [entry.path] if entry.name not in skipped else []
+                    todo += [entry.path] if deep and entry.name not in skipped else []
                     continue
                 below = entry.path[len(real) :]
                 if entry.is_symlink():
                     secret = self.judge("read", entry.path, folder, "").rank == HIGH
-                    leads_out = leads_out or not self.is_inside(entry.path, folder)
+                    inside = self.is_inside(entry.path, folder)
+                    leads_out = leads_out or entry.is_dir() or not inside
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
-        return FolderScan(secrets, leads_out, self._left > 0, odd or self._left <= 0)
+        return FolderScan(secrets, leads_out, self._left > 0, odd if self._left > 0 else 2)
 
-    def matches(self, pattern: str, cwd: str) -> list[str] | None:
-        """Return the paths that a glob may become at this moment, and the glob itself; None if they
-        are too many."""
-        if re.search(r"\[[^\]]*[\[\\]|\[[!^]?\]", pattern):
-            return None  # a class of characters, or a bracket in brackets
-        found = ["/" if pattern.startswith("/") else ""]
-        # A set is taken for any letter.
-        parts = [part for part in re.sub(r"\[[^\]/]+\]", "?", pattern).split("/") if part]
-        for index, part in enumerate(parts):
-            slash = "/" if index + 1 < len(parts) or pattern.endswith("/") else ""
-            deeper = list[str]()
-            for one in found:
-                names = [part]
-                if _GLOB.search(part):
-                    try:
-                        names = os.listdir(os.path.join(cwd or "/", one))
-                    except OSError:
-                        continue
-                self._left -= len(names)
-                if self._left < 0 or len(deeper) > _MAX_MATCHES:
-                    return None
-                deeper += [f"{one}{name}{slash}" for name in names if _fits(name, part)]
-            found = deeper
-        return [pattern, *found]
+    def judge_glob(self, kind: str, glob: str, cwd: str, act: str) -> RiskFinding:
+        """Judge the paths that a glob may become at this moment, beside its own."""
+        folder, names, deep = split_glob(glob)
+        if not self.is_inside(folder, cwd):
+            return RiskFinding(UNKNOWN, f"{act} more paths than are looked at: {glob[:80]}")
+        scan = self.scan(self.real(folder, cwd), names, deep, everywhere=True)
+        if scan.secrets and kind in ("read", "use"):
+            return RiskFinding(HIGH, f"{act} {glob[:80]}, and that has secrets: {scan.secrets[0]}")
+        if not scan.whole or (scan.leads_out and (deep or kind not in ("read", "look"))):
+            return RiskFinding(UNKNOWN, f"{act} {glob[:80]}, which may lead anywhere")
+        return RiskFinding(MEDIUM if scan.leads_out else LOW, f"{act} {glob[:80]}")
 
     def _holds(self, path: str, cwd: str) -> bool:
         """Return whether a path is of a process, or where a system keeps secrets."""
@@ -337,9 +325,13 @@ def made_again(name: str) -> bool:
     )
 
 
-def _fits(name: str, part: str) -> bool:
-    """Return whether a glob in a shell stands for a name: one without a dot for no hidden name."""
-    return name == part or (fnmatchcase(name, part) and (name[0] != "." or part[0] == "."))
+def split_glob(glob: str) -> tuple[str, FileNames, bool]:
+    """Return the folder that a glob begins in, the names of its files, and whether those may be in
+    folders below it."""
+    parts, at = glob.split("/"), re.split(_GLOB, glob, maxsplit=1)[0].count("/")
+    last = "" if re.search(r"[\[\\]", parts[-1]) else parts[-1]
+    names = FileNames((last,) if last else (), hidden=not last or last[0] == ".")
+    return "/".join(parts[:at]) or "/."[glob[0] != "/"], names, at + 1 < len(parts)
 
 
 def _is_secret(path: str) -> bool:
@@ -347,3 +339,42 @@ def _is_secret(path: str) -> bool:
         part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub"))
         for part in path.lower().split("/")
     )
+
+
+def text_of(path: str) -> str:
+    """Return the beginning of a file; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(5_000_000 if path.endswith("index") else 100_000)
+    except OSError:
+        return ""
+
+
+def repository(folder: str) -> str:
+    """Return the nearest folder, upwards, that has a repository or looks like one; "" if there is
+    none."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if os.path.isdir(os.path.join(folder, "objects")):
+            break
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return ""
+    return folder
+
+
+def ignored(folder: str, path: str) -> bool:
+    """Return whether git does not track a path below a folder, and a plain line of a `.gitignore`
+    has git ignore it."""
+    at, name = os.path.split(os.path.join(folder, path))
+    root = repository(at)
+    index = text_of(os.path.join(root, ".git", "index"))
+    if f"{os.path.relpath(os.path.join(at, name), root or '/')}\0" in index:
+        return False
+    while root and at.startswith(root):
+        lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
+        if any(line.startswith("!") for line in lines):
+            return False
+        if any(line and line[0] != "#" and fnmatchcase(name, line.lstrip("/")) for line in lines):
+            return True
+        at = os.path.dirname(at)
+    return False

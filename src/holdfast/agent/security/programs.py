@@ -7,11 +7,10 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
 
 from holdfast.agent.security import table
-from holdfast.agent.security.grammar import ANYTHING, ShellWord
+from holdfast.agent.security.grammar import ShellWord
 from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import (
     HIGH,
@@ -19,46 +18,45 @@ from holdfast.agent.security.paths import (
     MEDIUM,
     UNKNOWN,
     FileNames,
+    ignored,
     made_again,
+    repository,
+    split_glob,
+    text_of,
     word_set,
 )
 from holdfast.agent.security.script import ScriptReader, changes
 from holdfast.agent.security.use import (
-    PUBLISHES,
     ProgramOptions,
     ProgramUse,
+    Words,
     commanded,
     parse_options,
     row,
     rows,
-    text_of,
 )
-
-Words = Sequence[ShellWord]
 
 # Folders where a name with its folder is the same program as without.
 _SYSTEM = word_set("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
 _NUMBERED = re.compile(r"(python|pip|gcc|g\+\+|clang|clang\+\+)-?\d+(?:\.\d+)*")
 # Programs for which no option does more than their row allows.
 _GLOB_SAFE = word_set("echo ls cat head grep egrep fgrep stat touch basename dirname")
-_BUILTINS = word_set("set source . printf jobs wait command export read test [ [[")
+_BUILTINS = word_set("set source . printf wait command export test [")
 _OUTSIDE = re.compile(r"(?:^|[:=,'\" ])(?:/(?!dev/null)|~|\.\./)")
 
 
-def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str) -> str:
+def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
     """Note the risk of a program with its words, see `script.ProgramJudge`."""
     path, args = words[0].text, words[1:]
     folder, slash, name = path.rpartition("/")
     match = _NUMBERED.fullmatch(name)
     name = match[1] if match is not None and name not in rows() else name
     local = slash and folder not in _SYSTEM
-    use, known = ProgramUse(reader, name, args, cwd, stdin), row(name)
-    if globs := [word for word in args if word.glob]:
-        if name not in _GLOB_SAFE and any(reader.may_be_option(word, cwd) for word in globs):
-            use.note(UNKNOWN, "is given names of files that may be options")
-        if any(ANYTHING in one.text for one in globs) and name != "printf" and known.kind != "x*":
-            use.note(UNKNOWN, "is given words that are not known beforehand")
-            return cwd
+    use = ProgramUse(reader, name, args, cwd, stdin)
+    asks = args[0].text if len(args) == 1 and not stdin else ""
+    globs = [] if name in _GLOB_SAFE else [one for one in args if one.glob and one.text[0] in "*?["]
+    if any(reader.odd_names(word, cwd) > 1 for word in globs):
+        use.note(UNKNOWN, "is given names of files that may be options")
     if path == "cd":
         return _cd(use)
     if local:
@@ -66,16 +64,15 @@ def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str
         inside = reader.paths.is_inside(folder, cwd) and ":" not in folder
         where = "a program" if inside else "outside"
         use.note(MEDIUM if inside else UNKNOWN, f"is {where} of the working directory")
-    asks = "" if stdin or len(args) != 1 else use.text(0)
     if path in _BUILTINS:
-        if name in ("source", ".") and len(words) == 2 and use.text(0).endswith("bin/activate"):
+        if name in ("source", ".") and asks.endswith("bin/activate"):
             use.runs_code(args[0])
         elif changes(words):
             use.note(UNKNOWN, "changes the shell, or may run what does")
         use.note(LOW, "only says something")
-    elif name in table.VERSIONED and asks in ("--version", "-V", "-v", "--help", "-h"):
+    elif asks in ("--version", "-V", "-v", "--help", "-h") and name in table.VERSIONED:
         use.note(LOW, "only says something")
-    elif asks in ("--version", "--help") and (known.kind or known.signs or f"{name}.run" in rows()):
+    elif asks in ("--version", "--help") and {name, f"{name}.run"} & rows().keys():
         use.note(MEDIUM, "may run what the settings of the project name")
     elif name in _WHOLE:
         _WHOLE[name](use)
@@ -91,7 +88,7 @@ def judge(reader: ScriptReader, words: Sequence[ShellWord], cwd: str, stdin: str
     return cwd
 
 
-def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
+def _command(use: ProgramUse, words: Words) -> None:
     """Judge a command of a program, such as `git log` or `gh pr list`."""
     if before := rows().get(f"{use.name}."):
         found = parse_options(use, before.options, words, stop=True)
@@ -112,13 +109,11 @@ def _command(use: ProgramUse, words: Sequence[ShellWord]) -> None:
         use.run(words)
     elif use.name in rows():
         _by_row(use, words)
-    elif PUBLISHES & {word.text for word in words}:
-        use.note(HIGH, "sends something out")
     else:
         use.note(UNKNOWN, f"has no command {what[:40]!r} in its table")
 
 
-def _by_row(use: ProgramUse, words: Sequence[ShellWord]) -> None:
+def _by_row(use: ProgramUse, words: Words) -> None:
     letters, signs, options = row(use.name)
     if "^" in signs or letters == "x*":
         use.note(*((HIGH, options) if "^" in signs else (LOW, "only says something")))
@@ -195,97 +190,91 @@ def _grep(use: ProgramUse, found: ProgramOptions) -> Words:
     return ()
 
 
+def _found_by(use: ProgramUse, words: Words) -> tuple[ProgramOptions, tuple[str, ...]]:
+    """Return what find is told, and the names of the files that it finds; none: any."""
+    texts = [word.text for word in words]
+    first = re.compile(r"-(?![LPH]$)|[(!]")
+    begin = next(at for at, text in enumerate([*texts, "-"]) if first.match(text))
+    # Words behind the first test are no options of a shell's making, see `odd_names`.
+    tests = [ShellWord(text) for text in texts[begin:] if text not in ("(", ")", "!")]
+    found = parse_options(use, row("find").options, [*words[:begin], *tests])
+    names = found.values("-name", "-iname")
+    exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
+    exact = exact and not re.search(r"[\[\\]", "".join(names))
+    roots = found.operands or [ShellWord(".")]
+    return found._replace(operands=roots), tuple(names) if exact else ()
+
+
 def _find(use: ProgramUse) -> None:
     """Judge find: the files that it may find, and what it does with them."""
-    roots, names, tests = _found_by(use.args)
+    words, commands, at = list(use.args), list[Words](), 0
+    while at < len(words):
+        if words[at].text in ("-exec", "-delete"):
+            rest = words[at + 1 :] if words[at].text == "-exec" else []
+            until = [*itertools.takewhile(lambda word: word.text not in (";", "+"), rest)]
+            commands.append(until or [ShellWord("rm"), ShellWord("{}")])
+            del words[at : at + 1 + (len(until) + 1 if rest else 0)]
+        else:
+            at += 1
+    found, names = _found_by(use, words)
     use.note(LOW, "only looks")
-    use.paths("l", roots)
-    rest = iter(tests)
-    for text in (word.text for word in rest):
-        if text in ("-exec", "-delete"):
-            until = itertools.takewhile(lambda word: word.text not in (";", "+"), rest)
-            command = [*until] if text == "-exec" else [ShellWord("rm"), ShellWord("{}")]
-            if "-L" in [word.text for word in use.args]:
-                use.note(UNKNOWN, "follows links to what it works on")
-            if re.fullmatch(r"rm( -r?f?)? \{\}", " ".join([word.text for word in command])):
-                if not names or not all(map(made_again, names)):
-                    use.note(HIGH, "deletes what is found")
-                use.paths("w", roots)
-            elif not command or command[-1].text != "{}":
-                use.note(UNKNOWN, "runs a program that may do more than read what it finds")
-            else:
-                _reads_found(use, command[:-1], roots, names)
-        elif text in table.FIND_VALUED:
-            next(rest, None)
-        elif text not in table.FIND_ALONE:
-            use.note(UNKNOWN, f"has a word {text[:40]} that is not in its table")
-
-
-def _found_by(words: Words) -> tuple[Words, tuple[str, ...], Words]:
-    """Return where find looks, the names that the files have, and the words behind that."""
-    texts = [word.text for word in words]
-    begin = [at for at, text in enumerate(texts) if re.match(r"-(?![LPH]$)|[(!]", text)]
-    tests = words[begin[0] :] if begin else ()
-    roots = [one for one in words[: len(words) - len(tests)] if one.text not in ("-L", "-P", "-H")]
-    names = [to for one, to in itertools.pairwise(texts) if one in ("-name", "-iname")]
-    exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
-    plain = exact and not re.search(r"[\[\\]", "".join(names))
-    return roots or [ShellWord(".")], tuple(names) if plain else (), tests
+    use.paths("l", found.operands)
+    for command in commands:
+        if found.has("-L"):
+            use.note(UNKNOWN, "follows links to what it works on")
+        if re.fullmatch(r"rm( -r?f?)? \{\}", " ".join([word.text for word in command])):
+            if not names or not all(map(made_again, names)):
+                use.note(HIGH, "deletes what is found")
+            use.paths("w", found.operands)
+        else:
+            _reads_found(use, command, found.operands, names)
 
 
 def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str, ...]) -> None:
-    """Judge a program that is given files with these names in these folders."""
+    """Judge a program that is given files with these names in these folders, in place of `{}`."""
     texts = [word.text for word in command]
-    if "{}" in "".join(texts) or not texts or texts[0] not in table.READERS:
+    if "{}" in "".join(texts[:-1]) or texts[-1:] != ["{}"] or texts[0] not in table.READERS:
         use.note(UNKNOWN, "runs a program that may do more than read what it finds")
         return
-    use.run(command)
+    use.run(command[:-1])
     # Of a folder that is found, `grep -r` reads files of any name.
     recursive = any(re.match(r"--?\w*[rR]", text) for text in texts)
-    for root in roots:
-        files = FileNames(() if recursive else names)
-        use.paths("R", [root], names=files)
-
-
-# Listings of files, of which find prints names alone.
-_LISTED = re.compile(
-    r"find( (?!-)\S+)*( (-(name|iname|path|not|type|maxdepth|mindepth|o|print0?|size|mtime)|!|\(|\)"
-    r"|(?!-)\S+))*|git ls-files( -z| (?!-)\S+)*"
-)
+    use.paths("R", roots, names=FileNames(() if recursive else names))
 
 
 def _xargs(use: ProgramUse) -> None:
     """Judge xargs: it gives the files that the pipeline has found to a program that reads them."""
-    found, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
+    options, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
     first: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
-    plain = _LISTED.fullmatch(" ".join([re.sub(r"\s", "?", word.text) for word in first]))
-    changed = reader.wrote or reader.rearranged or reader.found.rank > MEDIUM
-    if not plain or changed or not use.cwd:
+    texts, roots, names, zero = [word.text for word in first], list[ShellWord](), (), False
+    if texts[:1] == ["find"]:
+        found, names = _found_by(use, first[1:])
+        plain, zero, roots = not found.has("-printf", "-ls"), found.has("-print0"), found.operands
+    else:
+        plain = texts[:2] == ["git", "ls-files"] and not re.search(r" -", " ".join(texts))
+        roots = list(first[2:]) or [ShellWord(".")]
+    if not plain or not use.cwd or reader.wrote or reader.rearranged or reader.found.rank > MEDIUM:
         use.note(UNKNOWN, "runs a program with words that are not known beforehand")
-        return
-    roots, names, tests = _found_by(first[1:])
-    if first[0].text == "git":
-        names, roots = (), [one for one in first[2:] if one.text != "-z"] or [ShellWord(".")]
-    whole = found.has("-0", "--null") and "-print0" in [word.text for word in tests]
-    if not whole and any(
+    elif not (zero and options.has("-0", "--null")) and any(
         re.search(r"[\s'\"\\]", one.text)
         or reader.paths.scan(use.at(one.text), FileNames(names), everywhere=True).odd
         for one in roots
     ):
         use.note(UNKNOWN, "is given names that may be several, or options")
-    _reads_found(use, [one for one in found.operands if one.text != "{}"], roots, names)
+    else:
+        words = [word for word in options.operands if word.text != "{}"]
+        _reads_found(use, [*words, ShellWord("{}")], roots, names)
 
 
 # --- sed and awk ---
 
 _SED_PLACE = r"(?:[+~]?\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\[^\n])*/[IM]*)"
-_SED_PART = r"(?:(?!\5)[^\\\n]|\\(?:.|\n))*\5"
-_SED_COMMAND = (
+_SED_PART = r"(?:(?!\2)[^\\\n]|\\(?:.|\n))*\2"
+_SED_COMMAND = re.compile(
     rf"(?:[ \t\n;{{}}]|#[^\n]*(?:\n|\Z)|(?:{_SED_PLACE}[ \t]*(?:,[ \t]*{_SED_PLACE})?)?[ \t!]*(?:{{"
-    r"|([aic])(?:[^\\\n]|\\[^\n]|\\\n)*(?:\n|\Z)|r[ \t]*(?P<file>[^\n]+)(?:\n|\Z)"
-    r"|(?:[dDgGhHnNpPxzF=]|[lqQ][ \t]*\d*|[btT][ \t]*\w*|:[ \t]*\w+"
-    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(3)[gpiIMm0-9]*|))"
-    r"[ \t]*(?=[;}\n#]|\Z)))"
+    r"|([aic])(?:[^\\\n]|\\[^\n]|\\\n)*(?:\n|\Z)|(?:[dDgGhHnNpPxzF=]|[qQ][ \t]*\d*|[btT][ \t]*\w*"
+    rf"|:[ \t]*\w+|s([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}[gpiIMm0-9]*)[ \t]*(?=[;}}\n#]|\Z)))",
+    re.ASCII,
 )
 
 
@@ -298,10 +287,9 @@ def _sed(use: ProgramUse, found: ProgramOptions) -> Words:
             use.note(UNKNOWN, "has files with the names of scripts")
     elif files and not files[0].glob:
         scripts, files = [files[0].text], files[1:]
-    text, at, command = "\n".join(scripts), 0, re.compile(_SED_COMMAND, re.ASCII)
-    while at < len(text) < 20_000 and (match := command.match(text, at)) and match.end() > at:
+    text, at = "\n".join(scripts), 0
+    while at < len(text) < 20_000 and (match := _SED_COMMAND.match(text, at)) and match.end() > at:
         at = match.end()
-        use.paths("r", [ShellWord(match["file"])] if match["file"] else ())
     copies = found.values("-i", "--in-place")
     if at < len(text) or not scripts or text.endswith("\\"):
         use.note(UNKNOWN, "has a script that may write or run something")
@@ -324,92 +312,49 @@ def _awk(use: ProgramUse, found: ProgramOptions) -> Words:
     text = program.text.replace("||", " ")
     if program.glob or len(text) > 5000 or _AWK_RUNS.search(text):
         use.note(UNKNOWN, "has a program that may run, read or write something")
-    files = [word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)]
-    use.paths("r", files)
-    return ()
+    files = [one for one in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", one.text)]
+    return [ShellWord(""), *files]
 
 
 # --- git ---
 
-# Settings that run no program.
-_SETTING = re.compile(
-    r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|"
-    r"safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|"
-    r"diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
-    re.IGNORECASE | re.DOTALL,
-)
 # Settings in a repository's configuration that run nothing of the repository's choice.
-_PLAIN_LINE = (
+_PLAIN_LINE = re.compile(
     r"\s*(?:[#;].*|\[[\w-]+(?:\s+\"[^\"\\]*\")?\]|(?:clean|smudge|process)\s*=\s*git-lfs (?:clean"
     r"|smudge|filter-process)(?: --skip)?(?: --)?(?: %f)?"
-    r"|update\s*=\s*(?:checkout|none|rebase|merge)"
-    rf"|(?:{'|'.join(table.GIT_SETTINGS.split())})(?:\s*=.*|\s*))?"
+    rf"|(?:{'|'.join(table.GIT_SETTINGS.split())})(?:\s*=.*|\s*))?",
+    re.IGNORECASE,
 )
-
-
-def _root(folder: str) -> str:
-    """Return the nearest folder, upwards, that has a repository or looks like one; "" if there is
-    none."""
-    while not os.path.lexists(os.path.join(folder, ".git")):
-        if os.path.isdir(os.path.join(folder, "objects")):
-            break
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
-            return ""
-    return folder
 
 
 def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
     """Judge the options before git's command, and the repository's settings, which may name
     programs. They are under `.git`, where no proven command writes. Return where it works."""
     paths = use.reader.paths
-    for name, value in found.given:
-        if name == "-C":  # what follows is relative to that folder
-            if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
-                use.note(UNKNOWN, "works outside of the working directory")
-            use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
-        elif name == "-c" and not _SETTING.fullmatch(value):
-            use.note(HIGH, f"is given a setting that may run a program: {value[:60]}")
-    root = _root(use.cwd) if use.cwd else ""
+    for value in found.values("-C"):  # what follows is relative to that folder
+        if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
+            use.note(UNKNOWN, "works outside of the working directory")
+        use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
+    root = repository(use.cwd) if use.cwd else ""
     folder = os.path.join(root, ".git")
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
         use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
     elif root:
         files = [text_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
-        plain = re.compile(_PLAIN_LINE, re.IGNORECASE)
-        if not all(plain.fullmatch(line) for file in files for line in file.splitlines()):
+        if not all(_PLAIN_LINE.fullmatch(line) for file in files for line in file.splitlines()):
             use.note(MEDIUM, "runs what the settings of the repository name")
     return use
-
-
-def searched(folder: str, path: str) -> bool:
-    """Return whether git tracks a path below a folder, or no plain line of a `.gitignore` has git
-    ignore it."""
-    at, name = os.path.split(os.path.join(folder, path))
-    root = _root(at)
-    index = text_of(os.path.join(root, ".git", "index"))
-    if f"{os.path.relpath(os.path.join(at, name), root or '/')}\0" in index:
-        return True
-    while root and at.startswith(root):
-        lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
-        if any(line.startswith("!") for line in lines):
-            return True
-        if any(line and line[0] != "#" and fnmatchcase(name, line.lstrip("/")) for line in lines):
-            return False
-        at = os.path.dirname(at)
-    return True
 
 
 def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
     """Judge a command of git beside its row."""
     name, words, has, paths = use.name[4:], found.operands, found.has, use.reader.paths
     if name in ("add", "stash", "stash.push"):  # takes files to where changes are shown
-        names = ["."] if has("-u", "--include-untracked") else []
-        if name == "add":
-            names = ["."] if has("-A", "--all") or not words else [word.text for word in words]
-        for match in [one for name in names for one in paths.matches(name, use.cwd) or ()]:
-            real = paths.real(match, use.cwd)
-            if any(searched(real, secret) for secret in paths.scan(real).secrets):
+        whole = has("-A", "--all", "-u", "--include-untracked") or (name == "add" and not words)
+        for word in [ShellWord(".")] if whole else words if name == "add" else ():
+            folder, names = split_glob(word.text)[:2] if word.glob else (word.text, FileNames())
+            real = paths.real(folder, use.cwd)
+            if any(not ignored(real, secret) for secret in paths.scan(real, names).secrets):
                 use.note(HIGH, "takes what is secret")
     elif name in ("clone", "fetch", "pull", "ls-remote"):
         what = words[0].text if words else ""
@@ -426,7 +371,8 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
         use.paths("R", [ShellWord(".")])
         return words if has("-e") else [ShellWord(""), *words[1:]]
     elif name == "config" and not has("--get", "--get-all", "--list", "-l"):
-        use.note(HIGH, "changes settings, which may run programs")
+        if len(words) != 1 or "." not in words[0].text:
+            use.note(HIGH, "changes settings, which may run programs")
     elif name == "rm" and not has("--cached", "-n", "--dry-run"):
         if has("-r") or any(word.glob for word in words):
             use.note(HIGH, "deletes files")
@@ -465,6 +411,12 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
     return ()
 
 
+def _is_file(use: ProgramUse, word: ShellWord) -> bool:
+    """Return whether a path is a file of its own, or not there yet."""
+    path = use.at(word.text)
+    return not word.glob and (not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode))
+
+
 def _removes(use: ProgramUse, found: ProgramOptions) -> Words:
     """Judge rm: deleting all that is in a folder is high, but for what tools make again."""
     for word in found.operands:
@@ -473,12 +425,6 @@ def _removes(use: ProgramUse, found: ProgramOptions) -> Words:
         if all_of_it and not made_again(os.path.basename(folder)):
             use.note(HIGH, f"deletes all that is in a folder: {word.text[:80]}")
     return found.operands
-
-
-def _is_file(use: ProgramUse, word: ShellWord) -> bool:
-    """Return whether a path is a file of its own, or not there yet."""
-    path = use.at(word.text)
-    return not word.glob and (not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode))
 
 
 def _asks(use: ProgramUse, found: ProgramOptions) -> Words:
@@ -510,9 +456,8 @@ def _runs(use: ProgramUse) -> None:
     """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
     words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
     name = words[0].text if words else "-"
-    if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx"):
-        if not is_project(name):
-            use.note(HIGH, "fetches a program and runs it")
+    if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx") and not is_project(name):
+        use.note(HIGH, "fetches a program and runs it")
     elif name.startswith("-"):
         use.note(UNKNOWN, "has options that are not in its table")
     use.note(MEDIUM, "runs a program of the project")
@@ -522,38 +467,34 @@ def _runs(use: ProgramUse) -> None:
 def _interpreter(use: ProgramUse, found: ProgramOptions) -> Words:
     """Judge an interpreter: its first operand is code."""
     if not found.operands and not found.has("--test"):
-        if use.stdin == "pipe" and use.name in ("bash", "sh", "dash", "zsh"):
-            use.note(HIGH, "runs what comes through a pipe or from a file")
-        use.note(UNKNOWN, "runs code that stands in the command, or that it is fed")
+        fed = use.stdin == "pipe" and use.name in ("bash", "sh", "dash", "zsh")
+        use.note(HIGH if fed else UNKNOWN, "runs code that stands in the command, or is fed to it")
     return found.operands
 
 
 def _python(use: ProgramUse) -> None:
     """Judge Python: a file of the project, or a module of it or in the table."""
-    use, at = use._replace(name="python"), 0
-    while use.text(at).startswith("-") and use.text(at) != "-m":
-        at += 2 if use.text(at) in ("-W", "-X") else 1
-    found = parse_options(use, row("python").options, use.args[:at], stop=True)
-    if use.text(at) != "-m":
-        found = parse_options(use, row("python").options, use.args, stop=True)
+    use, options = use._replace(name="python"), row("python").options
+    before = [*itertools.takewhile(lambda word: word.text != "-m", use.args)]
+    found, rest = parse_options(use, options, before, stop=True), use.args[len(before) + 1 :]
+    if found.operands or len(before) == len(use.args):
         for kind, word in zip("c" + "a" * len(use.args), _interpreter(use, found), strict=False):
             use.operand(kind, word)
+        for word in rest:
+            use.argument(word)
         return
-    module, rest = use.text(at + 1), use.args[at + 2 :]
-    if found.operands:
-        use.note(UNKNOWN, "runs code that it is fed")
+    module = rest[0].text if rest else ""
     use.note(MEDIUM, f"runs the module {module[:60]}")
     program = module.replace("_", "-")
     files = [use.at(os.path.join(source, *module.split("."))) for source in ("", "src")]
     if f"python.{module}" in rows():
-        use.run([ShellWord(f"python.{module}"), *rest])
+        use.run([ShellWord(f"python.{module}"), *rest[1:]])
     elif is_project(program) or module == "pip":
-        use.run([ShellWord(program), *rest])
+        use.run([ShellWord(program), *rest[1:]])
     elif re.fullmatch(r"[A-Za-z_][\w.]*", module) and any(
         os.path.isfile(f"{one}.py") or os.path.isfile(f"{one}/__init__.py") for one in files
     ):
-        use.reader.use_path(ShellWord("."), use.cwd, "use", "python works in")
-        for word in rest:
+        for word in [ShellWord("."), *rest[1:]]:
             use.argument(word)
     else:
         use.note(UNKNOWN, f"runs the module {module[:60]}, which is not of the project")

@@ -25,7 +25,7 @@ from holdfast.agent.security.paths import (
     ShellPaths,
     word_set,
 )
-from holdfast.agent.security.programs import judge, searched
+from holdfast.agent.security.programs import judge
 from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.content import ToolCall
 from holdfast.errors import RuntimeFault
@@ -147,7 +147,7 @@ class RiskRules(msgspec.Struct, frozen=True):
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
                 if call.name == "grep" and not changes:  # it leaves out what git ignores
                     names = _names(call.arguments.get("glob"))
-                    found = paths.read_all(path, about.workdir, names, "searches", searched)
+                    found = paths.read_all(path, about.workdir, names, "searches", True)
                 else:
                     found = paths.judge(kind, path, about.workdir, f"{call.name} {act}")
                 reason = found.reason or f"{call.name} reads {value[:80]}"

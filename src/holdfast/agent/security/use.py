@@ -19,12 +19,15 @@ from holdfast.agent.security.paths import (
     UNKNOWN,
     FileNames,
     RiskFinding,
+    text_of,
     word_set,
 )
 from holdfast.agent.security.script import ScriptReader
 
+Words = Sequence[ShellWord]
+
 _OPTION = re.compile(r"(--?|:|)([^=?+^*$]+)([=?]?)([A-Za-z]?)([+^*$]?)")
-PUBLISHES = word_set(
+_PUBLISHES = word_set(
     "publish deploy upload login logout release yank push owner adduser unpublish register"
     " gh-deploy site-deploy deploy-file"
 )
@@ -52,25 +55,24 @@ class ProgramRow(NamedTuple):
 
 
 @functools.cache
-def commanded() -> frozenset[str]:
-    """Return the programs with commands, such as git."""
-    return frozenset([name.partition(".")[0] for name in rows() if "." in name]) - {"python"}
-
-
-@functools.cache
 def rows() -> Mapping[str, ProgramRow]:
     """Return the table by the names of programs, and of their commands: `git.log`."""
     found: dict[str, ProgramRow] = {}
     text = re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS)
-    for line in re.split(r"\n| \| ", text):
-        if line:
-            names, kind, *rest = line.split(" ", 2)
-            # `npm,yarn.run`: a command of both
-            parts = itertools.product(*[part.split(",") for part in names.split(".")])
-            letters = kind.rstrip("+@!~^%")
-            row = ProgramRow(letters, kind[len(letters) :], rest[0] if rest else "")
-            found.update(dict.fromkeys(map(".".join, parts), row))
+    for line in filter(None, re.split(r"\n| \| ", text)):
+        names, kind, *rest = line.split(" ", 2)
+        # `npm,yarn.run`: a command of both
+        parts = itertools.product(*[part.split(",") for part in names.split(".")])
+        letters = kind.rstrip("+@!~^%")
+        row = ProgramRow(letters, kind[len(letters) :], rest[0] if rest else "")
+        found.update(dict.fromkeys(map(".".join, parts), row))
     return found
+
+
+@functools.cache
+def commanded() -> frozenset[str]:
+    """Return the programs with commands, such as git."""
+    return frozenset([name.partition(".")[0] for name in rows() if "." in name]) - {"python"}
 
 
 def row(name: str) -> ProgramRow:
@@ -101,7 +103,7 @@ class ProgramUse(NamedTuple):
 
     reader: ScriptReader
     name: str
-    args: Sequence[ShellWord]
+    args: Words
     cwd: str
     stdin: str
 
@@ -109,24 +111,18 @@ class ProgramUse(NamedTuple):
         """Note that the program is at least so risky."""
         self.reader.note(rank, f"{self.name.replace('.', ' ')} {what}")
 
-    def text(self, index: int) -> str:
-        """Return the word of that place, "" if there is none."""
-        return self.args[index].text if 0 <= index < len(self.args) else ""
-
     def at(self, path: str) -> str:
         """Return a path from the folder that the program runs in."""
         return os.path.join(self.cwd or "/", path)
 
-    def run(self, words: Sequence[ShellWord]) -> None:
+    def run(self, words: Words) -> None:
         """Judge these words as a program that this one runs."""
         if not words or words[0].glob:
             self.note(UNKNOWN, "runs nothing that is named")
         else:
             self.reader.judge(self.reader, words, self.cwd, self.stdin)
 
-    def paths(
-        self, kind: str, words: Sequence[ShellWord], what: str = "", names: FileNames = ALL_FILES
-    ) -> None:
+    def paths(self, kind: str, words: Words, what: str = "", names: FileNames = ALL_FILES) -> None:
         """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`; of
         folders that are read (`R`), that of the files with these names."""
         act, shown = _ACTS[kind]
@@ -145,11 +141,7 @@ class ProgramUse(NamedTuple):
             allowed, other = _TEXTS[kind]
             if not re.fullmatch(allowed, text, re.IGNORECASE):
                 self.note(*other)
-        elif (
-            kind in "0"
-            or (kind in "pm" and text.startswith("-"))
-            or (kind == "r" and text[:1] in ("+", "@"))
-        ):
+        elif kind in "0" or text.startswith(tuple({"p": "-", "m": "-", "r": "+@"}.get(kind, ""))):
             self.note(UNKNOWN, f"has a word {text[:40]!r} that is not in its table")
         elif kind in "rRlwD":
             self.paths(kind, [word])
@@ -158,13 +150,10 @@ class ProgramUse(NamedTuple):
         elif kind == "s" and (file := re.match(r"[\w.-]*=?[@<]([^;]*)", text)):
             self.paths("r", [ShellWord(file[1])])
         elif kind == "g" and self.cwd and text[:1] not in ("-", "^", "@"):
-            path = text.partition(":")[2] or text
-            matches = (
-                self.reader.paths.matches(path, self.cwd) if word.glob or "*" in path else None
-            )
-            for one in matches or [path]:
-                found = self.reader.paths.judge("read", one, self.cwd, f"{self.name} reads")
-                self.reader.note(*found)
+            path, paths = text.partition(":")[2] or text, self.reader.paths
+            self.reader.note(*paths.judge("read", path, self.cwd, f"{self.name} reads"))
+            if word.glob or "*" in path:  # git's own pattern, of any depth
+                self.reader.note(*paths.judge_glob("read", path, self.cwd, f"{self.name} reads"))
         elif kind == "O" and (word.glob or os.path.isdir(self.at(text))):
             self.note(HIGH, "throws changes away")
         elif kind == "q":
@@ -189,9 +178,8 @@ class ProgramUse(NamedTuple):
         is_option = word.text.startswith("-")
         text = word.text if is_option else word.text.partition("::")[0]
         path = text.partition("=")[2] or ("" if is_option else text)
-        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(
-            r"publish|deploy|upload", word.text
-        ):
+        parts = {word.text, *re.split(r"[:/.]", word.text)}
+        if _PUBLISHES & parts or re.match(r"publish|deploy|upload", word.text):
             self.note(HIGH, f"sends something out: {word.text[:40]}")
         if strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text):
             self.note(UNKNOWN, f"is given what may be code: {text[:60]}")
@@ -218,16 +206,10 @@ def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
 
 
 def parse_options(
-    use: ProgramUse, options: str, words: Sequence[ShellWord], stop: bool = False
+    use: ProgramUse, options: str, words: Words, stop: bool = False
 ) -> ProgramOptions:
-    """Take words apart as getopt does, and note what the options do.
-
-    Args:
-        use: The program.
-        options: The options that it may have, as the table writes them.
-        words: The words behind its name.
-        stop: The first operand ends the options.
-    """
+    """Take the words behind a program's name apart as getopt does, and note what the options do.
+    `options` are those of the table; with `stop` the first operand ends them."""
     allowed, found = _option_specs(options), ProgramOptions([], [], set())
     rest = list(reversed(words))
     while rest:
@@ -269,20 +251,9 @@ def _add_option(
     use: ProgramUse, found: ProgramOptions, name: str, spec: tuple[str, str, str], value: str
 ) -> None:
     """Add an option, and note what it does, also with its value."""
-    if spec[2] == "^":
-        use.note(HIGH, "throws work away, or changes what is elsewhere")
-    elif spec[2] == "+":
-        use.note(MEDIUM, "changes something")
+    if spec[2] in ("^", "+"):
+        use.note(HIGH if spec[2] == "^" else MEDIUM, f"has {name}, which changes something")
     found.flags.add(spec[2])
     found.given.append((name, value))
     if spec[1] and value:
         use.operand(spec[1], ShellWord(value))
-
-
-def text_of(path: str) -> str:
-    """Return the beginning of a file; "" if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(5_000_000 if path.endswith("index") else 100_000)
-    except OSError:
-        return ""
