@@ -41,6 +41,7 @@ class StubServer:
         self.started: set[str] = set()
         self.streams = 0
         self.silent = False  # streams say nothing at all
+        self.notes = b""  # a stream's next bytes
         self.changed = threading.Condition()
         self.stopping = False
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -254,7 +255,8 @@ class _Handler(BaseHTTPRequestHandler):
                     if not owner.silent and len(owner.journals[id]) <= after:
                         break
                 page = owner.journals[id][after : after + 5]
-            data = (
+            notes, owner.notes = owner.notes, b""
+            data = notes + (
                 b"".join(
                     b"id: %d\nevent: x\ndata: %b\n\n" % (after + n, event)
                     for n, event in enumerate(page, 1)

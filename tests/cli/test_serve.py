@@ -390,6 +390,7 @@ def test_what_does_not_fit_is_said_in_one_line(
     assert words.format(tmp=tmp_path) in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ from holdfast.errors import (
     StoreError,
     UnreadableEvent,
 )
+from holdfast.llm.completion import Delta
 from holdfast.remote import follower, server_client
 from holdfast.remote.failures import failure, named
 from tests.remote_parts import KEY, Proxy, StubServer, _Handler, connections
@@ -182,6 +183,21 @@ def test_a_slow_callback_holds_up_nobody_else() -> None:
         assert conversation.state.last_seq == 20
         go_on.set()
         conversation.close()
+
+
+def test_a_delta_of_a_kind_that_is_not_known_is_skipped() -> None:
+    deltas: list[Delta] = []
+    with StubServer() as server:
+        unknown = b'{"kind": "applause", "text": "clap", "loudness": 11}'
+        known = b'{"kind": "text", "text": "Hi", "new": true}'
+        server.notes = b"".join(b"event: delta\ndata: %b\n\n" % one for one in (unknown, known))
+        conversation = open_on(server.url, client_tools=False, on_delta=deltas.append)
+        conversation.start_thread()
+        until(lambda: deltas)
+        assert deltas == [Delta("text", text="Hi")]
+        server.say(conversation.id, "and on")
+        until(lambda: conversation.state.last_seq == 1)
+        conversation.detach()
 
 
 # --- no request more than needed ---

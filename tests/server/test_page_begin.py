@@ -332,6 +332,12 @@ def test_a_fork_continues_with_a_message_in_place_of_another(
     assert rows == ["c", fork]  # below its origin, although it is newer
     page.run("location.hash = '#/c/c'")
     page.wait("#facts", "finished")
+    page.run(
+        "document.querySelector('#panel').hidden && document.querySelector('#panel-open').click()"
+    )
+    page.click("[role=tab]", "Tree")
+    page.wait(".tree li", "forked at event")
+    page.wait(".tree li", "1 step ·")
     page.run("document.querySelector('.answer .fork').click()")
     page.click("#dialog button", "Fork")  # rests
     page.until("location.hash !== '#/c/c'")

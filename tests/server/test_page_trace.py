@@ -141,6 +141,14 @@ def test_the_trace_follows_a_run(browser: Browser, server: Serving) -> None:
     page = shown(browser, server, "slow")
     open_trace(page)
     page.wait(".waterfall .row", "running")
+    # What is drawn anew keeps the focus.
+    for held in (".waterfall", ".waterfall .row"):
+        page.run(
+            f"(document.querySelector({held!r}).focus(),"
+            "document.querySelector('.waterfall').setAttribute('data-old', ''))"
+        )
+        page.until("!document.querySelector('.waterfall').hasAttribute('data-old')")
+        assert page.run(f"document.activeElement.matches({held!r})")
     workspace = server.ask("GET", path).json["workspace"]
     made = server.ask(
         "POST",

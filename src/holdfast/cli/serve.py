@@ -35,7 +35,7 @@ from holdfast.server.app import App, Door
 from holdfast.server.deliveries import Sending
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
-from holdfast.server.keys import Keys, sign_in_link
+from holdfast.server.keys import Keys, check_key, sign_in_link
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.named_parts import OfferedModel, offer
 from holdfast.server.openai import Published, publish
@@ -78,6 +78,8 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
         key = read_key(options.key_file, "--key-file:")
     if options.supervised:
         key = _supervisors_key(options)
+    if key is not None:
+        check_key(key)
     variables = _variables(options, env)
     folder = models_path(options, env)
     named, used = _models(options, folder, {**env, **variables})
@@ -92,8 +94,7 @@ def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
     if options.access_log and not env.get("HOLDFAST_DEBUG"):
         logging.getLogger("holdfast.server.access").setLevel(logging.INFO)
-    with store.exclusive():
-        return _serve(options, Console(env, out=sys.stderr), store, settings)
+    return _serve(options, Console(env, out=sys.stderr), store, settings)
 
 
 def _serve(options: Namespace, console: Console, place: ServerStore, settings: _Settings) -> Exit:
@@ -102,19 +103,20 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
         programs=options.sandbox != "require",
         hook_commands=options.allow_hook_commands,
     )
-    root = place.root(options.root)
     runtimes = _runtimes(options)
     tenant = options.tenant or "default"
     folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
-    if runtimes.sandboxed:
-        _check_private(options, {**place.files, "--root": root})
     agents = _agents(options, settings.folder, settings.variables)
     doors = _doors(options)
     with _naming("--webhook-allow", "."):
         give_up = options.webhook_days * 86_400.0
         sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:  # no file is written before the options are checked
+        stack.enter_context(place.exclusive())
         listening = stack.enter_context(contextlib.closing(listen(*settings.address)))
+        root = place.root(options.root)
+        if runtimes.sandboxed:
+            _check_private(options, {**place.files, "--root": root})
         store = place.journals()
         stack.callback(store.close)
         records = stack.enter_context(place.records())

@@ -47,7 +47,8 @@ class ServerFile:
 
     @contextlib.contextmanager
     def exclusive(self) -> Generator[None]:
-        """Lock the store against other servers, which would compete for its conversations."""
+        """Lock the store against other servers, which would compete for its conversations. A lock
+        file without a store is removed at the end."""
         path = self._beside("lock")
         try:
             file = open(path, "a+")  # noqa: SIM115
@@ -58,6 +59,8 @@ class ServerFile:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.fstat(file.fileno()).st_nlink:  # removed before it was locked
+                    raise BlockingIOError
             except OSError:
                 file.seek(0)
                 other = f"another server (process {file.read(20).strip() or 'unknown'})"
@@ -65,7 +68,11 @@ class ServerFile:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                if not self._path.exists():
+                    path.unlink(missing_ok=True)
 
     def root(self, given: str | None) -> Path:
         """Return the folder of the workspaces, which exists then. Raises `UsageError`."""

@@ -44,6 +44,15 @@ def _hash(key: str) -> str:
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def check_key(key: str) -> None:
+    """Raise `ConfigurationError` for a key that is too short, or has other characters."""
+    spaced = any(character.isspace() for character in key)
+    if len(key) < _MIN_KEY_CHARACTERS or not key.isascii() or spaced:
+        raise ConfigurationError(
+            f"A key needs at least {_MIN_KEY_CHARACTERS} ASCII characters without spaces."
+        )
+
+
 class Keys:
     """The keys of one server. Thread-safe. Changes by other processes take effect at once."""
 
@@ -60,11 +69,7 @@ class Keys:
         """Accept a key that was generated elsewhere, once. Raises `ConfigurationError` if the key
         is too short or belongs to another tenant."""
         checked_id(tenant, "tenant")
-        spaced = any(character.isspace() for character in key)
-        if len(key) < _MIN_KEY_CHARACTERS or not key.isascii() or spaced:
-            raise ConfigurationError(
-                f"A key needs at least {_MIN_KEY_CHARACTERS} ASCII characters without spaces."
-            )
+        check_key(key)
         found = self.tenant_of(key)
         if found is None:
             row = _hash(key), tenant, label, datetime.now(UTC).isoformat()

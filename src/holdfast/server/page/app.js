@@ -11,7 +11,7 @@ import { Log } from "./log.js";
 import { askKey, help, makeFork } from "./making.js";
 import { connectNotices, entitle, forgetWaiting, watch } from "./notices.js";
 import { chip, Panel, undriven } from "./panel.js";
-import { clock, count, money, oneLine, statusName } from "./text.js";
+import { clock, count, counted, money, oneLine, statusName } from "./text.js";
 
 const LIST_MILLISECONDS = 4000; // the period in which the list is refreshed
 const HIDDEN_MILLISECONDS = 20_000; // a tab hidden for this long closes its stream, because browsers allow only six connections to a server
@@ -42,6 +42,11 @@ class Talk {
 
 	get readOnly() {
 		return Boolean(this.info?.spawnedBy);
+	}
+
+	/** The forks of a conversation, as far as the list has them. */
+	forks(id) {
+		return list.items.filter((item) => item.parent === id && item.id !== id);
 	}
 
 	async open() {
@@ -191,7 +196,7 @@ class Talk {
 		const title = info?.title || this.id;
 		fill($("#title"), oneLine(title, 120));
 		const tokens = fold.usage.inputTokens + fold.usage.outputTokens;
-		fill($("#facts"), chip(fold.status, this.undriven), this.whole ? [tokens ? ` ${count(tokens)} tokens` : "", fold.cost ? ` · ${money(fold.cost)}` : "", fold.steps ? ` · ${fold.steps} steps` : ""] : " loading…",
+		fill($("#facts"), chip(fold.status, this.undriven), this.whole ? [tokens ? ` ${count(tokens)} tokens` : "", fold.cost ? ` · ${money(fold.cost)}` : "", fold.steps ? ` · ${counted(fold.steps, "step")}` : ""] : " loading…",
 			info?.error ? el("span.bad", ` ${oneLine(info.error, 200)}`) : null);
 		const running = fold.status === "running" && !this.undriven;
 		const stopped = this.undriven || fold.status === "paused" || fold.status === "error" || fold.status === "stuck";

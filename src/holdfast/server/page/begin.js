@@ -67,7 +67,7 @@ function draw(node, done) {
 	const keyPart = el("div", { id: "begin-key-part" }, keyLabel, key, el("p.check", keep, " ", el("label", { for: "begin-keep" }, "Keep the key on the server, encrypted, for later conversations")));
 	const agentPart = el("div.field", el("label", { for: "begin-agent" }, "Agent"), which);
 	const toolPart = el("div.field", el("span.label", "Tools"), tools, el("label", { for: "begin-confirm" }, "Approval"), confirm);
-	const addressPart = el("div.field", el("label", { for: "begin-address" }, "Address of the model"), address);
+	const addressPart = el("div.field", { hidden: true }, el("label", { for: "begin-address" }, "Address of the model"), address);
 	const undoPart = el("p.check", undo, " ", el("label", { for: "begin-undo" }, "Keep snapshots of the files, for a rewind"));
 	const own = el("div", { id: "begin-own" }, el("label", { for: "begin-model" }, "Model"), model, models, advice, addressPart, keyPart);
 	const more = el("details", { id: "begin-more", open: last.more ?? false }, el("summary", "Folder, tools and approval"),

@@ -31,6 +31,17 @@ export function fill(node, ...children) {
 	return node;
 }
 
+/** Replace the children of a node. The focus stays on the element of the same kind and name, and what was open stays open. */
+export function refill(node, ...children) {
+	const name = (one) => `${one.tagName} ${one.dataset.name ?? one.getAttribute("aria-label") ?? one.textContent}`;
+	const active = document.activeElement;
+	const held = active !== node && node.contains(active) ? name(active) : null;
+	const opened = new Set([...node.querySelectorAll("details[open] > summary")].map(name));
+	fill(node, ...children);
+	for (const one of node.querySelectorAll("summary")) if (opened.has(name(one))) one.parentNode.open = true;
+	if (held) ([...node.querySelectorAll(active.tagName)].find((one) => name(one) === held) ?? node).focus({ preventScroll: true });
+}
+
 export const $ = (selector, root = document) => root.querySelector(selector);
 
 /** Create a button of a kind: `primary`, `danger`, `quiet` or "". */

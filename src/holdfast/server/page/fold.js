@@ -1,5 +1,6 @@
 // The state of a conversation, folded from its events, and the entries of its log.
 
+const PIECES = new Set(["text", "reasoning", "tool", "restart", "retry"]);
 const REST = new Set(["idle", "finished", "stuck", "error"]);
 
 const READERS = new Set(["plan", "think", "terminal_collect", "find_tools", "tool_search"]);
@@ -242,7 +243,7 @@ export class Fold {
 			call.progress = String(data.message ?? "");
 			return call;
 		}
-		if (kind !== "delta" || REST.has(this.status)) return null;
+		if (kind !== "delta" || !PIECES.has(data.kind) || REST.has(this.status)) return null; // a newer server may send more kinds
 		this.retry = data.kind === "retry" ? { number: data.index, most: data.most, reason: data.reason, until: Date.now() + 1000 * (data.seconds ?? 0) } : null;
 		if (data.kind === "restart") this.live = null;
 		if (data.kind === "restart" || data.kind === "retry") return "live";

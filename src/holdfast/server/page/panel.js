@@ -3,12 +3,13 @@ import { ask, once, place } from "./api.js";
 import { blocks, results } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
 import { browse, exportTalk } from "./files.js";
-import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
+import { $, button, el, fill, fold as folded, refill, talkLink, toast } from "./dom.js";
 import { arrive, TraceView } from "./trace.js";
-import { count, json, money, oneLine, plain, seconds, statusName } from "./text.js";
+import { count, counted, json, money, oneLine, plain, seconds, statusName } from "./text.js";
 
 const TABS = [["plan", "Plan"], ["trace", "Trace"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
 const TIMER = { required: ["text"], properties: { text: { title: "Text" }, at: { title: "At (2026-11-24T09:00)" }, every: { type: "number", title: "Or every (s)" }, cron: { title: "Or cron" } } };
+const FORKS = 20; // shown in the tree
 const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
 const STEP_NAMES = { pending: "to do", in_progress: "in progress", done: "done", dropped: "dropped" };
 
@@ -67,7 +68,7 @@ export class Panel {
 		const name = {
 			plan: () => JSON.stringify(fold.plan),
 			trace: () => `${this.talk.id} ${fold.last} ${fold.status}`,
-			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status}`,
+			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status} ${this.#forked().map((one) => `${one.id} ${one.status} ${one.title}`)}`,
 			timers: () => this.talk.id + JSON.stringify([...fold.timers]),
 			tools: () => `${fold.agent?.seq} ${JSON.stringify(info?.tools)} ${JSON.stringify(this.health)} ${this.workspaceTools?.length}`,
 			about: () => `${fold.last} ${fold.status} ${JSON.stringify(info)}`,
@@ -98,11 +99,29 @@ export class Panel {
 		if (info?.spawnedBy) up.push(el("p", "Spawned by a call of ", talkLink(info.spawnedBy.slice(0, info.spawnedBy.lastIndexOf(":")))));
 		if (info?.parent) up.push(el("p", `Forked at event ${info.parentSeq} from `, talkLink(info.parent)));
 		const root = this.talk.id;
-		const [list, stats] = await Promise.all([this.#branch(root), ask("GET", place(root, "stats")).catch(() => null)]);
+		const sums = (id) => ask("GET", place(id, "stats")).catch(() => null);
+		const [list, ...stats] = await Promise.all([this.#branch(root), ...[root, ...this.#forked().map((one) => one.id)].map(sums)]);
 		if (this.tab !== "tree" || this.talk.id !== root) return;
-		this.sums = new Map((stats?.conversations ?? []).map((one) => [one.id, one]));
-		fill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."));
+		this.sums = new Map(stats.flatMap((one) => one?.conversations ?? []).map((one) => [one.id, one]));
+		refill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."), this.#forks(root));
 		this.#showSums();
+	}
+
+	/** Return the forks of this conversation and those of each, at most so many that each can be counted. */
+	#forked() {
+		const found = this.talk.forks(this.talk.id);
+		for (const one of found) if (found.length < FORKS) found.push(...this.talk.forks(one.id).filter((other) => !found.includes(other)));
+		return found.slice(0, FORKS);
+	}
+
+	#forks(root) {
+		const found = this.#forked();
+		const branch = (id) => {
+			const items = found.filter((one) => one.parent === id);
+			return items.length ? el("ul.tree", items.map((item) => el("li", chip(item.status, undriven(item)), " ", talkLink(item.id, oneLine(item.title || item.id, 80)),
+				el("p.dim", `forked at event ${item.parentSeq}; since then `, el("span", { "data-sums": item.id }, "…")), branch(item.id)))) : null;
+		};
+		return found.length ? [el("h3", "Forks"), branch(root)] : null;
 	}
 
 	/** Show time, tokens and cost beside each conversation of the tree. */
@@ -112,7 +131,7 @@ export class Panel {
 			if (!one) continue;
 			const { usage = {}, cost } = one;
 			const tokens = (usage.inputTokens ?? 0) + (usage.outputTokens ?? 0);
-			fill(node, [`${one.steps} steps`, seconds(one.seconds), tokens ? `${count(tokens)} tokens` : "", typeof cost === "number" ? cost && money(cost) : "cost unknown"].filter(Boolean).join(" · "));
+			fill(node, [counted(one.steps, "step"), seconds(one.seconds), tokens ? `${count(tokens)} tokens` : "", typeof cost === "number" ? cost && money(cost) : "cost unknown"].filter(Boolean).join(" · "));
 		}
 	}
 
@@ -157,7 +176,7 @@ export class Panel {
 		const standings = new Map((info?.tools ?? []).map((one) => [one.name, one]));
 		// Before the first step the journal lists no tools, but the server knows where each will run.
 		const shown = tools.length || fold.agent ? tools : [...standings.values()].map((one) => ({ name: one.name, description: "", inputSchema: null }));
-		fill(this.body,
+		refill(this.body,
 			(info?.warnings ?? []).map((text) => el("p.bad", plain(text))),
 			el("p.buttons", button("Check health", () => this.#check(), "quiet")),
 			this.health && this.#services(),
@@ -261,7 +280,7 @@ export class Panel {
 			["Driven", info?.spawnedBy ? "by its parent conversation" : info?.started ? "messages are answered as they arrive" : "only when it is run"],
 			["Fault", info?.error ? el("span.bad", plain(info.error)) : null],
 		];
-		fill(this.body,
+		refill(this.body,
 			el("dl.arguments.about", rows.filter((row) => row[1] !== null).map(([key, value]) => [el("dt", key), el("dd", value)])),
 			fold.agent && folded("System prompt", el("pre.output", plain(fold.agent.systemPrompt))),
 			fold.agent && folded("Parameters", el("pre.output", plain(json(fold.agent.parameters ?? {})))),

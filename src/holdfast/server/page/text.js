@@ -38,6 +38,9 @@ const TODAY = new Intl.DateTimeFormat([], TIME);
 const DAY = new Intl.DateTimeFormat([], { day: "numeric", month: "short", ...TIME });
 export const count = (number) => COMPACT.format(number);
 
+/** Return a number with its noun: "1 step", "2 steps". */
+export const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
 export const money = (dollars) => (dollars === 0 ? "$0" : dollars < 0.01 ? `$${dollars.toFixed(4)}` : `$${dollars.toFixed(2)}`);
 
 export const seconds = (given) =>

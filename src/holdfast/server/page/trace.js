@@ -1,8 +1,8 @@
 // The trace of a run: charts by step, a waterfall of model calls, tools and children, the tree of conversations, and all changed files.
 import { ask, place } from "./api.js";
-import { $, button, el, fill, talkLink, talkPlace } from "./dom.js";
+import { $, button, el, fill, refill, talkLink, talkPlace } from "./dom.js";
 import { diff } from "./diff.js";
-import { count, money, oneLine, plain, seconds, statusName } from "./text.js";
+import { count, counted, money, oneLine, plain, seconds, statusName } from "./text.js";
 
 const REFRESH_MILLISECONDS = 3000; // the shortest time between two readings of the journals
 const ROW_PIXELS = 24;
@@ -115,16 +115,22 @@ export class TraceView {
 
 	#render() {
 		const { trace } = this;
-		const top = $(".waterfall", this.node)?.scrollTop ?? 0;
-		const focused = this.node.contains(document.activeElement) ? document.activeElement.dataset.row : undefined;
+		const before = $(".waterfall", this.node);
+		const top = before?.scrollTop ?? 0;
+		const row = before?.contains(document.activeElement) ? document.activeElement.dataset : {};
 		const opened = new Map([...this.node.querySelectorAll("details.file")].map((one) => [one.dataset.path, one.open]));
-		fill(this.node, this.#sums(), this.#charts(), this.#waterfall(), this.#tree(), this.#files(opened));
+		refill(this.node, this.#sums(), this.#charts(), this.#waterfall(), this.#tree(), this.#files(opened));
 		const rows = $(".waterfall", this.node);
 		if (!rows) return;
-		rows.scrollTop = top;
+		// Spans of a child that came meanwhile may stand above the row that has the focus.
+		const at = row.span === undefined ? -1 : trace.spans.findIndex((span) => this.#nameOf(span) === row.span);
+		rows.scrollTop = at < 0 ? top : top + (at - row.row) * ROW_PIXELS;
 		this.draw();
-		if (focused !== undefined) $(`[data-row="${focused}"]`, rows)?.focus({ preventScroll: true });
-		if (trace.spans === undefined) trace.spans = [];
+		if (row.span !== undefined) ($(`[data-row="${at}"]`, rows) ?? rows).focus({ preventScroll: true });
+	}
+
+	#nameOf(span) {
+		return `${this.trace.conversations[span.conversation ?? 0].id} ${span.kind} ${span.seq}`;
 	}
 
 	#sums() {
@@ -136,7 +142,7 @@ export class TraceView {
 		return el("p", [
 			`${seconds(own[0].seconds ?? 0)} at work`,
 			own[0].waited ? `${seconds(own[0].waited)} waiting for you` : "",
-			`${steps} steps`,
+			counted(steps, "step"),
 			`${count(sum("inputTokens"))} tokens in, ${count(sum("outputTokens"))} out`,
 			costs.length ? money(costs.reduce((one, other) => one + other, 0)) : "cost unknown",
 			own.length > 1 ? `${own.length} conversations` : "",
@@ -194,11 +200,11 @@ export class TraceView {
 		this.rows.style.height = `${spans.length * ROW_PIXELS}px`;
 		this.place = timeline(spans);
 		this.from = this.to = 0;
-		const node = el("div.waterfall", { role: "group", tabindex: "0", "aria-label": `Waterfall of ${spans.length} model calls, tools and waits` }, this.rows);
+		const node = el("div.waterfall", { role: "group", tabindex: "0", "data-name": "waterfall", "aria-label": `Waterfall of ${spans.length} model calls, tools and waits` }, this.rows);
 		node.addEventListener("scroll", () => this.draw(), { passive: true });
 		node.addEventListener("keydown", (event) => this.#move(event));
 		const left = this.trace.leftOut ? ` ${this.trace.leftOut} short ones are left out.` : "";
-		return [el("p.legend.dim", Object.entries(KINDS).filter(([, name]) => name).map(([kind, name]) => [el(`span.swatch.${kind}`), `${name} `]), el("span.swatch.bad"), "failed. ", `Times in which nothing runs are shortened.${left}`), node];
+		return [el("p.legend.dim", Object.entries(KINDS).filter(([, name]) => name).map(([kind, name]) => [el("span.key", el(`span.swatch.${kind}`), name), " "]), el("span.key", el("span.swatch.bad"), "failed."), ` Times in which nothing runs are shortened.${left}`), node];
 	}
 
 	/** Build the rows that are near the visible part. */
@@ -231,7 +237,7 @@ export class TraceView {
 		bar.style.width = instant ? "4px" : `max(2px, ${(100 * (this.place(span.start + (span.seconds ?? 0)) - start)).toFixed(2)}%)`;
 		const label = el("span.label", el("span.hidden", `${KINDS[span.kind] || span.kind} `), el("b", name), " ", title);
 		label.style.paddingLeft = `${10 * Math.min(span.depth ?? 0, 8)}px`;
-		const node = el("button.row", { type: "button", title: told, "data-row": index, tabindex: "-1", onclick: () => this.#go(span) }, label, el("span.track", bar), el("span.time", time), failed && el("span.hidden", ` ${failed}`));
+		const node = el("button.row", { type: "button", title: told, "data-row": index, "data-span": this.#nameOf(span), tabindex: "-1", onclick: () => this.#go(span) }, label, el("span.track", bar), el("span.time", time), failed && el("span.hidden", ` ${failed}`));
 		node.style.top = `${index * ROW_PIXELS}px`;
 		return node;
 	}
