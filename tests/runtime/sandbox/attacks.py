@@ -219,7 +219,86 @@ ATTACKS = (
         "except OSError as error:\n"
         "    if error.errno == 25: succeeded('the kernel was asked')",
     ),
+    Attack(
+        "take a descriptor of another process by its pidfd",
+        "pidfd = os.pidfd_open(victim['pid'])\nif syscall(438, pidfd, 0, 0)[0] >= 0: succeeded()",
+    ),
+    Attack(
+        "read a file by a program that is only in memory",
+        "fd = os.memfd_create('program', 0)\n"
+        "os.write(fd, open('/usr/bin/cat', 'rb').read())\n"
+        "number = {'x86_64': 322, 'aarch64': 281}[os.uname().machine]\n"
+        "words = (ctypes.c_char_p * 3)(b'cat', victim['secret'].encode(), None)\n"
+        "empty = ctypes.create_string_buffer(b'')\n"
+        "read, write = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.dup2(write, 1)\n"
+        "    syscall(number, fd, ctypes.addressof(empty), ctypes.addressof(words), 0, 0x1000)\n"
+        "    os._exit(1)\n"
+        "os.close(write); os.wait()\n"
+        "if victim['canary'].encode() in os.read(read, 999): succeeded()",
+    ),
+    Attack(
+        "open a descriptor again with more rights, through /proc",
+        "fd = os.open('/etc/os-release', os.O_RDONLY)\n"
+        "os.open(f'/proc/self/fd/{fd}', os.O_RDWR); succeeded()",
+        root=True,
+    ),
+    Attack(
+        "read a file of another program in /dev/shm",
+        "succeeded(open('/dev/shm/' + victim['name'] + '-shared').read())",
+    ),
+    Attack(
+        "watch a folder of the host",
+        "folder = os.path.dirname(victim['secret']).encode()\n"
+        "watch = libc.inotify_init1(0)\n"
+        "if watch >= 0 and libc.inotify_add_watch(watch, folder, 0x100) >= 0: succeeded()",
+    ),
+    Attack(
+        "watch a folder of the host by fcntl",
+        "import fcntl\n"
+        "fcntl.fcntl(os.open(os.path.dirname(victim['secret']), 0), 1026, 4); succeeded()",
+    ),
+    Attack(
+        "make a user namespace with clone3",
+        "import struct\n"
+        "arguments = ctypes.create_string_buffer(struct.pack('8Q', 0x10000000, 0, 0, 0, 17, 0, 0, 0))\n"
+        "result, _ = syscall(435, ctypes.addressof(arguments), 64)\n"
+        "if result == 0: os._exit(0)\n"
+        "if result > 0: succeeded()",
+    ),
+    Attack(
+        "type into the terminal by a request with further bits, which the kernel ignores",
+        "number = {'x86_64': 16, 'aarch64': 29}[os.uname().machine]\n"
+        "if syscall(number, 0, 0x100005412, 0)[1] == 25: succeeded('the kernel was asked')",
+    ),
+    Attack(
+        "list the sockets of the machine",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4); succeeded()",
+        network=True,
+    ),
+    Attack(
+        "signal the program at the other end of a connection",
+        "import struct\n"
+        "s = socket.socket()\n"
+        "try:\n"
+        "    s.connect(('127.0.0.1', 3128))\n"  # in a box, the proxy
+        "except OSError:\n"
+        "    s = socket.socket(socket.AF_UNIX); s.connect(victim['unix'])\n"
+        "pid = struct.unpack('3i', s.getsockopt(1, 17, 12))[0]\n"  # SO_PEERCRED
+        "if pid > 0: os.kill(pid, 0); succeeded()",
+        network=True,
+    ),
 )
+
+# A program for 32 bits has other numbers of calls: this one is getpid.
+OLD_CALL = """
+import mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(b"\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3")  # mov eax, 20; int 0x80; ret
+function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+if function() == os.getpid(): succeeded()
+"""
 
 # A supervisor that lets the kernel read the address again connects to the other one.
 ADDRESS_RACE = """
@@ -260,4 +339,9 @@ REFUSED_CALLS = (
     RefusedCall("kcmp", 312, 272, (1, 1, 99, 0, 0)),
     RefusedCall("fanotify_init", 300, 262, (0x7FFFFFFF, 0)),
     RefusedCall("quotactl", 179, 60, (-1, 0, 0, 0)),
+    RefusedCall("name_to_handle_at", 303, 264, (-100, 0, 0, 0, 0)),
+    RefusedCall("process_madvise", 440, 440, (-1, 0, 0, 0, 0)),
+    RefusedCall("add_key", 248, 217, (0, 0, 0, 0, 0)),
+    RefusedCall("request_key", 249, 218, (0, 0, 0, 0)),
+    RefusedCall("io_uring_enter", 426, 426, (-1, 0, 0, 0, 0, 0)),
 )

@@ -24,7 +24,7 @@ from holdfast.errors import RuntimeFault
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 
-from .attacks import ADDRESS_RACE, ATTACKS, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
+from .attacks import ADDRESS_RACE, ATTACKS, OLD_CALL, PRELUDE, REFUSED_CALLS, Attack, RefusedCall
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +71,9 @@ def victim(tmp_path: Path, work: Path) -> Generator[dict[str, Any]]:
     home_file.write_text(canary)
     with contextlib.ExitStack() as stack:
         stack.callback(home_file.unlink)
+        shared_file = Path("/dev/shm", f"{name}-shared")
+        shared_file.write_text(canary)
+        stack.callback(shared_file.unlink)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
@@ -194,6 +197,37 @@ def test_a_system_call_is_answered_outside_and_refused_in_a_box(
         assert "ANSWER 1\n" in succeeds(runtime, program)[1]
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 has two kinds of calls")
+def test_a_call_of_a_program_for_32_bits_ends_it_in_a_box(
+    mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    with SandboxedRuntime(work, mechanism=mechanism, mounts=MOUNTS) as runtime:
+        won, text = succeeds(runtime, OLD_CALL)
+        assert not won, text
+        assert "exit code 159" in text  # SIGSYS
+    with LocalRuntime(work) as plain:
+        if not succeeds(plain, OLD_CALL)[0]:
+            pytest.skip("this kernel has no such calls: no control")
+
+
+def test_a_command_has_no_descriptor_but_its_streams(
+    mechanism: str, work: Path, victim: dict[str, Any]
+) -> None:
+    """The supervisor's socket, or that of the waiting bash, would be a way out."""
+    program = (
+        "for fd in range(3, 999):\n    try: succeeded(fd, os.fstat(fd))\n    except OSError: pass"
+    )
+    for hosts in ("none", ["localhost:9"]):
+        with SandboxedRuntime(work, hosts, mechanism, MOUNTS) as runtime:
+            won, text = succeeds(runtime, program)
+            assert not won, text
+            assert "exit code 0" in text
+    command = [PYTHON, "-I", "-S", "attack.py"]
+    with open(work / "victim.json") as file:
+        done = subprocess.run(command, cwd=work, pass_fds=(file.fileno(),), capture_output=True)
+    assert b"SUCCEEDED" in done.stdout
+
+
 FAMILIES = {"vsock": 40, "packet": 17, "alg": 38, "xdp": 44, "key": 15, "bluetooth": 31}
 
 
@@ -297,23 +331,101 @@ def test_no_process_and_no_file_outlives_the_box(mechanism: str, work: Path) -> 
     assert not Path(f"/tmp/{mark}").exists()
 
 
-def test_no_process_outlives_the_owner_that_is_killed(mechanism: str, work: Path) -> None:
+# In sessions of their own, without the environment by which they are found, busy, and forking.
+DAEMONS = (
+    "for n in 1 2 3 4 5 6 7 8; do setsid env -i bash -c"
+    " 'while :; do (exec -a {mark} sleep 0.05) & exec -a {mark} bash -c \"sleep 0.01; :\" & wait; done' {mark}"
+    " >/dev/null 2>&1 & done; setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 &"
+)
+
+
+@pytest.mark.parametrize("hosts", ["none", ["localhost:9"]], ids=["no network", "network"])
+def test_no_process_outlives_the_owner_that_is_killed(
+    mechanism: str, work: Path, hosts: Any
+) -> None:
     mark = f"holdfast-{secrets.token_hex(6)}"
     program = (
         "import sys, time; from holdfast import SandboxedRuntime\n"
-        f"runtime = SandboxedRuntime({str(work)!r}, mechanism={mechanism!r})\n"
-        f"command = \"setsid env -i bash -c 'exec -a {mark} sleep 300' >/dev/null 2>&1 &\"\n"
-        "runtime.run_command(command); print('started', flush=True); time.sleep(300)\n"
+        f"runtime = SandboxedRuntime({str(work)!r}, {hosts!r}, {mechanism!r})\n"
+        f"runtime.run_command({DAEMONS.format(mark=mark)!r})\n"
+        "print('started', flush=True); time.sleep(300)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     with owner:
-        assert owner.stdout.readline() == b"started\n"
-        owner.kill()
-    until = time.monotonic() + 10
+        try:
+            assert owner.stdout.readline() == b"started\n"
+            assert mark in subprocess.check_output(["ps", "axww", "-o", "args"], text=True)
+        finally:
+            owner.kill()
+    until = time.monotonic() + 20
     while mark in subprocess.check_output(["ps", "axww", "-o", "args"], text=True):
         assert time.monotonic() < until, "a process of the box is still alive"
-        time.sleep(0.01)
+        time.sleep(0.05)
+
+
+def test_the_file_tools_do_not_wait_for_what_is_no_file(mechanism: str, work: Path) -> None:
+    """A FIFO in the place of a file has no end; a sparse file is larger than the memory."""
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        made = (
+            "mkfifo fifo; ln -s fifo link; mkdir many; cd many; touch $(seq 3000) $'a\\nb'; cd .."
+        )
+        (work / "make.sh").write_text(f"{made}; truncate -s 1900M sparse")
+        assert "exit code 0" in runtime.run_command("bash make.sh").text
+
+        def use() -> None:
+            for path in ("fifo", "link", "sparse", "many"):
+                with pytest.raises(RuntimeFault):
+                    runtime.read_file(path)
+                with contextlib.suppress(RuntimeFault):
+                    runtime.files.view(path)
+            for path in ("fifo", "many"):
+                with pytest.raises(RuntimeFault):
+                    runtime.write_file(path, "x")
+            tools = {tool.name: tool for tool in runtime.tools}
+            for name in ("grep", "glob"):
+                tools[name].run({"pattern": "needle"})
+
+        using = threading.Thread(target=use, daemon=True)
+        using.start()
+        using.join(60)
+        assert not using.is_alive()
+
+        def control() -> None:
+            (work / "fifo").read_text()
+
+        plain = threading.Thread(target=control, daemon=True)
+        plain.start()
+        plain.join(0.5)
+        assert plain.is_alive()
+        os.close(os.open(work / "fifo", os.O_RDWR))  # lets it end
+
+
+def test_the_file_tools_make_no_file_through_a_dangling_link(
+    mechanism: str, tmp_path: Path, work: Path
+) -> None:
+    with SandboxedRuntime(work, mechanism=mechanism) as runtime:
+        runtime.run_command(f"ln -s {tmp_path}/new link; ln -s {tmp_path} up; ln -s link twice")
+        for path in ("link", "twice", "up/new"):
+            with pytest.raises(RuntimeFault, match="outside of the working directory"):
+                runtime.write_file(path, "x")
+    assert not (tmp_path / "new").exists()
+    (work / "link").write_text("x")  # the control
+    assert (tmp_path / "new").exists()
+
+
+def test_a_work_folder_may_have_any_name(mechanism: str, work: Path) -> None:
+    name = "a\nb 'c\" $(touch made) `touch made` --; :0"
+    folder = work / name
+    folder.mkdir(mode=0o755)
+    with SandboxedRuntime(folder, mechanism=mechanism) as runtime:
+        runtime.write_file("$(x)\n", "found")
+        assert runtime.run_command("cat *").text.startswith("found")
+        assert (
+            "exit code 0" in runtime.run_command('touch made-inside; test "$PWD" = "$(pwd)"').text
+        )
+    assert sorted(os.listdir(folder)) == ["$(x)\n", "made-inside"]
+    assert "made" not in os.listdir(work)
 
 
 def test_the_file_tools_follow_no_link_out_of_the_box(

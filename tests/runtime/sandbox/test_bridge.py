@@ -39,7 +39,7 @@ def network(host: Host) -> Iterator[BoxNetwork]:
 def run(network: BoxNetwork | None, command: str) -> str:
     """What a command says in a box of the network, or on the machine."""
     box = [BWRAP, "--unshare-all", "--share-net", "--unshare-user", "--dev-bind", "/", "/", "--"]
-    before = [] if network is None else [*network.enter(), *box]
+    before = [] if network is None else [*network.enter()[0], *box]
     env = {"PATH": os.environ["PATH"], **proxy_variables(True)}
     done = subprocess.run([*before, "bash", "-c", command], env=env, capture_output=True, text=True)
     return done.stdout + done.stderr

@@ -84,7 +84,8 @@ def test_the_end_of_a_command_is_told(folder: Path) -> None:
     assert run(box, "exit 7")[0] == 7
     assert run(box, "kill -9 $$")[0] == 128 + signal.SIGKILL
     process = start(box, "no-such-program")
-    assert b"'no-such-program' could not be run in a box: not found" in process.communicate()[0]
+    problem = b"'no-such-program' could not be run in a box: [Errno 2] No such file"
+    assert problem in process.communicate()[0]
     assert process.returncode == 126
 
 

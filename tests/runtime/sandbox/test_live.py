@@ -110,7 +110,8 @@ def test_a_box_that_was_taken_over_harms_its_own_conversation_alone(
 def test_a_conversation_that_is_closed_while_its_box_starts_keeps_nobody_waiting() -> None:
     if problem := mechanisms.MECHANISMS[0].missing():
         pytest.skip(problem)
-    SandboxedRuntime(mechanism="bubblewrap").close()  # what a process makes once
+    with SandboxedRuntime(mechanism="bubblewrap") as first:
+        first.run_command(":")  # makes what a process makes once
     owned = Owned()
     moments = random.Random(5)
     surprises: list[BaseException] = []

@@ -1,5 +1,5 @@
-"""The ways from boxes to the proxy: `BoxNetwork`, a network namespace in which one loopback port
-leads to it, and `ProxyIntake`, a socket for boxes without namespaces."""
+"""`BoxLauncher`, which starts boxes, and their ways to the proxy: `BoxNetwork`, a network namespace
+in which one loopback port leads to it, and `ProxyIntake`, a socket for boxes without namespaces."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.processes import OwnerProcess
 from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox.settings import SandboxUnavailable
+from holdfast.tools.launch import Launch
 
 if TYPE_CHECKING:
-    from holdfast.runtime.sandbox.proxy import Proxy
+    from holdfast.runtime.sandbox.proxy import Proxy, ProxyListener
 
 PORT = 3128
 # Runs in the new namespaces, and hands out what they need: a socket that listens there, and the
@@ -30,12 +33,37 @@ socket.send_fds(channel, [b"x"], [listening.fileno(), *spaces])
 _START_SECONDS = 20.0
 
 
-class BoxNetwork:
+class ProxyWay:
+    """A way from boxes to the proxy. It lives until `close`, or until this process ends."""
+
+    def __init__(self, listener: ProxyListener, fds: list[int]) -> None:
+        self._process = OwnerProcess()
+        self._listener = listener
+        self._fds = fds
+
+    def enter(self) -> tuple[list[str], tuple[int, ...]]:
+        """Return the words before a command that uses the way, and descriptors for it, which the
+        caller closes. This process must live when it starts."""
+        raise NotImplementedError
+
+    def take_connections(self) -> NetworkLog:
+        """Return the connections since the last call."""
+        return self._listener.take_connections()
+
+    def close(self) -> None:
+        """End the connections. Idempotent; does nothing in a forked child."""
+        if self._process.here:
+            self._listener.close()
+            while self._fds:
+                os.close(self._fds.pop())
+
+
+class BoxNetwork(ProxyWay):
     """A network namespace with a loopback interface of its own and nothing else.
 
     Its port `PORT` is a socket of this process: connections to it are served by the proxy, without
-    any process or file in between. Names cannot be resolved in it, except by the proxy. It lives
-    until `close`, or until this process ends. Raises `SandboxUnavailable` if it cannot be made.
+    any process or file in between. Names cannot be resolved in it, except by the proxy. Raises
+    `SandboxUnavailable` if it cannot be made.
 
     Args:
         proxy: Decides about the connections.
@@ -43,8 +71,6 @@ class BoxNetwork:
     """
 
     def __init__(self, proxy: Proxy, program: str) -> None:
-        self._process = OwnerProcess()
-        self._fds: list[int] = []
         ours, theirs = socket.socketpair()
         # Root needs no user namespace, and may not be permitted one.
         user = [] if os.geteuid() == 0 else ["--unshare-user"]
@@ -65,56 +91,68 @@ class BoxNetwork:
                 raise _unavailable(os.fsdecode(error.stderr).strip()) from None
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise _unavailable(str(error)) from error
-        self._fds = fds[1:]
-        self._listener = proxy.listen(socket.socket(fileno=fds[0]))
+        super().__init__(proxy.listen(socket.socket(fileno=fds[0])), fds[1:])
 
-    def enter(self) -> list[str]:
-        """Return the program and arguments before a command that runs in the namespace. This
-        process must live when it starts."""
+    def enter(self) -> tuple[list[str], tuple[int, ...]]:
+        """Return the program that enters the namespace; see `ProxyWay.enter`."""
         user, net = (f"/proc/{os.getpid()}/fd/{fd}" for fd in self._fds)
         joined = [] if os.geteuid() == 0 else [f"--user={user}", "--preserve-credentials"]
-        return ["nsenter", *joined, f"--net={net}", "--"]
-
-    def take_connections(self) -> NetworkLog:
-        """Return the connections since the last call."""
-        return self._listener.take_connections()
-
-    def close(self) -> None:
-        """End the connections, and let go of the namespace. Idempotent; does nothing in a forked
-        child."""
-        if not self._process.here:
-            return
-        self._listener.close()
-        while self._fds:
-            with suppress(OSError):
-                os.close(self._fds.pop())
+        return ["nsenter", *joined, f"--net={net}", "--"], ()
 
 
-class ProxyIntake:
+class ProxyIntake(ProxyWay):
     """A socket that takes connections to the proxy: each message on it has the descriptor of one.
-
-    The supervisors of boxes without namespaces have the other end, and no command has. It lives
-    until `close`.
-    """
+    The supervisors of boxes without namespaces have the other end, and no command has."""
 
     def __init__(self, proxy: Proxy) -> None:
-        self._process = OwnerProcess()
-        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener = proxy.listen(ours, _receive_connection)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(proxy.listen(ours, _receive_connection), [theirs.detach()])
 
-    def descriptor(self) -> int:
-        """Return a new descriptor of the end for supervisors."""
-        return os.dup(self._theirs.fileno())
+    def enter(self) -> tuple[list[str], tuple[int, ...]]:
+        """Return a descriptor of the end for supervisors; see `ProxyWay.enter`."""
+        return [], (os.dup(self._fds[0]),)
+
+
+class BoxLauncher:
+    """Starts each command as the first process of a new box.
+
+    Args:
+        make_way: Makes the boxes' way to the proxy, for the first of them; None for no network.
+    """
+
+    def __init__(self, make_way: Callable[[], ProxyWay] | None) -> None:
+        self._make_way = make_way
+        self._way: ProxyWay | None = None
+        self._lock = threading.Lock()
+
+    def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
+        """Return the launch of a new box; see `Launcher.command`."""
+        raise NotImplementedError
+
+    def enter_network(self) -> tuple[list[str], tuple[int, ...]]:
+        """Return the words before a command that uses the network, and descriptors for it; nothing
+        if the boxes have none."""
+        if self._make_way is None:
+            return [], ()
+        with self._lock:
+            self._way = self._way or self._make_way()
+            return self._way.enter()
+
+    def limit(self, first_pid: int) -> None:
+        """Apply the limits that need the box's first process, named by its pid on this machine.
+        Called once for a box that stays, before it gets its first command. Raises `OSError`."""
+
+    def share(self, folder: Path) -> None:
+        """Let boxes that run read the files in the private folder, or a folder in it."""
 
     def take_connections(self) -> NetworkLog:
-        """Return the connections since the last call."""
-        return self._listener.take_connections()
+        """Return the connections of the boxes to the network since the last call."""
+        return NetworkLog() if self._way is None else self._way.take_connections()
 
     def close(self) -> None:
-        """End the connections. Idempotent; does nothing in a forked child."""
-        if self._process.here:
-            self._listener.close()
-            self._theirs.close()
+        """Let go of the network. Called when the boxes have ended. Idempotent."""
+        if self._way is not None:
+            self._way.close()
 
 
 def _receive_connection(sock: socket.socket) -> socket.socket:

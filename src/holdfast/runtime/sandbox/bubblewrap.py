@@ -16,9 +16,8 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
-from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
-from holdfast.runtime.sandbox.bridge import BoxNetwork
+from holdfast.runtime.sandbox.bridge import BoxLauncher, BoxNetwork
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings, SandboxLimits
 from holdfast.temporary import TemporaryFolder
 from holdfast.tools.launch import Launch
@@ -215,11 +214,13 @@ def _writable_below(folder: str) -> bool:
     return False
 
 
-class BubblewrapLauncher:
+class BubblewrapLauncher(BoxLauncher):
     """Starts each command as the first process of a new box."""
 
     def __init__(self, box: BoxSettings) -> None:
-        self._program = shutil.which("bwrap", path=_PATH) or "bwrap"
+        proxy, program = box.proxy, shutil.which("bwrap", path=_PATH) or "bwrap"
+        super().__init__(None if proxy is None else lambda: BoxNetwork(proxy, program))
+        self._program = program
         self._limits = box.limits
         self._filter = seccomp.make_filter()
         self._wrapper = ["bash", "--noprofile", "--norc", "-p", "-c", _wrapper(box.limits), "box"]
@@ -244,9 +245,6 @@ class BubblewrapLauncher:
             options += ["--bind", str(path), str(path)]
         self._more_options = [*options, "--remount-ro", "/", "--clearenv"]
         self._held = os.getuid() == 0 and not box.stays
-        self._proxy = box.proxy
-        self._lock = threading.Lock()
-        self._network: BoxNetwork | None = None
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box. bubblewrap itself, which is outside of the box, gets none
@@ -257,7 +255,7 @@ class BubblewrapLauncher:
         options += ["--chdir", cwd or "/"]
         for name, value in env.items():
             options += ["--setenv", name, value]
-        network = self._enter_network()
+        network, _ = self.enter_network()
         if network:
             options.append("--share-net")
         rules = _descriptor(self._filter)
@@ -289,28 +287,6 @@ class BubblewrapLauncher:
                 raise
             with suppress(BrokenPipeError):
                 gate.write(b"x")
-
-    def _enter_network(self) -> list[str]:
-        """Return the command before `bwrap` that enters the boxes' network, made for the first of
-        them; nothing if they have none."""
-        if self._proxy is None:
-            return []
-        with self._lock:
-            if self._network is None:
-                self._network = BoxNetwork(self._proxy, self._program)
-            return self._network.enter()
-
-    def share(self, folder: Path) -> None:
-        """Do nothing: the user of a box is that of this process."""
-
-    def take_connections(self) -> NetworkLog:
-        """Return the connections of the boxes since the last call."""
-        return NetworkLog() if self._network is None else self._network.take_connections()
-
-    def close(self) -> None:
-        """Let go of the network of the boxes. Idempotent."""
-        if self._network is not None:
-            self._network.close()
 
     def limit(self, first_pid: int) -> None:
         """Limit the number of processes if this process is root."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import marshal
 import os
 import re
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import seccomp
-from holdfast.runtime.sandbox.bridge import PORT, ProxyIntake
+from holdfast.runtime.sandbox.bridge import PORT, BoxLauncher, ProxyIntake
 from holdfast.runtime.sandbox.settings import ETC, BoxSettings
 from holdfast.tools.launch import Launch
 
@@ -175,7 +175,7 @@ def _system_folders() -> list[str]:
     return [f"/{name}" for name in names]
 
 
-class LandlockLauncher:
+class LandlockLauncher(BoxLauncher):
     """Starts each command confined, with a reaper that ends what it leaves.
 
     As root, it gives the files of the private folder, and an empty work folder, to the user of the
@@ -183,6 +183,8 @@ class LandlockLauncher:
     """
 
     def __init__(self, box: BoxSettings) -> None:
+        proxy = box.proxy
+        super().__init__(None if proxy is None else lambda: ProxyIntake(proxy))
         self._box = box
         self._user: tuple[int, int] | None = None
         given = True
@@ -203,14 +205,19 @@ class LandlockLauncher:
                     with suppress(FileExistsError), open(path / ".gitconfig", "x") as file:
                         file.write("[safe]\n\tdirectory = *\n")
         limits = box.limits
-        self._limits = {
-            "CORE": 0,
-            "NPROC": limits.processes,
-            "DATA": limits.memory_bytes,
-            "AS": limits.memory_bytes * 4,
-            "FSIZE": limits.file_bytes,
-            "NOFILE": limits.open_files,
+        values = {
+            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_NPROC: limits.processes,
+            resource.RLIMIT_DATA: limits.memory_bytes,
+            resource.RLIMIT_AS: limits.memory_bytes * 4,
+            resource.RLIMIT_FSIZE: limits.file_bytes,
+            resource.RLIMIT_NOFILE: limits.open_files,
         }
+        hard = {number: resource.getrlimit(number)[1] for number in values}
+        # RLIM_INFINITY is -1 here
+        self._limits = [
+            (number, value, hard[number] % (1 << 63)) for number, value in values.items()
+        ]
         self._rules = [(path, _READ_ONLY) for path in _system_folders()]
         self._rules += [(f"/etc/{name}", _READ_ONLY) for name in ETC]
         self._rules += [(f"/proc/{name}", _READ) for name in _PROC]
@@ -225,8 +232,6 @@ class LandlockLauncher:
         network = box.proxy is not None
         self._filters = [seccomp.make_filter(), seccomp.make_filter_without_namespaces(network)]
         self._supervised = self._supervision()
-        self._lock = threading.Lock()
-        self._intake: ProxyIntake | None = None
 
     def _supervision(self) -> dict[str, Any]:
         """Return the settings of the supervisor; {} if the box needs none."""
@@ -240,8 +245,10 @@ class LandlockLauncher:
         )
         writable = _writable_folders(box)
         shut = writable if files else []
-        rules = [(path, _READ_ONLY if path in shut else rights) for path, rights in self._rules]
-        self._rules.append(("/proc", _READ | _LIST))
+        rules = [*self._rules, ("/proc", _READ | _LIST)]
+        self._rules = [
+            (path, _READ_ONLY if path in shut else rights) for path, rights in self._rules
+        ]
         return {
             "rules": rules,
             "filter": program,
@@ -255,14 +262,14 @@ class LandlockLauncher:
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box."""
-        passed: tuple[int, ...] = ()
+        _, passed = self.enter_network()
         supervised = self._supervised
-        if self._box.proxy is not None:
-            with self._lock:
-                self._intake = self._intake or ProxyIntake(self._box.proxy)
-                passed = (self._intake.descriptor(),)
+        if passed:
             supervised = {**supervised, "proxy": passed[0]}
+        name = argv[0]
+        found = None if "/" in name else shutil.which(name, path=env.get("PATH", ""))
         plan = {
+            "program": found or name,
             "argv": list(argv),
             "env": dict(env),
             "cwd": cwd or "/",
@@ -279,7 +286,12 @@ class LandlockLauncher:
             file.write(_code("landlock_child"))
             marshal.dump(plan, file)
         os.lseek(fd, 0, os.SEEK_SET)
-        return Launch([sys.executable, "-I", "-S", "-c", _START, str(fd)], {}, "/", (fd, *passed))
+        return Launch(
+            [os.path.realpath(sys.executable), "-I", "-S", "-c", _START, str(fd)],
+            {},
+            "/",
+            (fd, *passed),
+        )
 
     def share(self, folder: Path) -> None:
         """Give the files in a private folder, and long outputs, to the user of the box, if that is
@@ -289,15 +301,3 @@ class LandlockLauncher:
             files = [file for one in folders for file in one.iterdir()]
             for path in (*folders, *files):
                 os.chown(path, *self._user, follow_symlinks=False)
-
-    def take_connections(self) -> NetworkLog:
-        """Return the connections of the boxes since the last call."""
-        return NetworkLog() if self._intake is None else self._intake.take_connections()
-
-    def close(self) -> None:
-        """Let go of the network of the boxes. Idempotent."""
-        if self._intake is not None:
-            self._intake.close()
-
-    def limit(self, first_pid: int) -> None:
-        """Do nothing: the limits of processes bind every user but root."""

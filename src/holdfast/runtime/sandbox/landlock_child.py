@@ -1,45 +1,46 @@
 """The program that confines a command by Landlock and seccomp, and ends what the command leaves.
 
-`landlock.py` starts it in a bare interpreter, so it uses modules that load fast, and none of
-Holdfast's. These processes result:
+`landlock.py` starts it in a bare interpreter, so it uses modules that load fast (`posix` in place
+of `os`), and none of Holdfast's. These processes result:
 
 - the first one becomes a shell that waits, and ends with the command's exit code. If it is killed,
   so is the command;
 - the reaper, in a session of its own, is the parent of all processes that lose theirs. When the
-  command, the first process or the owner ends, it kills what is left, and then ends;
-- the supervisor, in some boxes, between the reaper and the command; see `landlock_supervisor.py`;
+  command, the first process or the owner ends, it kills what is left, and then ends. In some boxes,
+  it is also the supervisor; see `landlock_supervisor.py`;
 - the command, confined. What it starts is confined too, and cannot signal the other two.
+
+The reaper has a Landlock domain of its own, in which the command has another one. Signals reach
+nothing outside of the sender's domain, so that one call of the reaper kills the whole box at once.
 """
 
 from __future__ import annotations
 
 import _ctypes  # `ctypes` itself takes 5 ms to load
 import marshal
-import os
-import resource
 import select
-import struct
 import sys
-import time
+from _struct import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     import signal
     from typing import Any, BinaryIO
 else:
-    import _signal as signal  # `signal` and `typing` take 10 ms to load
+    import _signal as signal
+    import posix as os
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 22, 36, 38
-_PR_SET_KEEPCAPS = 8
 _SECCOMP_MODE_FILTER = 2
-_NUMBERS = {
-    "x86_64": {"prctl": 157, "seccomp": 317, "capset": 126},
-    "aarch64": {"prctl": 167, "seccomp": 277, "capset": 91},
+_PRCTL, _SECCOMP, _CAPSET, _SETFSUID, _SETFSGID, _PRLIMIT64 = {
+    "x86_64": (157, 317, 126, 122, 123, 302),
+    "aarch64": (167, 277, 91, 151, 152, 261),
 }[os.uname().machine]
 # Hand out a descriptor; let no signal but a deadly one disturb a call that is being handled.
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 1 << 3 | 1 << 5
 _CAPABILITIES_V3 = 0x20080522
-_FILE_CAPABILITIES = 1 << 1 | 1 << 3  # CAP_DAC_OVERRIDE and CAP_FOWNER
+_CAP_KILL, _FILE_CAPABILITIES = 1 << 5, 1 << 1 | 1 << 3  # CAP_DAC_OVERRIDE and CAP_FOWNER
 # Landlock's calls have the same numbers on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
@@ -48,7 +49,10 @@ _ALL_FILE_RIGHTS = (1 << 16) - 1
 # Execute, write, read, truncate, ioctl: the rights that a file that is no folder can have.
 _RIGHTS_OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _ALL_TCP_RIGHTS = 3  # bind and connect
-_ALL_SCOPES = 3  # abstract unix sockets and signals
+_ALL_SCOPES, _SIGNALS = 3, 2  # abstract unix sockets and signals
+_MOVE = 1 << 13
+_FOLDER = 0o040000
+_RLIMIT_NPROC = 6
 
 _WAIT = 'read -r code && exit "$code"; exit 126'
 
@@ -96,13 +100,15 @@ def _call(number: int, *arguments: Any) -> int:
 
 
 def _prctl(option: int, value: int, more: Any = 0) -> None:
-    _call(_NUMBERS["prctl"], option, value, more, 0, 0)
+    _call(_PRCTL, option, value, more, 0, 0)
 
 
 # --- the command ---
 
 
-def _make_ruleset(rules: list[tuple[str, int]]) -> int:
+def _make_ruleset(rules: list[tuple[str, int]] | None) -> int:
+    """Return the descriptor of a ruleset; without rules, of one that limits signals alone. The
+    right to move files to other folders is denied by each ruleset that does not give it."""
     try:
         abi = _call(_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION)
     except OSError:
@@ -112,29 +118,29 @@ def _make_ruleset(rules: list[tuple[str, int]]) -> int:
         raise OSError(
             f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {found}"
         )
-    handled = struct.pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
+    handled = pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
+    if rules is None:
+        handled, rules = pack("=3Q", _MOVE, 0, _SIGNALS), [("/", _MOVE)]
     ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
     for path, rights in rules:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        if not os.path.isdir(path):
+        if os.fstat(fd).st_mode & 0o170000 != _FOLDER:
             rights &= _RIGHTS_OF_FILES
-        _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+        _call(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, pack("=Qi", rights, fd), 0)
         os.close(fd)
     return ruleset
 
 
-def _limit(limits: dict[str, int]) -> None:
-    for name, value in limits.items():
-        number = getattr(resource, f"RLIMIT_{name}")
-        most = resource.getrlimit(number)[1]
-        if name == "NPROC" and os.getuid() != 0:
+def _limit(limits: list[tuple[int, int, int]]) -> None:
+    """Set each limit, of which its number, the value and the most that may be set are given."""
+    for number, value, most in limits:
+        if number == _RLIMIT_NPROC and os.getuid() != 0:
             value += _own_tasks()  # the kernel counts those of the user, not of the box
-        if most != resource.RLIM_INFINITY:
-            value = min(value, most)
-        resource.setrlimit(number, (value, value))
+        value = min(value, most)
+        _call(_PRLIMIT64, 0, number, pack("=2Q", value, value), 0)
 
 
 def _own_tasks() -> int:
@@ -149,141 +155,97 @@ def _own_tasks() -> int:
     return count
 
 
-def _run_command(plan: dict[str, Any]) -> None:
-    """Become the confined command. Does not return."""
+def _run_command(plan: dict[str, Any], ruleset: int, told: Any) -> None:
+    """Become the confined command, and send the descriptor of its filter to the supervisor, if
+    there is one. Does not return."""
     os.setsid()
     for number in range(1, 32):
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)
-    supervised = plan["supervised"]
-    kept = supervised["proxy"] if supervised else -1
-    os.closerange(3, kept)
-    os.closerange(max(3, kept + 1), 1 << 20)
     os.umask(0o022)
-    ruleset = _make_ruleset(plan["rules"])
-    code: dict[str, Any] = {"__name__": "supervisor"}
-    inner = -1
-    if supervised:
-        exec(marshal.loads(plan["supervisor"]), code)
-        inner = _make_ruleset(supervised["rules"])
     _limit(plan["limits"])
     if plan["user"]:
         user, group = plan["user"]
-        os.setgroups([])
         os.setresgid(group, group, group)
-        privileged = bool(supervised and supervised["privileged"])
-        if privileged:
-            _prctl(_PR_SET_KEEPCAPS, 1)
         os.setresuid(user, user, user)
-        if privileged:
-            _set_capabilities(_FILE_CAPABILITIES)
     if os.getuid() == 0 or os.geteuid() == 0:
         raise PermissionError("a command would run as root")
+    _set_capabilities(0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(plan["cwd"])
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _call(_RESTRICT_SELF, ruleset, 0)
-    os.close(ruleset)
-    told = None
-    if supervised:
-        told = code["supervise"](supervised, _become_parent, _reap, _call)
-        if kept >= 0:
-            os.close(kept)
-        os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _set_capabilities(0)
-        _call(_RESTRICT_SELF, inner, 0)
-        os.close(inner)
     for one in plan["filters"]:
         program = _Filter(len(one) // 8, one)
         _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _ctypes.byref(program))
     if told is not None:
-        one = supervised["filter"]
+        one = plan["supervised"]["filter"]
         program = _Filter(len(one) // 8, one)
-        flags = _NEW_LISTENER
-        listener = _call(_NUMBERS["seccomp"], _SET_MODE_FILTER, flags, _ctypes.byref(program))
+        listener = _call(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, _ctypes.byref(program))
         told.sendmsg([b"x"], [(1, 1, listener.to_bytes(4, sys.byteorder))])  # SCM_RIGHTS
         told.close()
         os.close(listener)
-    _execute(plan["argv"], plan["env"])
+    os.execve(plan["program"], plan["argv"], plan["env"])
 
 
 def _set_capabilities(wanted: int) -> None:
     """Have these capabilities, and no way to more."""
-    header = struct.pack("=Ii", _CAPABILITIES_V3, 0)
-    _call(_NUMBERS["capset"], header, struct.pack("=6I", wanted, wanted, 0, 0, 0, 0))
-
-
-def _execute(argv: list[str], env: dict[str, str]) -> None:
-    """Run the program, searched in PATH. `os.execvpe` imports a module, which the user of the box
-    may not be able to read."""
-    problem: OSError = FileNotFoundError("not found in PATH")
-    folders = [""] if "/" in argv[0] else env.get("PATH", "").split(":")
-    for folder in folders:
-        try:
-            os.execve(f"{folder}/{argv[0]}" if folder else argv[0], argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            problem = error
-    raise problem
+    _call(_CAPSET, pack("=Ii", _CAPABILITIES_V3, 0), pack("=6I", wanted, wanted, 0, 0, 0, 0))
 
 
 # --- the reaper ---
 
 
-def _descendants() -> set[int]:
-    """Return the living processes below this one."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:  # it ended meanwhile
-                continue
-            if fields[0] not in b"ZX":
-                children.setdefault(int(fields[1]), []).append(int(name))
-    found: set[int] = set()
-    left = [os.getpid()]
-    while left:
-        more = children.get(left.pop(), [])
-        found.update(more)
-        left += more
-    return found
+def _enter_domain(supervised: dict[str, Any]) -> None:
+    """Enter the domain of the box. Raises `OSError` if signals would reach processes outside."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    ruleset = _make_ruleset(supervised["rules"] if supervised else None)
+    _call(_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return
+    raise OSError("Landlock does not limit signals here")
 
 
-def _kill_descendants() -> None:
-    """Kill all processes below this one. They are stopped first, so that none is born meanwhile."""
-    stopped: set[int] = set()
-    while found := _descendants():
-        new = found - stopped
-        for pid in new or found:
-            try:
-                os.kill(pid, signal.SIGSTOP if new else signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        stopped = set() if not new else stopped | new
-        _reap({})
-        time.sleep(0 if new else 0.001)
-    _reap({})
+def _give_up_rights(plan: dict[str, Any]) -> None:
+    """Keep the right to signal the command, and as a supervisor of root's files, to change these.
+    The real user stays root: no command can change the priority of this process."""
+    supervised = plan["supervised"]
+    wanted = _CAP_KILL
+    if supervised:
+        user, group = plan["user"]
+        os.setgroups([])
+        _call(_SETFSGID, group)  # files that this process makes belong to the box's user
+        _call(_SETFSUID, user)
+        if supervised["privileged"]:
+            wanted |= _FILE_CAPABILITIES
+    _set_capabilities(wanted)
+
+
+def _kill_box() -> None:
+    """Kill all processes below this one, and wait for their ends. Not one is born meanwhile."""
+    try:
+        os.waitpid(-1, os.WNOHANG)  # the usual case: there is none
+        os.kill(-1, signal.SIGKILL)
+        while True:
+            os.waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
 
 
 def _reap(statuses: dict[int, int]) -> None:
     """Note the exit status of each child that has ended."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        statuses[pid] = status
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
+    except ChildProcessError:
+        pass
 
 
 def _drop_streams() -> None:
     """Close the command's streams: who reads its output waits until all of them are closed."""
-    null = os.open(os.devnull, os.O_RDWR)
+    null = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     os.close(null)
@@ -293,45 +255,66 @@ def _no_action(number: int, frame: object) -> None:
     """Let SIGCHLD wake the poll."""
 
 
-def _become_parent() -> int:
-    """Drop the streams, and become the parent of all processes below this one that lose theirs.
-    Return a descriptor that is readable when a child has ended."""
+def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
+    """Run the command, and return its exit code."""
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    supervised = plan["supervised"]
+    code: dict[str, Any] = {"__name__": "supervisor"}
+    ours: Any = None
+    theirs: Any = None
+    if supervised:
+        exec(marshal.loads(plan["supervisor"]), code)
+        ours, theirs = code["socketpair"]()
+    command = -1
+    try:
+        if plan["user"]:
+            os.setgroups([])
+        ruleset = _make_ruleset(plan["rules"])
+        _enter_domain(supervised)
+        command = os.fork()
+        if command == 0:
+            _run_command(plan, ruleset, theirs)
+    except BaseException as error:
+        name = plan["argv"][0]
+        os.write(2, f"holdfast: {name!r} could not be run in a box: {error}\n".encode())
+        return 126
+    os.close(ruleset)
     _drop_streams()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGCHLD, _no_action)
     signal.siginterrupt(signal.SIGCHLD, False)
     waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    return waker
-
-
-def _reaper(plan: dict[str, Any], watched: list[int]) -> int:
-    """Run the command, and return its exit code."""
-    os.setsid()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    statuses: dict[int, int] = {}
-    command = os.fork()
-    if command == 0:
-        try:
-            _run_command(plan)
-        except BaseException as error:
-            name = plan["argv"][0]
-            os.write(2, f"holdfast: {name!r} could not be run in a box: {error}\n".encode())
-        os._exit(126)
-    waker = _become_parent()
+    if plan["user"]:
+        _give_up_rights(plan)
     plan.clear()
-    _reap(statuses)  # of what ended before
     poll = select.poll()
     for fd in (waker, *watched):
         poll.register(fd, select.POLLIN)
+    supervisor: Any = None
+    listener = -1
+    if supervised:
+        theirs.close()
+        listener = code["receive_listener"](ours)
+        if listener >= 0:
+            supervisor = code["Supervisor"](listener, supervised, _call)
+            poll.register(listener, select.POLLIN)
+    statuses: dict[int, int] = {}
+    _reap(statuses)  # what ended before
     while command not in statuses:
-        events = [fd for fd, _ in poll.poll()]
-        if events != [waker]:  # the owner or the first process has ended
+        ready = dict(poll.poll())
+        if not ready.keys().isdisjoint(watched):  # the owner or the first process has ended
             break
-        os.read(waker, 4096)
-        _reap(statuses)
-    _kill_descendants()
+        if waker in ready:
+            os.read(waker, 4096)
+            _reap(statuses)
+        elif ready[listener] & select.POLLIN:
+            supervisor.answer()
+        else:  # no process is left that has the filter
+            poll.unregister(listener)
+    _kill_box()
     return os.waitstatus_to_exitcode(statuses.get(command, signal.SIGKILL))
 
 
@@ -344,17 +327,16 @@ def main(file: BinaryIO) -> None:
     watched = [os.pidfd_open(plan["owner"]), os.pidfd_open(os.getpid())]
     if os.getppid() != plan["owner"]:
         os._exit(126)  # it has ended already
+    if plan["supervised"] and plan["supervised"]["proxy"] >= 0:
+        os.set_inheritable(plan["supervised"]["proxy"], False)
     told, tells = os.pipe()
-    reaper = os.fork()
-    if reaper == 0:
+    if os.fork() == 0:
         code = 126
         try:
-            os.close(told)
             code = _reaper(plan, watched)
         finally:
             os.write(tells, b"%d\n" % (code if code >= 0 else 128 - code))
             os._exit(0)
     _drop_streams()
     os.dup2(told, 0)
-    os.closerange(3, 1 << 20)
     os.execve("/bin/sh", ["sh", "-c", _WAIT], {})  # a shell needs less memory

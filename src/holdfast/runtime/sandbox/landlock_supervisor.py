@@ -2,7 +2,7 @@
 
 In such a box, the work folder is read-only to the kernel. A seccomp filter hands the calls that
 would change files to this process, which decides and does them itself. Landlock confines it too: to
-what a box without a supervisor may write. It needs two cases that Landlock has no rule for:
+what a box without a supervisor may write. Two cases need it, for which Landlock has no rule:
 
 - paths in a writable folder that must not be changed, such as the settings of a git repository;
 - a folder of root's: the supervisor has root's rights to files there, and commands have none.
@@ -18,19 +18,22 @@ the other end to the proxy. So no command has a way to any other address, whatev
 from __future__ import annotations
 
 import _socket
+import _stat as stat
 import errno
 import fcntl
-import os
 import select
-import stat
-import struct
+from _socket import socketpair
+from _struct import Struct, pack, unpack, unpack_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from typing import Any
+else:
+    import posix as os
 
-_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # struct seccomp_notif
+_NOTIFICATION = Struct("=QIIiIQ6Q")  # struct seccomp_notif
 _RECEIVE, _SEND, _VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _CONTINUE, _ADD_AND_SEND = 1, 2
 _AT_FDCWD, _AT_NOFOLLOW, _AT_REMOVEDIR, _AT_FOLLOW, _AT_EMPTY = -100, 0x100, 0x200, 0x400, 0x1000
@@ -45,13 +48,43 @@ _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _RENAMEAT2, _UTIMENSAT = {"x86_64": (316, 280), "aarch64": (276, 88)}[os.uname().machine]
 
+# Shorter forms of calls: the full form, and its arguments. A digit is an argument of the short one.
+_CONSTANTS = {
+    "c": _AT_FDCWD,
+    "z": 0,
+    "r": _AT_REMOVEDIR,
+    "w": os.O_CREAT | os.O_WRONLY | os.O_TRUNC,
+}
+_SHORT_FORMS = {
+    "open": "openat c012",
+    "creat": "openat c0w1",
+    "rename": "renameat2 c0c1z",
+    "renameat": "renameat2 0123z",
+    "link": "linkat c0c1z",
+    "symlink": "symlinkat 0c1",
+    "mkdir": "mkdirat c01",
+    "mknod": "mknodat c01",
+    "unlink": "unlinkat c0z",
+    "rmdir": "unlinkat c0r",
+    "chmod": "fchmodat c01",
+    "access": "faccessat c01",
+    "faccessat2": "faccessat 012",
+}
+
+
+def _full_form(name: str, arguments: list[int]) -> tuple[str, list[int]]:
+    if name not in _SHORT_FORMS:
+        return name, arguments
+    full, places = _SHORT_FORMS[name].split()
+    return full, [arguments[int(one)] if one.isdigit() else _CONSTANTS[one] for one in places]
+
 
 class _Native(Exception):
     """The kernel is to decide about the call."""
 
 
 def _signed(value: int) -> int:
-    return struct.unpack("=i", struct.pack("=I", value & 0xFFFFFFFF))[0]
+    return unpack("=i", pack("=I", value & 0xFFFFFFFF))[0]
 
 
 class _Call:
@@ -127,7 +160,7 @@ class _Call:
         return os.readlink(b"/proc/self/fd/%d" % fd)
 
 
-class _Supervisor:
+class Supervisor:
     """Decides about the calls that change files, and does them.
 
     Args:
@@ -161,13 +194,14 @@ class _Supervisor:
         except OSError:  # the process was ended meanwhile
             return
         number, pid, _, call, _, _, *arguments = _NOTIFICATION.unpack(data)
-        valid = struct.pack("=Q", number)
+        valid = pack("=Q", number)
         handled = _Call(pid, lambda: fcntl.ioctl(self._listener, _VALID, valid))
         result, flags = 0, 0
         try:
-            handler: Callable[..., int | None] = getattr(self, f"_{self._calls[call]}")
+            name, arguments = _full_form(self._calls[call], arguments)
+            handler: Callable[..., int | None] = getattr(self, f"_{name}")
             new = handler(handled, *arguments)
-            if new is not None and self._add(number, new, arguments):
+            if new is not None and self._add(number, new):
                 return
         except _Native:
             flags = _CONTINUE
@@ -178,17 +212,17 @@ class _Supervisor:
         finally:
             handled.close()
         try:
-            fcntl.ioctl(self._listener, _SEND, struct.pack("=QqiI", number, 0, result, flags))
+            fcntl.ioctl(self._listener, _SEND, pack("=QqiI", number, 0, result, flags))
         except OSError:
             pass
 
-    def _add(self, number: int, fd: int, arguments: list[int]) -> bool:
+    def _add(self, number: int, fd: int) -> bool:
         """Give a descriptor to the process as the result of its call."""
         try:
             # `cloexec` is what the process asked for: the handlers keep it in the flag of the file.
             flags = os.O_CLOEXEC if os.get_inheritable(fd) is False else 0
             fcntl.ioctl(
-                self._listener, _ADD_FD, struct.pack("=QIIII", number, _ADD_AND_SEND, fd, 0, flags)
+                self._listener, _ADD_FD, pack("=QIIII", number, _ADD_AND_SEND, fd, 0, flags)
             )
         except OSError as error:
             if error.errno != errno.ENOENT:
@@ -224,12 +258,6 @@ class _Supervisor:
         return found
 
     # --- the calls ---
-
-    def _open(self, call: _Call, path: int, flags: int, mode: int, *_: int) -> int | None:
-        return self._openat(call, _AT_FDCWD, path, flags, mode)
-
-    def _creat(self, call: _Call, path: int, mode: int, *_: int) -> int | None:
-        return self._openat(call, _AT_FDCWD, path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode)
 
     def _openat(
         self, call: _Call, folder: int, path: int, flags: int, mode: int, *_: int
@@ -277,12 +305,6 @@ class _Supervisor:
         fd = call.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_NONBLOCK)
         os.ftruncate(fd, length)
 
-    def _rename(self, call: _Call, old: int, new: int, *_: int) -> None:
-        self._renameat2(call, _AT_FDCWD, old, _AT_FDCWD, new, 0)
-
-    def _renameat(self, call: _Call, a: int, old: int, b: int, new: int, *_: int) -> None:
-        self._renameat2(call, a, old, b, new, 0)
-
     def _renameat2(
         self, call: _Call, a: int, old: int, b: int, new: int, flags: int, *_: int
     ) -> None:
@@ -303,9 +325,6 @@ class _Supervisor:
         if not all(inside):
             raise OSError(errno.EXDEV, "")
 
-    def _link(self, call: _Call, old: int, new: int, *_: int) -> None:
-        self._linkat(call, _AT_FDCWD, old, _AT_FDCWD, new, 0)
-
     def _linkat(self, call: _Call, a: int, old: int, b: int, new: int, flags: int, *_: int) -> None:
         if flags & _AT_EMPTY:
             raise _Native
@@ -318,39 +337,26 @@ class _Supervisor:
             source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0], follow_symlinks=False
         )
 
-    def _symlink(self, call: _Call, content: int, path: int, *_: int) -> None:
-        self._symlinkat(call, content, _AT_FDCWD, path)
+    def _new(self, call: _Call, folder: int, path: int) -> tuple[int, bytes]:
+        """Return the folder and the name of an entry that may be made."""
+        base, name, real = call.locate(folder, call.path_at(path), False)
+        self._allow(real, name)
+        os.umask(call.umask())
+        return base, name
 
     def _symlinkat(self, call: _Call, content: int, folder: int, path: int, *_: int) -> None:
-        base, name, real = call.locate(folder, call.path_at(path), False)
-        self._allow(real, name)
+        base, name = self._new(call, folder, path)
         os.symlink(call.path_at(content), name, dir_fd=base)
 
-    def _mkdir(self, call: _Call, path: int, mode: int, *_: int) -> None:
-        self._mkdirat(call, _AT_FDCWD, path, mode)
-
     def _mkdirat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
-        base, name, real = call.locate(folder, call.path_at(path), False)
-        self._allow(real, name)
-        os.umask(call.umask())
+        base, name = self._new(call, folder, path)
         os.mkdir(name, mode & 0o1777, dir_fd=base)
 
-    def _mknod(self, call: _Call, path: int, mode: int, *_: int) -> None:
-        self._mknodat(call, _AT_FDCWD, path, mode)
-
     def _mknodat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
-        base, name, real = call.locate(folder, call.path_at(path), False)
-        self._allow(real, name)
+        base, name = self._new(call, folder, path)
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFIFO):
             raise OSError(errno.EPERM, "")
-        os.umask(call.umask())
         os.mknod(name, mode & 0o170777, dir_fd=base)
-
-    def _unlink(self, call: _Call, path: int, *_: int) -> None:
-        self._unlinkat(call, _AT_FDCWD, path, 0)
-
-    def _rmdir(self, call: _Call, path: int, *_: int) -> None:
-        self._unlinkat(call, _AT_FDCWD, path, _AT_REMOVEDIR)
 
     def _unlinkat(self, call: _Call, folder: int, path: int, flags: int, *_: int) -> None:
         base, name, real = call.locate(folder, call.path_at(path), False)
@@ -359,9 +365,6 @@ class _Supervisor:
             os.rmdir(name, dir_fd=base)
         else:
             os.unlink(name, dir_fd=base)
-
-    def _chmod(self, call: _Call, path: int, mode: int, *_: int) -> None:
-        self._fchmodat(call, _AT_FDCWD, path, mode)
 
     def _fchmodat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
         found = self._existing(call, folder, path)
@@ -378,8 +381,8 @@ class _Supervisor:
         self, call: _Call, folder: int, path: int, times: int, flags: int, *_: int
     ) -> None:
         if path == 0:
-            place = f"/proc/{call.pid}/fd/{_signed(folder)}"
-            parent, _slash, name = os.fsencode(os.readlink(place)).rpartition(b"/")
+            place = b"/proc/%d/fd/%d" % (call.pid, _signed(folder))
+            parent, _slash, name = os.readlink(place).rpartition(b"/")
             self._allow(parent, name)
             found = call.open(place, os.O_PATH)
         else:
@@ -389,22 +392,17 @@ class _Supervisor:
             raise _Native
         self._system_call(_UTIMENSAT, _AT_FDCWD, b"/proc/self/fd/%d" % found, values, 0)
 
-    def _access(self, call: _Call, path: int, mode: int, *_: int) -> None:
-        self._faccessat(call, _AT_FDCWD, path, mode)
-
     def _faccessat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
         self._existing(call, folder, path)
         if mode & os.X_OK:
             raise _Native
-
-    _faccessat2 = _faccessat
 
     # --- the network ---
 
     def _socket(self, call: _Call, family: int, kind: int, protocol: int, *_: int) -> int:
         if len(self._unconnected) >= _MAX_UNCONNECTED:
             self._drop_closed()
-        ours, theirs = _socket.socketpair()
+        ours, theirs = socketpair()
         if kind & _NONBLOCK:
             theirs.setblocking(False)
         fd = theirs.detach()
@@ -438,14 +436,14 @@ class _Supervisor:
             raise OSError(errno.EISCONN, "")
         if len(data) < _ADDRESS_BYTES:
             raise OSError(errno.EINVAL, "")
-        family, port, host = struct.unpack_from("=H2s4s", data)
+        family, port, host = unpack_from("=H2s4s", data)
         if family != _AF_INET or host[0] != 127:
             raise OSError(errno.ENETUNREACH, "")
         if self._proxy is None or (host, port) != (b"\x7f\0\0\1", self._port.to_bytes(2, "big")):
             raise OSError(errno.ECONNREFUSED, "")
         end = self._unconnected.pop(found.st_ino)
         try:
-            rights = [(_SOL_SOCKET, _SCM_RIGHTS, struct.pack("=i", end.fileno()))]
+            rights = [(_SOL_SOCKET, _SCM_RIGHTS, pack("=i", end.fileno()))]
             self._proxy.sendmsg([b"x"], rights, _DONTWAIT)
         except OSError:
             raise OSError(errno.ECONNREFUSED, "") from None
@@ -453,67 +451,8 @@ class _Supervisor:
             end.close()
 
 
-def supervise(
-    settings: dict[str, Any],
-    become_parent: Callable[[], int],
-    reap: Callable[[dict[int, int]], None],
-    system_call: Callable[..., int],
-) -> _socket.socket:
-    """Fork. Return in the child, with the socket to which it sends the descriptor of its filter;
-    the parent becomes the supervisor, and ends with the child's exit code.
-
-    The supervisor stays an ancestor of all commands, also of those whose parent has ended: a
-    machine may let nobody else read their memory (Yama).
-
-    Args:
-        settings: See `landlock.py`.
-        become_parent: Returns a descriptor that is readable when a child has ended.
-        reap: Notes the exit statuses of the children that have ended.
-        system_call: Makes a system call. Raises `OSError`.
-    """
-    ours, theirs = _socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        return theirs
-    statuses: dict[int, int] = {}
-    code = 126
-    try:
-        theirs.close()
-        waker = become_parent()
-        _, controls, _, _ = ours.recvmsg(1, _socket.CMSG_SPACE(4))
-        if controls:
-            listener = struct.unpack("=i", controls[0][2])[0]
-            reap(statuses)
-            poll = select.poll()
-            poll.register(listener, select.POLLIN)
-            poll.register(waker, select.POLLIN)
-            supervisor = _Supervisor(listener, settings, system_call)
-            while child not in statuses:
-                ready = dict(poll.poll())
-                if waker in ready:
-                    os.read(waker, _PAGE)
-                    reap(statuses)
-                elif ready[listener] & select.POLLIN:
-                    supervisor.answer()
-                else:  # no process is left that has the filter
-                    poll.unregister(listener)
-            _hold(listener)
-        if child not in statuses:
-            statuses[child] = os.waitpid(child, 0)[1]
-        code = os.waitstatus_to_exitcode(statuses[child])
-    finally:
-        os._exit(code if code >= 0 else 128 - code)
-
-
-def _hold(listener: int) -> None:
-    """Keep the calls of the processes that are left waiting until the reaper has killed them: they
-    would fail in a way that no program expects."""
-    reaper = os.pidfd_open(os.getppid())
-    poll = select.poll()
-    poll.register(listener, 0)
-    if not poll.poll(0) and os.fork() == 0:  # not at its end: there are processes
-        poll = select.poll()
-        poll.register(reaper, select.POLLIN)
-        poll.poll()
-        os._exit(0)
+def receive_listener(sock: _socket.socket) -> int:
+    """Return the descriptor of the filter that the command sends, -1 if the command has failed."""
+    _, controls, _, _ = sock.recvmsg(1, _socket.CMSG_SPACE(4))
+    sock.close()
+    return unpack("=i", controls[0][2])[0] if controls else -1

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,7 @@ from typing import IO
 from holdfast.errors import RuntimeFault
 from holdfast.runtime.command_host import CommandProcess, NetworkLog, before_start
 from holdfast.runtime.pump import Pump
-from holdfast.runtime.sandbox.mechanisms import BoxLauncher
+from holdfast.runtime.sandbox.bridge import BoxLauncher
 from holdfast.tools.launch import start
 
 # Seconds for a box to start, and for its bash to start a command. A box whose processes use up its
@@ -33,15 +33,16 @@ _MAX_LINE_BYTES = 64
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _KILLED_STATUS = 128 + signal.SIGKILL
 
-# The program of the bash that waits in the box. Its standard input is a socket: each line is the
-# number of a command to start, whose file says how. `set -m` gives it a process group of its own.
-# Without `set +m`, `wait` would end when the command is stopped; `wait -f` can loop without end. No
-# command has the socket: only this bash and the lines below write to it. A command that takes over
-# this bash can write anything to it.
+# The program of the bash that waits in the box. Its standard input is a socket. A child, made
+# before it is needed and in a process group of its own (`set -m`), reads the number of the command
+# to start, whose file says how. Without `set +m`, `wait` would end when the command is stopped;
+# `wait -f` can loop without end. No command has the socket: only this bash and the lines below
+# write to it. A command that takes over this bash can write anything to it.
 _WAITER = """\
 exec 2>/dev/null; unset OLDPWD SHLVL; printf 'ready 0\\n' >&0
-while IFS= read -r n; do
-    set -m; ( . "$1/$n.start" ) & set +m; wait "$!"; printf 'ended %s\\n' "$?" >&0
+while :; do
+    set -m; ( IFS= read -r n && . "$1/$n.start" ) & set +m; wait "$!"
+    printf 'ended %s\\n' "$?" >&0 || exit
 done"""
 # The file of one command. The line `started` comes from the process that becomes the command.
 _START = """\
@@ -57,6 +58,8 @@ _BASH_OWN = re.compile(
     r"BASH\w*|UID|EUID|PPID|GROUPS|FUNCNAME|DIRSTACK|LINENO|S?RANDOM|SECONDS|EPOCH\w*|SHELLOPTS|_"
     r"|IFS|POSIXLY_CORRECT|PIPESTATUS|HISTCMD|COMP_\w*"
 )
+# bash loads 13 files when one of these is set, so that the bash that waits has them.
+_LOCALE = re.compile(r"LANG|LANGUAGE|LC_\w+")
 
 
 class BoxedProcess:
@@ -112,6 +115,7 @@ class LiveBox:
         self._socket: socket.socket | None = None
         self._first = -1
         """A pidfd of the first process in the box."""
+        self._locale: dict[str, str] = {}
         self._unread = b""
         self._reading = threading.Lock()
         """Held while the socket is read: it is not closed meanwhile."""
@@ -130,6 +134,7 @@ class LiveBox:
     ) -> CommandProcess:
         """Start a command in the box; see `CommandHost.start`."""
         if self._process is None:
+            self._locale = {name: env[name] for name in env if _LOCALE.fullmatch(name)}
             self._open()
         out, into = self._folder / f"{number}.out", self._folder / f"{number}.in"
         program = self._folder / f"{number}.start"
@@ -139,16 +144,19 @@ class LiveBox:
             if interactive:
                 # Open for both: the box waits for a writer, this process waits for nothing.
                 fds.append(_make_fifo(into, os.O_RDWR))
-            text = _start_file(argv, cwd, self._workdir, env, str(into) if interactive else "", out)
+            changed = dict(env.items() - self._locale.items())
+            gone = self._locale.keys() - env.keys()
+            stdin = str(into) if interactive else "/dev/null"
+            text = _start_file(argv, cwd, self._workdir, changed, gone, stdin, str(out))
             with open(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(text)
             self._launcher.share(self._folder)
             pid = self._begin(number)
-            stdin = None
+            pipe = None
             if interactive:
                 # For writing alone, so that it breaks once no process of the command reads.
-                stdin = open(os.open(into, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0)  # noqa: SIM115
-            return BoxedProcess(self, pid, stdin, open(fds.pop(0), "rb", buffering=0))
+                pipe = open(os.open(into, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0)  # noqa: SIM115
+            return BoxedProcess(self, pid, pipe, open(fds.pop(0), "rb", buffering=0))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -201,7 +209,8 @@ class LiveBox:
                     self._launcher,
                     argv,
                     cwd=None,
-                    env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+                    # Without SHELL, bash asks the user database.
+                    env={"PATH": "/usr/local/bin:/usr/bin:/bin", "SHELL": "bash", **self._locale},
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -248,12 +257,14 @@ class LiveBox:
 
     def _begin(self, number: int) -> int:
         """Let the bash in the box start a command, and return the command's pid."""
-        line: bytes | None = None
-        pid = 0
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.sendall(b"%d\n" % number)
-        line, pid = self._read_line(_ANSWER_SECONDS)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while True:  # an earlier command may have killed the child that waited; there is a new one
+            line, pid = self._read_line(deadline - time.monotonic())
+            if line is None or not _ENDED.fullmatch(line):
+                break
         if line != b"started 0":
             self.end()
             if self._closed:
@@ -351,7 +362,13 @@ def _make_fifo(path: Path, flags: int) -> int:
 
 
 def _start_file(
-    argv: Sequence[str], cwd: str, workdir: str, env: Mapping[str, str], stdin: str, stdout: Path
+    argv: Sequence[str],
+    cwd: str,
+    workdir: str,
+    env: Mapping[str, str],
+    unset: Iterable[str],
+    stdin: str,
+    stdout: str,
 ) -> bytes:
     """Return the file by which the bash in the box starts a command."""
     plain = {
@@ -360,6 +377,7 @@ def _start_file(
         if _NAME.match(name) and not _BASH_OWN.fullmatch(name) and name != "PWD"
     }
     exports = "".join(f"export {name}={_quoted(value)}\n" for name, value in plain.items())
+    exports += "".join(f"unset {name}\n" for name in unset)
     # The program env sets the names that bash cannot.
     rest = [f"{name}={value}" for name, value in env.items() if name not in plain and name != "PWD"]
     words = ["env", "--", *rest, *argv] if rest else argv
@@ -367,8 +385,8 @@ def _start_file(
         cwd=_quoted(cwd),
         workdir=_quoted(workdir),
         exports=f"{exports}export PWD\n",
-        stdin=_quoted(stdin or "/dev/null"),
-        stdout=_quoted(str(stdout)),
+        stdin=_quoted(stdin),
+        stdout=_quoted(stdout),
         program=" ".join(map(_quoted, words)),
     )
     return text.encode(errors="surrogateescape")

@@ -6,32 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.command_host import NetworkLog
+from holdfast.runtime.sandbox.bridge import BoxLauncher
 from holdfast.runtime.sandbox.bubblewrap import Bubblewrap
 from holdfast.runtime.sandbox.landlock import Landlock
 from holdfast.runtime.sandbox.settings import BoxSettings, SandboxUnavailable
-from holdfast.tools.launch import Launcher
-
-
-class BoxLauncher(Launcher, Protocol):
-    """Starts each command as the first process of a new box."""
-
-    def limit(self, first_pid: int) -> None:
-        """Apply the limits that need the box's first process, named by its pid on this machine.
-        Called once for a box that stays, before it gets its first command. Raises `OSError`."""
-        ...
-
-    def share(self, folder: Path) -> None:
-        """Let boxes that run read the files in the private folder, or a folder in it."""
-        ...
-
-    def take_connections(self) -> NetworkLog:
-        """Return the connections of the boxes to the network since the last call."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the network. Called when the boxes have ended. Idempotent."""
-        ...
 
 
 class Mechanism(Protocol):

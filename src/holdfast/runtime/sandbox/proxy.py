@@ -10,8 +10,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Address, ip_address
 from typing import Any
@@ -345,27 +347,16 @@ class Proxy:
 
     async def _lookup(self, name: str) -> list[Address]:
         """Resolve a name on a thread of its own: the system's resolver cannot be cancelled."""
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Sequence[str]] = loop.create_future()
-
-        def settle(result: Sequence[str] | None, error: Exception | None) -> None:
-            if found.done():
-                return
-            if result is None:
-                found.set_exception(error or OSError("no result"))
-            else:
-                found.set_result(result)
+        found: Future[Sequence[str]] = Future()
+        found.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
 
         def work() -> None:
-            result, problem = None, None
             try:
-                result = self._resolver(name)
+                settle = partial(found.set_result, self._resolver(name))
             except Exception as error:
-                problem = OSError(str(error))
-            finally:
-                self._lookups.release()
-            with suppress(RuntimeError):  # closed meanwhile
-                loop.call_soon_threadsafe(settle, result, problem)
+                settle = partial(found.set_exception, OSError(str(error)))
+            self._lookups.release()
+            settle()
 
         if not self._lookups.acquire(blocking=False):
             problem = f"more than {_MAX_LOOKUPS} host names are being resolved"
@@ -373,7 +364,7 @@ class Proxy:
         threading.Thread(target=work, name="holdfast-lookup", daemon=True).start()
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
-                texts = await found
+                texts = await asyncio.wrap_future(found)
         except OSError as error:
             problem = f"{name} could not be resolved: {error or 'no answer in time'}"
             raise _Refused(HTTPStatus.BAD_GATEWAY, problem) from None

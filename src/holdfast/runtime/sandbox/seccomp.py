@@ -1,127 +1,119 @@
-"""The seccomp filter of a box: a BPF program that refuses system calls which commands do not
-need and attacks on the kernel do.
+"""The seccomp filters of a box: BPF programs that refuse system calls which commands do not need
+and attacks on the kernel do.
 
-The filter is assembled here, in the form that `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take.
+They are assembled here, in the form that `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take. A
+part of a program either returns, or goes on with what follows.
 """
 
 from __future__ import annotations
 
 import errno
 import platform
-import struct
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from struct import pack
 
-# Name, number on x86-64, number on aarch64 (-1: the machine has no such call).
-_REFUSED = """\
-ptrace 101 117
-process_vm_readv 310 270
-process_vm_writev 311 271
-process_madvise 440 440
-kcmp 312 272
-pidfd_getfd 438 438
-io_uring_setup 425 425
-io_uring_enter 426 426
-io_uring_register 427 427
-userfaultfd 323 282
-keyctl 250 219
-add_key 248 217
-request_key 249 218
-bpf 321 280
-perf_event_open 298 241
-unshare 272 97
-setns 308 268
-mount 165 40
-umount2 166 39
-pivot_root 155 41
-chroot 161 51
-move_mount 429 429
-open_tree 428 428
-open_tree_attr 467 467
-fsopen 430 430
-fsconfig 431 431
-fsmount 432 432
-fspick 433 433
-mount_setattr 442 442
-swapon 167 224
-swapoff 168 225
-reboot 169 142
-kexec_load 246 104
-kexec_file_load 320 294
-init_module 175 105
-finit_module 313 273
-delete_module 176 106
-syslog 103 116
-acct 163 89
-quotactl 179 60
-quotactl_fd 443 443
-name_to_handle_at 303 264
-open_by_handle_at 304 265
-iopl 172 -1
-ioperm 173 -1
-modify_ldt 154 -1
-uselib 134 -1
-ustat 136 -1
-sysfs 139 -1
-settimeofday 164 170
-clock_settime 227 112
-clock_adjtime 305 266
-adjtimex 159 171
-sethostname 170 161
-setdomainname 171 162
-vhangup 153 58
-fanotify_init 300 262
-lookup_dcookie 212 18
-nfsservctl 180 42
-move_pages 279 239
-migrate_pages 256 238"""
+# In each table: name, number on x86-64, number on aarch64 (-1: the machine has no such call).
+_REFUSED = """
+ptrace 101 117  process_vm_readv 310 270  process_vm_writev 311 271  process_madvise 440 440
+kcmp 312 272  pidfd_getfd 438 438  userfaultfd 323 282  bpf 321 280  perf_event_open 298 241
+io_uring_setup 425 425  io_uring_enter 426 426  io_uring_register 427 427
+keyctl 250 219  add_key 248 217  request_key 249 218  unshare 272 97  setns 308 268
+mount 165 40  umount2 166 39  pivot_root 155 41  chroot 161 51  move_mount 429 429
+open_tree 428 428  open_tree_attr 467 467  fsopen 430 430  fsconfig 431 431  fsmount 432 432
+fspick 433 433  mount_setattr 442 442  swapon 167 224  swapoff 168 225  reboot 169 142
+kexec_load 246 104  kexec_file_load 320 294  init_module 175 105  finit_module 313 273
+delete_module 176 106  syslog 103 116  acct 163 89  quotactl 179 60  quotactl_fd 443 443
+name_to_handle_at 303 264  open_by_handle_at 304 265  iopl 172 -1  ioperm 173 -1
+modify_ldt 154 -1  uselib 134 -1  ustat 136 -1  sysfs 139 -1  settimeofday 164 170
+clock_settime 227 112  clock_adjtime 305 266  adjtimex 159 171  sethostname 170 161
+setdomainname 171 162  vhangup 153 58  fanotify_init 300 262  lookup_dcookie 212 18
+nfsservctl 180 42  move_pages 279 239  migrate_pages 256 238"""
 
-# The numbers of calls whose arguments decide.
-_CHECKED = {
-    "x86_64": {"clone": 56, "clone3": 435, "socket": 41, "socketpair": 53, "ioctl": 16},
-    "aarch64": {"clone": 220, "clone3": 435, "socket": 198, "socketpair": 199, "ioctl": 29},
-}
-_PERSONALITY = {"x86_64": 135, "aarch64": 92}
+# Refused without namespaces: objects that other boxes could use and that would outlive this one,
+# which are found by a number that can be guessed; waiting for connections; watching folders, and
+# the mounts of the machine, which Landlock does not limit.
+_REFUSED_WITHOUT_NAMESPACES = """
+bind 49 200  listen 50 201  accept 43 202  accept4 288 242  shmget 29 194  shmat 30 196
+shmctl 31 195  msgget 68 186  msgsnd 69 189  msgrcv 70 188  msgctl 71 187  semget 64 190
+semop 65 193  semctl 66 191  semtimedop 220 192  mq_open 240 180  mq_unlink 241 181
+inotify_init 253 -1  inotify_init1 294 26  statmount 457 457  listmount 458 458"""
+
+# Calls whose arguments decide.
+_CHECKED = """
+clone 56 220  clone3 435 435  socket 41 198  socketpair 53 199  connect 42 203  ioctl 16 29
+personality 135 92  prlimit64 302 261  setsockopt 54 208  fcntl 72 25  openat2 437 437"""
+
+# Calls for the supervisor, with the argument that has the flags, and the flags for which it is
+# asked. Commands that own none of the files need the latter ones too.
+_SUPERVISED = """
+open 2 -1 1:0x400243  creat 85 -1  openat 257 56 2:0x400243  truncate 76 45  rename 82 -1
+renameat 264 38  renameat2 316 276  unlink 87 -1  unlinkat 263 35  rmdir 84 -1  link 86 -1
+linkat 265 37  symlink 88 -1  symlinkat 266 36  mkdir 83 -1  mkdirat 258 34  mknod 133 -1
+mknodat 259 33"""
+_SUPERVISED_OF_ROOT = """
+chmod 90 -1  fchmodat 268 53  fchmodat2 452 452  utimensat 280 88  access 21 -1 1:0x2
+faccessat 269 48 2:0x2  faccessat2 439 439 2:0x2"""
+
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000  # calls of the x32 ABI have other numbers on the same architecture
 
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID and -NET
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
+_SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
+_SOL_SOCKET, _IPPROTO_TCP = 1, 6
 _TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into a terminal
+_INTERFACE_REQUESTS = 0x8900  # and the 255 after it: names and addresses of network interfaces
+_F_SETLEASE, _F_NOTIFY = 1024, 1026  # a lease delays whoever opens the file, such as a supervisor
 # Linux, Linux with 32-bit addresses, the same as UNAME26, and the question for the present one.
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_AND = 0x54
-_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16  # in `struct seccomp_data`
-_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in `struct seccomp_data`
 
 
-@dataclass(frozen=True)
-class _Instruction:
-    """One BPF instruction. A jump goes to the label `then` if its condition holds, else to the
-    next instruction."""
-
-    code: int
-    value: int
-    then: str = ""
+def _step(code: int, value: int, otherwise: int = 0) -> bytes:
+    """Return one instruction. A condition that does not hold skips `otherwise` instructions."""
+    return pack("=HBBI", code, 0, otherwise, value)
 
 
-def _assemble(program: list[_Instruction | str]) -> bytes:
-    """Return the code of instructions; a str between them is a label."""
-    places: dict[str, int] = {}
-    code: list[_Instruction] = []
-    for one in program:
-        if isinstance(one, str):
-            places[one] = len(code)
-        else:
-            code.append(one)
-    parts: list[bytes] = []
-    for n, one in enumerate(code):
-        distance = places[one.then] - n - 1 if one.then else 0
-        if not 0 <= distance < 256:
-            raise AssertionError(f"A jump in the seccomp filter is {distance} instructions long.")
-        parts.append(struct.pack("=HBBI", one.code, distance, 0, one.value))
-    return b"".join(parts)
+_ALLOW, _KILL, _NOTIFY = (_step(_RETURN, one) for one in (0x7FFF0000, 0x80000000, 0x7FC00000))
+
+
+def _refuse(number: int) -> bytes:
+    """Return the instruction that lets the call fail; with 0, it does nothing."""
+    return _step(_RETURN, 0x00050000 | number)
+
+
+_DENY, _ABSENT = _refuse(errno.EPERM), _refuse(errno.ENOSYS)
+_NO_FAMILY = _refuse(errno.EAFNOSUPPORT)
+
+
+def _when(value: int, then: bytes, condition: int = _EQUAL) -> bytes:
+    """Return a part that does `then`, which returns, if the loaded value meets the condition."""
+    return _step(condition, value, len(then) // 8) + then
+
+
+def _argument(number: int, then: bytes, values: Iterable[int], mask: int = 0) -> bytes:
+    """Return a part that does `then` if an argument is one of the values. Its lower half is read:
+    the arguments that are checked have 32 bits, and the kernel ignores the others."""
+    masked = _step(_AND, mask) if mask else b""
+    load = _step(_LOAD, _ARGUMENTS + 8 * number)
+    return load + masked + b"".join(_when(value, then) for value in values)
+
+
+def _numbers(table: str, machine: str) -> dict[str, int]:
+    """Return the numbers of the calls that the machine has, by name. The default is this machine.
+    Raises `ValueError` for one that has no filter."""
+    column = 1 + list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
+    rows = re.findall(r"(\w+) (\d+) (-?\d+)", table)
+    return {row[0]: int(row[column]) for row in rows if row[column] != "-1"}
+
+
+def _program(numbers: Mapping[str, int], answers: Mapping[str, bytes]) -> bytes:
+    """Return a program that gives these answers to calls, and lets all others through."""
+    parts = (_when(numbers[name], answers[name]) for name in answers if name in numbers)
+    return b"".join((_step(_LOAD, _NUMBER), *parts, _ALLOW))
 
 
 def supported(machine: str = "") -> bool:
@@ -131,85 +123,27 @@ def supported(machine: str = "") -> bool:
 
 def make_filter(machine: str = "") -> bytes:
     """Return the filter for a machine, `x86_64` or `aarch64`, as an array of `struct sock_filter`.
-    The default is this machine. Raises `KeyError` for any other."""
+    The default is this machine. Raises `ValueError` for any other."""
     machine = machine or platform.machine()
-    column = list(_AUDIT_ARCHITECTURES).index(machine) + 1
-    numbers = [int(line.split()[column]) for line in _REFUSED.splitlines()]
-    checked = _CHECKED[machine]
-    program: list[_Instruction | str] = [
-        _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
-        _Instruction(_JUMP_IF_EQUAL, _AUDIT_ARCHITECTURES[machine], "known architecture"),
-        _Instruction(_RETURN, _KILL_PROCESS),  # 32-bit programs have other numbers
-        "known architecture",
-        _Instruction(_LOAD, _NUMBER_OFFSET),
-    ]
-    if machine == "x86_64":
-        program.append(_Instruction(_JUMP_IF_AT_LEAST, _X32_BIT, "absent"))
-    program += [_Instruction(_JUMP_IF_EQUAL, number, "refuse") for number in numbers if number >= 0]
-    program += [
-        _Instruction(_JUMP_IF_EQUAL, checked["clone"], "clone"),
+    refused = _numbers(_REFUSED, machine)
+    netlink = _argument(2, _ALLOW, (_NETLINK_ROUTE,)) + _NO_FAMILY
+    namespaces = _step(_LOAD, _ARGUMENTS) + _when(_NEW_NAMESPACES, _DENY, _HAS_BITS) + _ALLOW
+    families = _argument(0, _ALLOW, (_AF_UNIX, _AF_INET, _AF_INET6)) + _when(_AF_NETLINK, netlink)
+    answers = dict.fromkeys(refused, _DENY) | {
+        "clone": namespaces,
         # The arguments of clone3 are in memory, which a filter cannot read. C libraries then use
         # clone.
-        _Instruction(_JUMP_IF_EQUAL, checked["clone3"], "absent"),
-        _Instruction(_JUMP_IF_EQUAL, checked["socket"], "socket"),
-        _Instruction(_JUMP_IF_EQUAL, checked["socketpair"], "socketpair"),
-        _Instruction(_JUMP_IF_EQUAL, checked["ioctl"], "ioctl"),
-        _Instruction(_JUMP_IF_EQUAL, _PERSONALITY[machine], "personality"),
-        _Instruction(_RETURN, _ALLOW),
-        "clone",
-        _argument(0),
-        _Instruction(_JUMP_IF_BITS, _NEW_NAMESPACES, "refuse"),
-        _Instruction(_RETURN, _ALLOW),
-        "socket",
-        _argument(0),
-        *(
-            _Instruction(_JUMP_IF_EQUAL, family, "allow")
-            for family in (_AF_UNIX, _AF_INET, _AF_INET6)
-        ),
-        _Instruction(_JUMP_IF_EQUAL, _AF_NETLINK, "netlink"),
-        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
-        "netlink",
-        _argument(2),
-        _Instruction(_JUMP_IF_EQUAL, _NETLINK_ROUTE, "allow"),
-        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
-        "socketpair",
-        _argument(0),
-        _Instruction(_JUMP_IF_EQUAL, _AF_UNIX, "allow"),
-        _Instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT),
-        "ioctl",
-        _argument(1),
-        *(_Instruction(_JUMP_IF_EQUAL, request, "refuse") for request in _TERMINAL_REQUESTS),
-        _Instruction(_RETURN, _ALLOW),
-        "personality",
-        _argument(0),
-        *(_Instruction(_JUMP_IF_EQUAL, persona, "allow") for persona in _PERSONALITIES),
-        "refuse",
-        _Instruction(_RETURN, _ERRNO | errno.EPERM),
-        "absent",
-        _Instruction(_RETURN, _ERRNO | errno.ENOSYS),
-        "allow",
-        _Instruction(_RETURN, _ALLOW),
-    ]
-    return _assemble(program)
-
-
-# Number on x86-64, number on aarch64.
-_SOCKET, _SOCKETPAIR, _CONNECT, _PRLIMIT64 = (41, 198), (53, 199), (42, 203), (302, 261)
-_SETSOCKOPT, _IOCTL = (54, 208), (16, 29)
-# bind, listen, accept, accept4
-_SERVERS = ((49, 200), (50, 201), (43, 202), (288, 242))
-# Those that make objects, and those that take the number of one, which can be guessed: shmget,
-# shmat, shmctl, msgget, msgsnd, msgrcv, msgctl, semget, semop, semctl, semtimedop, mq_open,
-# mq_unlink.
-_SHARED_OBJECTS = (
-    *((29, 194), (30, 196), (31, 195), (68, 186), (69, 189), (70, 188), (71, 187)),
-    *((64, 190), (65, 193), (66, 191), (220, 192), (240, 180), (241, 181)),
-)
-# inotify_init, inotify_init1: Landlock does not limit which folders are watched.
-_WATCHES = ((253, -1), (294, 26))
-_SOCK_STREAM, _SOCK_SEQPACKET, _SOCKET_TYPES = 1, 5, 0xF
-_SOL_SOCKET, _IPPROTO_TCP = 1, 6
-_INTERFACE_REQUESTS = 0x8900  # and the 255 after it: names and addresses of network interfaces
+        "clone3": _ABSENT,
+        "socket": families + _NO_FAMILY,
+        "socketpair": _argument(0, _ALLOW, (_AF_UNIX,)) + _NO_FAMILY,
+        "ioctl": _argument(1, _DENY, _TERMINAL_REQUESTS) + _ALLOW,
+        "personality": _argument(0, _ALLOW, _PERSONALITIES) + _DENY,
+    }
+    start = _step(_LOAD, _ARCHITECTURE) + pack("=HBBI", _EQUAL, 1, 0, _AUDIT_ARCHITECTURES[machine])
+    start += _KILL  # 32-bit programs have other numbers
+    if machine == "x86_64":
+        start += _step(_LOAD, _NUMBER) + _when(_X32_BIT, _ABSENT, _AT_LEAST)
+    return start + _program(refused | _numbers(_CHECKED, machine), answers)
 
 
 def make_filter_without_namespaces(network: bool = False, machine: str = "") -> bytes:
@@ -220,110 +154,27 @@ def make_filter_without_namespaces(network: bool = False, machine: str = "") -> 
     and objects that other boxes could use and that would outlive this one. `network` lets through
     what a supervisor answers: calls that make a TCP socket of IPv4 or connect one.
     """
-    column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
-    sockets = () if network else (_SOCKET, _CONNECT)
-    calls = (*sockets, *_SERVERS, *_SHARED_OBJECTS, *_WATCHES)
-    checked = {
-        "socket": _SOCKET,
-        "socketpair": _SOCKETPAIR,
-        "prlimit64": _PRLIMIT64,
-        "setsockopt": _SETSOCKOPT,
-        "ioctl": _IOCTL,
+    refused = _numbers(_REFUSED_WITHOUT_NAMESPACES, machine)
+    pairs = _argument(1, _ALLOW, (_SOCK_STREAM, _SOCK_SEQPACKET), _SOCKET_TYPES)
+    # A pair has no options of TCP. Programs take their failure for that of the connection.
+    options = _argument(1, _ALLOW, (_SOL_SOCKET,)) + _when(_IPPROTO_TCP, _refuse(0))
+    answers = dict.fromkeys(refused, _DENY) | {
+        "socket": _tcp(_ALLOW, _DENY) if network else _DENY,
+        "connect": _ALLOW if network else _DENY,
+        "socketpair": pairs + _DENY,
+        "setsockopt": options + _refuse(errno.ENOPROTOOPT),
+        "ioctl": _argument(1, _DENY, (_INTERFACE_REQUESTS,), 0xFFFFFF00) + _ALLOW,
+        "fcntl": _argument(1, _DENY, (_F_SETLEASE, _F_NOTIFY)) + _ALLOW,
+        "prlimit64": _argument(0, _ALLOW, (0,)) + _DENY,
     }
-    return _assemble(
-        [
-            _Instruction(_LOAD, _NUMBER_OFFSET),
-            *(
-                _Instruction(_JUMP_IF_EQUAL, one[column], "refuse")
-                for one in calls
-                if one[column] >= 0
-            ),
-            *(_Instruction(_JUMP_IF_EQUAL, one[column], name) for name, one in checked.items()),
-            _Instruction(_RETURN, _ALLOW),
-            *_check_tcp("allow", _ERRNO | errno.EPERM),
-            "socketpair",
-            _argument(1),
-            _Instruction(_AND, _SOCKET_TYPES),
-            _Instruction(_JUMP_IF_EQUAL, _SOCK_STREAM, "allow"),
-            _Instruction(_JUMP_IF_EQUAL, _SOCK_SEQPACKET, "allow"),
-            _Instruction(_RETURN, _ERRNO | errno.EPERM),
-            "setsockopt",
-            _argument(1),
-            _Instruction(_JUMP_IF_EQUAL, _SOL_SOCKET, "allow"),
-            # A pair has no options of TCP. Programs take their failure for that of the connection.
-            _Instruction(_JUMP_IF_EQUAL, _IPPROTO_TCP, "pretend"),
-            _Instruction(_RETURN, _ERRNO | errno.ENOPROTOOPT),
-            "ioctl",
-            _argument(1),
-            _Instruction(_AND, 0xFFFFFF00),
-            _Instruction(_JUMP_IF_EQUAL, _INTERFACE_REQUESTS, "refuse"),
-            _Instruction(_RETURN, _ALLOW),
-            "prlimit64",
-            _argument(0),
-            _Instruction(_JUMP_IF_EQUAL, 0, "allow"),
-            "refuse",
-            _Instruction(_RETURN, _ERRNO | errno.EPERM),
-            "pretend",
-            _Instruction(_RETURN, _ERRNO),
-            "allow",
-            _Instruction(_RETURN, _ALLOW),
-        ]
-    )
+    return _program(refused | _numbers(_CHECKED, machine), answers)
 
 
-def _check_tcp(then: str, otherwise: int) -> list[_Instruction | str]:
-    """Return the instructions for a call of `socket`: they jump for TCP on IPv4, and return the
-    other answer else."""
-    return [
-        "socket",
-        _argument(0),
-        _Instruction(_JUMP_IF_EQUAL, _AF_INET, "ipv4"),
-        _Instruction(_RETURN, otherwise),
-        "ipv4",
-        _argument(1),
-        _Instruction(_AND, _SOCKET_TYPES),
-        _Instruction(_JUMP_IF_EQUAL, _SOCK_STREAM, "stream"),
-        _Instruction(_RETURN, otherwise),
-        "stream",
-        _argument(2),
-        _Instruction(_JUMP_IF_EQUAL, 0, then),
-        _Instruction(_JUMP_IF_EQUAL, _IPPROTO_TCP, then),
-        _Instruction(_RETURN, otherwise),
-    ]
-
-
-# Name, number on x86-64, number on aarch64 (-1: the machine has no such call), the argument with
-# the flags (-1: none), and the flags for which the supervisor is asked.
-_SUPERVISED = """\
-open 2 -1 1 0x400243
-creat 85 -1 -1 0
-openat 257 56 2 0x400243
-truncate 76 45 -1 0
-rename 82 -1 -1 0
-renameat 264 38 -1 0
-renameat2 316 276 -1 0
-unlink 87 -1 -1 0
-unlinkat 263 35 -1 0
-rmdir 84 -1 -1 0
-link 86 -1 -1 0
-linkat 265 37 -1 0
-symlink 88 -1 -1 0
-symlinkat 266 36 -1 0
-mkdir 83 -1 -1 0
-mkdirat 258 34 -1 0
-mknod 133 -1 -1 0
-mknodat 259 33 -1 0"""
-# Commands that own none of the files need these, too.
-_SUPERVISED_OF_ROOT = """\
-chmod 90 -1 -1 0
-fchmodat 268 53 -1 0
-fchmodat2 452 452 -1 0
-utimensat 280 88 -1 0
-access 21 -1 1 0x2
-faccessat 269 48 2 0x2
-faccessat2 439 439 2 0x2"""
-_OPENAT2 = 437  # its flags are in memory, which a filter cannot read; programs use openat then
-_NOTIFY = 0x7FC00000
+def _tcp(then: bytes, otherwise: bytes) -> bytes:
+    """Return the answer to a call of `socket`: `then` for TCP on IPv4."""
+    protocol = _argument(2, then, (0, _IPPROTO_TCP)) + otherwise
+    stream = _argument(1, protocol, (_SOCK_STREAM,), _SOCKET_TYPES) + otherwise
+    return _argument(0, stream, (_AF_INET,)) + otherwise
 
 
 def make_filter_for_supervisor(
@@ -338,40 +189,18 @@ def make_filter_for_supervisor(
         network: The calls that make a TCP socket of IPv4, and connect it.
         machine: `x86_64` or `aarch64`, by default this machine.
     """
-    column = list(_AUDIT_ARCHITECTURES).index(machine or platform.machine())
-    program: list[_Instruction | str] = [_Instruction(_LOAD, _NUMBER_OFFSET)]
-    checks: list[_Instruction | str] = []
-    names: dict[int, str] = {}
-    if files:
-        program.append(_Instruction(_JUMP_IF_EQUAL, _OPENAT2, "absent"))
+    table = (_SUPERVISED if files else "") + (_SUPERVISED_OF_ROOT if of_root else "")
+    calls, checked = _numbers(table, machine), _numbers(_CHECKED, machine)
+    answers = dict.fromkeys(calls, _NOTIFY)
+    for name, argument, flags in re.findall(r"(\w+) \d+ -?\d+ (\d):0x(\w+)", table):
+        load = _step(_LOAD, _ARGUMENTS + 8 * int(argument))
+        answers[name] = load + _when(int(flags, 16), _NOTIFY, _HAS_BITS) + _ALLOW
+    names = list(calls)
     if network:
-        names |= {_SOCKET[column]: "socket", _CONNECT[column]: "connect"}
-        program.append(_Instruction(_JUMP_IF_EQUAL, _SOCKET[column], "socket"))
-        program.append(_Instruction(_JUMP_IF_EQUAL, _CONNECT[column], "notify"))
-        checks += _check_tcp("notify", _ALLOW)
-    lines = (_SUPERVISED if files else "") + "\n" + (_SUPERVISED_OF_ROOT if of_root else "")
-    for line in filter(None, lines.split("\n")):
-        name, *rest = line.split()
-        number, argument, flags = int(rest[column]), int(rest[2]), int(rest[3], 16)
-        if number < 0:
-            continue
-        names[number] = name
-        program.append(_Instruction(_JUMP_IF_EQUAL, number, "notify" if argument < 0 else name))
-        if argument >= 0:
-            checks += [name, _argument(argument), _Instruction(_JUMP_IF_BITS, flags, "notify")]
-            checks.append(_Instruction(_RETURN, _ALLOW))
-    program += [
-        _Instruction(_RETURN, _ALLOW),
-        *checks,
-        "notify",
-        _Instruction(_RETURN, _NOTIFY),
-        "absent",
-        _Instruction(_RETURN, _ERRNO | errno.ENOSYS),
-    ]
-    return _assemble(program), names
-
-
-def _argument(number: int) -> _Instruction:
-    """Return an instruction that loads the lower half of an argument. The arguments that are
-    checked have 32 bits: the kernel ignores the upper half."""
-    return _Instruction(_LOAD, _ARGUMENTS_OFFSET + 8 * number)
+        names += ["socket", "connect"]
+        answers |= {"socket": _tcp(_NOTIFY, _ALLOW), "connect": _NOTIFY}
+    if files:
+        # Its flags are in memory, which a filter cannot read; programs use openat then.
+        answers["openat2"] = _ABSENT
+    numbers = calls | checked
+    return _program(numbers, answers), {numbers[name]: name for name in names}
