@@ -134,7 +134,11 @@ class Browser:
         if session:
             message["sessionId"] = session
         self._socket.send(json.dumps(message))
+        deadline = time.monotonic() + 2 * PATIENCE
         while True:
+            # A page tells of its network all the time, so that no single wait has to time out.
+            if time.monotonic() > deadline:
+                raise PageError(f"{method} was not answered: {str(given)[:300]}")
             found = json.loads(self._socket.receive())
             if found.get("id") == number:
                 if "error" in found:
