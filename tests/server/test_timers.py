@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, RemoteConversation, RemoteWorkspace, ScriptedLLM
+from holdfast import (
+    Agent,
+    Conversation,
+    RemoteConversation,
+    RemoteWorkspace,
+    ScriptedLLM,
+    SQLiteStore,
+)
 from holdfast import events as ev
 from holdfast.agent.serial_form import form_of, tools_of
 from holdfast.commands import CancelTimer, Pause, Schedule, Send
 from holdfast.content import TextContent
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.firing import fire_resting
 from holdfast.errors import ConfigurationError, NotFound
+from holdfast.events import AnyEvent
 from holdfast.server.host import Host
+from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.records import store_id
 from holdfast.server.shapes import CreateRequest
+from holdfast.store import Batch, RestingConversation
 from holdfast.tools.preset.waiting import register_waiting_tools
 from tests.agent_servers import Serving
 from tests.server_host_program import host_of
@@ -155,8 +167,9 @@ def test_a_server_that_died_after_the_ring_leaves_the_run_to_the_next(
         clock.ahead = HOUR
         host._scheduler.pool.close(1.0)  # nothing runs any more
         host._scheduler._ring()
-        assert host._store.next_due() is None
-        assert events(host, ev.MessageAdded) == []
+        assert not host.get(T, "a").open, "it is not opened for that"
+        assert [one.text for one in events(host, ev.MessageAdded)] == ["tick"]
+        assert events(host, ev.AssistantReplied) == []
     with host_of(tmp_path, now=clock) as host:
         host.recover()
         rested(host, "one")
@@ -174,6 +187,29 @@ def test_a_conversation_in_a_process_of_its_own_runs_too(tmp_path: Path, clock: 
         host.tend()
         rested(host, "one")
         assert host._store.next_due() is not None
+
+
+def test_events_that_the_store_fires_reach_the_listeners(tmp_path: Path) -> None:
+    heard: list[tuple[str, list[str]]] = []
+    with SQLiteStore(tmp_path / "store.db") as inner:
+        store = NotifyingStore(inner, lambda name, events: heard.append((name, kinds(events))))
+        at = datetime.now(UTC) + HOUR
+        for id in ("a", "b"):
+            with Conversation(Agent(ScriptedLLM([])), store, id) as conversation:
+                conversation.schedule("tick", at=at)
+        heard.clear()
+
+        def fire(resting: RestingConversation) -> Batch | None:
+            return fire_resting(resting, random_id) if resting.id == "a" else None
+
+        assert len(store.ring(at, fire=fire)) == 2
+        assert heard == [("a", ["timerFired", "message", "status"])]
+        assert kinds(store.read("a"))[-3:] == heard[0][1]
+        assert store.list(waiting=True)[0].id == "b"
+
+
+def kinds(events: Sequence[AnyEvent]) -> list[str]:
+    return [event.type for event in events]
 
 
 def test_many_timers_at_once_fire_once_each(host: Host, clock: Clock) -> None:

@@ -11,15 +11,8 @@ from holdfast.events import AnyEvent
 from holdfast.store import Batch, Lease, MemoryStore, RestingConversation
 
 
-class _Drafted(Exception):
-    """Ends an append before its events are folded: nobody asks for the state after them."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-
-
-class _Draft(MemoryStore):
-    """A store of one resting conversation that raises each batch instead of writing it."""
+class _Resting(MemoryStore):
+    """A store of one resting conversation, to read."""
 
     def __init__(self, resting: RestingConversation) -> None:
         super().__init__()
@@ -36,9 +29,6 @@ class _Draft(MemoryStore):
     ) -> list[AnyEvent]:
         raise StoreError("Only the tail of a resting conversation is at hand.")
 
-    def append(self, lease: Lease, batch: Batch) -> bool:
-        raise _Drafted(batch)
-
 
 def fire_resting(resting: RestingConversation, new_id: Callable[[], str]) -> Batch | None:
     """Return the batch by which a host's conversation fires its due timers, None if it has nothing
@@ -46,15 +36,11 @@ def fire_resting(resting: RestingConversation, new_id: Callable[[], str]) -> Bat
 
     Raises `StoreError` if the tail is not enough to tell.
     """
-    draft = _Draft(resting)
-    journal = Journal(draft, resting.id, lambda: resting.now, new_id, _nothing)
-    try:
-        with journal:
-            rung = [RungOccurrence(one.timer, one.due) for one in resting.due]
-            ring(journal, rung, drives=True)
-    except _Drafted as drafted:
-        return drafted.batch
-    return None
+    store = _Resting(resting)
+    with Journal(store, resting.id, lambda: resting.now, new_id, _nothing) as journal:
+        rung = [RungOccurrence(one.timer, one.due) for one in resting.due]
+        ring(journal, rung, drives=True)
+        return journal.withdraw()
 
 
 def _nothing() -> None:

@@ -312,19 +312,32 @@ class Journal(ObjectStruct):
         """The seq that the next added event gets. Only within a transaction."""
         return self.fold.last_seq + len(self._draft or ()) + 1
 
-    def _append(self, draft: ev.RecordedEvents) -> None:
-        assert self.lease is not None
+    def withdraw(self) -> Batch | None:
+        """Return what the open transaction would append, and append nothing of it. None if there is
+        nothing."""
+        draft, extras = self._draft, self._draft_extras
+        if not draft and extras is None:
+            return None
+        batch = self._batch(draft or ev.RecordedEvents())
+        self._draft, self._draft_extras = ev.RecordedEvents(), None
+        return batch
+
+    def _batch(self, draft: ev.RecordedEvents) -> Batch:
         summary, spending = self.summary(draft), self.spending
         done, blobs, timers = self._draft_extras or ({}, (), ())
         refusals = {number: error for number, error in done.items() if error is not None}
         settled = () if spending is None else spending.settlements(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        batch = Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals, timers)
+        return Batch(draft, summary, tuple(done), blobs, settled, reserved, refusals, timers)
+
+    def _append(self, draft: ev.RecordedEvents) -> None:
+        assert self.lease is not None
+        batch, spending = self._batch(draft), self.spending
         # until the append returns: a failing disk may leave its outcome open
         self.stale = True
         try:
             held = self.store.append(self.lease, batch)
-            if spending is not None and reserved is not None:
+            if spending is not None and batch.reservation is not None:
                 spending.confirm_ahead(held)
             for event in draft:
                 self._apply(event)
@@ -332,7 +345,7 @@ class Journal(ObjectStruct):
             if self.observed is not None and draft:
                 self.observed.add(draft)
             if spending is not None:
-                spending.confirm_written(settled)
+                spending.confirm_written(batch.settlements)
         finally:
             # Ctrl-C may fall after the store's append: waiting threads must look again
             self._changed.notify_all()

@@ -228,6 +228,8 @@ class Feed:
         # Without readers the ring is empty: one that subscribes now reads from the store.
         frames = [encode_frame(event) for event in events] if self.readers else []
         with self.lock:
+            if self._last_seq is not None and events[-1].seq <= self._last_seq:
+                return  # later ones were delivered, and the readers read these from the store
             ring = self._ring
             if not frames or (ring and frames[0].seq != ring[-1].seq + 1):
                 self._clear()

@@ -4,9 +4,12 @@ through it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
 
+from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
-from holdfast.store import Batch, Lease, Store
+from holdfast.store import Batch, DueTimer, FireTimers, Lease, RestingConversation, Store
 
 Listener = Callable[[str, Sequence[AnyEvent]], None]
 
@@ -41,7 +44,7 @@ class NotifyingStore:
         self.post, self.commands, self.note = store.post, store.commands, store.note
         self.refusal, self.undone = store.refusal, store.undone
         self.unattended = store.unattended
-        self.due, self.next_due, self.ring = store.due, store.next_due, store.ring
+        self.due, self.next_due = store.due, store.next_due
         self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
         self.blob, self.fork, self.list, self.close = (
             store.blob,
@@ -69,6 +72,27 @@ class NotifyingStore:
         if batch.events:
             self._listener(lease.conversation_id, batch.events)
         return held
+
+    def ring(
+        self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
+    ) -> list[DueTimer]:
+        """See `Store.ring`."""
+        if fire is None:
+            return self._store.ring(before, limit)
+        drafts: dict[str, Sequence[AnyEvent]] = {}
+
+        def drafted(resting: RestingConversation) -> Batch | None:
+            batch = fire(resting)
+            drafts[resting.id] = () if batch is None else batch.events
+            return batch
+
+        rung = self._store.ring(before, limit, drafted)
+        for id, events in drafts.items():
+            with suppress(StoreError):  # whoever opens a damaged conversation reports it
+                written = self._store.read(id, events[0].seq - 1, len(events)) if events else []
+                if written and written[-1].id == events[-1].id:  # the store may have declined it
+                    self._listener(id, written)
+        return rung
 
     def delete(self, conversation_id: str) -> None:
         """See `Store.delete`."""

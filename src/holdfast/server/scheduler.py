@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ import msgspec
 from holdfast import errors
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.firing import fire_resting
 from holdfast.conversation.journal import utc_now
 from holdfast.conversation.status import AT_REST
 from holdfast.conversation.timers import is_asked
@@ -36,7 +39,7 @@ from holdfast.server.records import (
 )
 from holdfast.server.workers.deaths import Deaths, WorkerDied
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import Store
+from holdfast.store import Batch, RestingConversation, Store
 
 if TYPE_CHECKING:
     from holdfast.server.local_conversation import OpenConversation
@@ -52,7 +55,7 @@ _TICK_SECONDS = 1.0  # the period of the timer
 _RING_LIMIT = 1000  # due timers of conversations in one transaction; 10,000 in a tick
 _RINGS = 10
 _MOST_TAKEN = 100  # conversations of other servers that are taken over at once
-_PARKED_SECONDS = 30.0  # the period of the search for conversations that nobody has open
+_PARKED_SECONDS = 5.0  # the period of the search for conversations that nobody has open
 _UNHEEDED_SECONDS = 3.0  # a change of a record that no server heeds for so long is anyone's
 # The delay before a failed conversation is retried doubles from the first value to the second.
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
@@ -225,13 +228,23 @@ class Scheduler:
                 break
             # The records know it before the timers are rung, and so does a server that starts after
             # this one has died.
-            self._run_for_timers([one.conversation_id for one in due])
-            rung = [one.conversation_id for one in self._store.ring(now, _RING_LIMIT)]
+            known = self._run_for_timers([one.conversation_id for one in due])
+            mine = {record.store_id for record in known} if self._drives else set[str]()
+            fire = partial(self._fire, mine)
+            rung = [one.conversation_id for one in self._store.ring(now, _RING_LIMIT, fire)]
             self._rung.update(rung)
             for record in self._run_for_timers(rung):
                 self.wake(record.store_id)
-            if len(due) < _RING_LIMIT:
+            if len(due) < _RING_LIMIT and len(rung) >= len(due):
                 break
+
+    def _fire(self, mine: set[str], resting: RestingConversation) -> Batch | None:
+        """Fire the timers of a conversation that nobody has open, if this server may drive it."""
+        try:
+            return fire_resting(resting, random_id) if resting.id in mine else None
+        except Exception as error:  # whoever opens the conversation reports it
+            _log.debug("timers of conversation %s are left to its owner: %s", resting.id, error)
+            return None
 
     def _run_for_timers(self, ids: Sequence[str]) -> list[ConversationRecord]:
         """Have these conversations run until they rest, and return those of this server."""
@@ -250,14 +263,19 @@ class Scheduler:
 
     def _begin_rung(self, id: str, live: OpenConversation) -> None:
         """Begin the run of a conversation that a timer wakes, unless it is paused."""
-        if live.hosted or live.running or not (id in self._rung or live.record.driven == RUN):
-            return
+        rung = id in self._rung
         self._rung.discard(id)
-        live.finish_inbox()
+        begins = not (live.hosted or live.running) and (rung or live.record.driven == RUN)
+        if rung or begins:
+            live.finish_inbox()  # with the lease, so that events that were fired are read
+        if not begins:
+            return
         with live.run_lock:
-            failed = live.status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
+            status = live.status
+            failed = status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
             # a failed run is continued for a message alone
-            if live.status in AT_REST and (not failed or is_asked(self._store, id)):
+            asked = status in AT_REST and (not failed or is_asked(self._store, id))
+            if status is RUNNING or asked:
                 live.begin(False)
                 if live.record.driven == IDLE:
                     live.record = self._records.set_driven(live.record, RUN)
@@ -347,8 +365,9 @@ class Scheduler:
         found = list(unattended(_MOST_TAKEN))
         if (now := time.monotonic()) - self._taken_over >= _PARKED_SECONDS:
             self._taken_over = now
-            driven = self._driven()
-            found += [id for id in unattended(_MOST_TAKEN, parked=True) if id in driven]
+            if parked := unattended(_MOST_TAKEN, parked=True):
+                driven = self._driven()
+                found += [id for id in parked if id in driven]
         for id in found:
             if id not in self._faults and self.conversations.find(id) is None:
                 self.wake(id)

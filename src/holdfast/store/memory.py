@@ -25,6 +25,7 @@ from holdfast.store.base import (
     FireTimers,
     Lease,
     Posted,
+    RestingConversation,
     Store,
     Summary,
     WorkBell,
@@ -63,6 +64,13 @@ class _Record:
 
 def _runs(summary: Summary) -> bool:
     return summary.status == "running" and not summary.spawned_by
+
+
+def _by_conversation(timers: Sequence[DueTimer]) -> dict[str, list[DueTimer]]:
+    found: dict[str, list[DueTimer]] = {}
+    for one in timers:
+        found.setdefault(one.conversation_id, []).append(one)
+    return found
 
 
 class _Ledger(Ledger):
@@ -177,7 +185,7 @@ class MemoryStore(Store):
     # --- the journal ---
 
     def append(self, lease: Lease, batch: Batch) -> bool:
-        events, summary = batch.events, batch.summary
+        events = batch.events
         base.check_dense(events)
         records(events)
         with self._lock:
@@ -187,41 +195,7 @@ class MemoryStore(Store):
                     f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow"
                     f" event {len(record.events)}. Nothing was written."
                 )
-            if done := batch.done_commands:
-                for posted in record.inbox or ():
-                    if (refusal := batch.refusals.get(posted.number)) is not None:
-                        record.refusals = {**(record.refusals or {}), posted.key: refusal}
-                record.inbox = [
-                    posted for posted in record.inbox or () if posted.number not in done
-                ] or None
-            if batch.blobs:
-                record.blobs = [*(record.blobs or ()), *batch.blobs]
-            if events:
-                record.events.extend(events)
-                kept = record.summary
-                # Only the first append may set the origin of a fork made in another store.
-                if kept.parent or (
-                    events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
-                ):
-                    summary = replace(
-                        summary,
-                        parent=kept.parent,
-                        parent_seq=kept.parent_seq,
-                        spawned_by=kept.spawned_by,
-                    )
-                record.summary = summary
-            for row in batch.timers:
-                place = (lease.conversation_id, row.timer)
-                self._timers.pop(place, None)
-                if row.due is not None:
-                    self._timers[place] = row.due
-            if batch.settlements:
-                self._budgets().settle(batch.settlements)
-            wanted = batch.reservation
-            held = wanted is not None and self._budgets().reserve(lease, wanted) is None
-            if self._appended is not None:
-                self._appended.notify_all()
-            return held
+            return self._write(record, lease, batch)
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -362,21 +336,39 @@ class MemoryStore(Store):
     def ring(
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
     ) -> list[DueTimer]:
-        """Never asks `fire`."""
+        drafts = {} if fire is None else self._drafts(before, limit, fire)
         rung: dict[str, Callable[[], None] | None] = {}  # the callbacks by conversation
         with self._lock:
             found = self._due(before, limit)
-            for one in found:
-                del self._timers[one.conversation_id, one.timer]
-                record = self._records[one.conversation_id]
-                if self._leave(record, commands.RingTimer(one.timer, one.due), one.key):
-                    rung[one.conversation_id] = record.notify
+            for id, due in _by_conversation(found).items():
+                record = self._records[id]
+                for one in due:
+                    del self._timers[id, one.timer]
+                resting, batch = drafts.get(id, (None, None))
+                if batch is not None and resting == self._at_rest(id, due, before):
+                    self._epoch += 1  # no lease of before fits the conversation any more
+                    record.epoch = self._epoch
+                    self._write(record, Lease(id, record.epoch), batch)
+                    rung[id] = None
+                for one in due if id not in rung else ():
+                    if self._leave(record, commands.RingTimer(one.timer, one.due), one.key):
+                        rung[id] = record.notify
         for conversation_id, notify in rung.items():
             if notify is not None:
                 notify()
             if self._bell is not None:
                 self._bell.wake(conversation_id, None)
         return found
+
+    def _drafts(
+        self, before: datetime, limit: int, fire: FireTimers
+    ) -> dict[str, tuple[RestingConversation, Batch]]:
+        """Return the batches that `fire` makes, with what they were made from."""
+        with self._lock:
+            due = _by_conversation(self._due(before, limit))
+            found = [self._at_rest(id, timers, before) for id, timers in due.items()]
+        drafts = [(one, fire(one)) for one in found if one is not None]
+        return {one.id: (one, batch) for one, batch in drafts if batch is not None and batch.events}
 
     # --- conversations ---
 
@@ -460,6 +452,56 @@ class MemoryStore(Store):
         self.close()
 
     # --- helpers; the caller holds the lock ---
+
+    def _write(self, record: _Record, lease: Lease, batch: Batch) -> bool:
+        """Write a batch that fits. Return True if its reservation is held."""
+        events, summary = batch.events, batch.summary
+        if done := batch.done_commands:
+            for posted in record.inbox or ():
+                if (refusal := batch.refusals.get(posted.number)) is not None:
+                    record.refusals = {**(record.refusals or {}), posted.key: refusal}
+            record.inbox = [
+                posted for posted in record.inbox or () if posted.number not in done
+            ] or None
+        if batch.blobs:
+            record.blobs = [*(record.blobs or ()), *batch.blobs]
+        if events:
+            record.events.extend(events)
+            kept = record.summary
+            # Only the first append may set the origin of a fork made in another store.
+            if kept.parent or (
+                events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
+            ):
+                summary = replace(
+                    summary,
+                    parent=kept.parent,
+                    parent_seq=kept.parent_seq,
+                    spawned_by=kept.spawned_by,
+                )
+            record.summary = summary
+        for row in batch.timers:
+            place = (lease.conversation_id, row.timer)
+            self._timers.pop(place, None)
+            if row.due is not None:
+                self._timers[place] = row.due
+        if batch.settlements:
+            self._budgets().settle(batch.settlements)
+        wanted = batch.reservation
+        held = wanted is not None and self._budgets().reserve(lease, wanted) is None
+        if self._appended is not None:
+            self._appended.notify_all()
+        return held
+
+    def _at_rest(
+        self, id: str, due: Sequence[DueTimer], now: datetime
+    ) -> RestingConversation | None:
+        """Return what fires these timers is shown; None if their conversation is held, has
+        commands or is long."""
+        record = self._records[id]
+        last = len(record.events)
+        if record.held or record.inbox or last - record.summary.condensed > base.MAX_TAIL_TO_FIRE:
+            return None
+        return RestingConversation(id, record.epoch, last, list(record.events), due, now)
 
     def _check_open(self) -> None:
         if self._closed:
