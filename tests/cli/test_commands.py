@@ -912,7 +912,7 @@ def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
         typist.types("\x03")
         typist.sees("paused: Enter continues")
         typist.sees("> ")
-        typist.types("/resume\r")
+        typist.types("/continue\r")
         typist.sees("Here.")
         typist.sees("> ")
         typist.types("\x03")
@@ -929,7 +929,7 @@ def test_a_chat_outlives_errors_and_tells_each(tmp_path: Path) -> None:
         for line, seen in (
             ("one", "first refusal"),
             ("two", "second refusal"),
-            ("/resume", "Here."),
+            ("/continue", "Here."),
         ):
             typist.sees("> ")
             typist.types(f"{line}\r")

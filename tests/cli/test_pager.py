@@ -162,6 +162,40 @@ def test_a_conversation_is_chosen_with_the_arrow_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_chat_goes_on_with_another_conversation(tmp_path: Path) -> None:
+    pytest.importorskip("prompt_toolkit")
+    store = kept(tmp_path, "first", "second", "third")
+    given = [*options(server := ModelServer([text("Welcome back.")]), tmp_path), "--no-undo"]
+    env = {"HOLDFAST_PLAIN": "", "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": ""}
+    place = ["--store", str(store), "--id", "third"]
+    with server, terminal("chat", *given, *place, **env) as typist:
+        screen = Screen(typist)
+        screen.shows(r"continuing third")
+        screen.types("/resume\r")
+        lines = screen.shows(r"1 of 2; arrow keys")
+        rows = [line.rpartition(" ")[2] for line in lines[-3:-1]]
+        assert rows == ["second", "first"]  # not the present one
+        screen.types("\x1b")
+        screen.shows(r"(?m)^>$")
+        screen.types("/resume\r")
+        screen.shows(r"1 of 2; arrow keys")
+        screen.types("\x1b[B\r")
+        screen.shows(r"continuing first")
+        screen.types("hello\r")
+        screen.shows(r"Welcome back\.")
+        screen.types("/resume sec\r")
+        screen.shows(r"continuing second")
+        screen.types("/resume x\r")
+        screen.shows(r"Nothing was resumed: there is no other conversation 'x'")
+        screen.types("\x04")
+        assert typist.leaves() == 0
+        assert "--id second" in "\n".join(screen.lines)
+    with SQLiteStore(store, read_only=True) as opened:
+        said = [one.id for one in opened.list() if "Welcome back." in str(opened.read(one.id))]
+    assert said == ["first"]
+
+
+@pytest.mark.slow
 def test_escape_chooses_none(tmp_path: Path) -> None:
     pytest.importorskip("prompt_toolkit")
     store = kept(tmp_path, "first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -44,7 +44,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.llm import Model
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import home_folder
-from holdfast.store import SQLiteStore
+from holdfast.store import SQLiteStore, Summary
 from holdfast.tools.preset.asking import register_asking_tools
 
 if TYPE_CHECKING:
@@ -59,13 +59,21 @@ _REPEATED = (
 
 
 class LocalSource(ConversationSource):
-    """A conversation of this process, which `make` opens."""
+    """A conversation of this process, which `make` opens by its id, in the store if there is
+    one."""
 
     def __init__(
-        self, runtime: FolderRuntime, make: Callable[..., Conversation], stack: ExitStack
+        self,
+        runtime: FolderRuntime,
+        make: Callable[..., Conversation],
+        id: str | None,
+        store: SQLiteStore | None,
+        stack: ExitStack,
     ) -> None:
         super().__init__(runtime, stack)
         self._make = make
+        self._id = id
+        self._store = store
         self._conversation: Conversation | None = None
         self._callbacks: Mapping[str, Any] = {}
 
@@ -75,9 +83,20 @@ class LocalSource(ConversationSource):
             "on_progress": display.on_progress,
             "on_question": "wait" if asks else None,
         }
-        self._conversation = self._make(runtime=self.runtime, **self._callbacks)
+        self._conversation = self._open(self._id)
         self._stack.callback(self._conversation.close)
         return self._conversation
+
+    def others(self) -> Sequence[Summary]:
+        if self._store is None:
+            raise UsageError("this conversation is not kept, and no other is; --store FILE keeps")
+        return self._store.list()
+
+    def other(self, id: str) -> Conversation:
+        return self._open(id)
+
+    def _open(self, id: str | None) -> Conversation:
+        return self._make(id=id, runtime=self.runtime, **self._callbacks)
 
     def callbacks(self) -> Mapping[str, Any]:
         return self._callbacks
@@ -145,10 +164,8 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         for tool in register_asking_tools() if options.ask else ():
             agent.tools.register(tool)
         undo, no_undo = _undo(options, env, runtime)
-        make = partial(
-            Conversation, agent, store, id, observer=observers, secrets=hidden, undo=undo
-        )
-        source = LocalSource(runtime, make, stack.pop_all())
+        make = partial(Conversation, agent, store, observer=observers, secrets=hidden, undo=undo)
+        source = LocalSource(runtime, make, id, store, stack.pop_all())
     parts = Parts(
         source,
         model.model,

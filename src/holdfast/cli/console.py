@@ -185,7 +185,7 @@ class Console:
 
     def choose(self, question: str, rows: Sequence[str]) -> int | None:
         """Have the user choose one of the rows, which may be wider than the terminal. Return its
-        index, None if the user chooses none."""
+        index, None if the user chooses none. Raises `EOFError`."""
         for number, row in enumerate(rows, 1):
             self.line(clip(f"{number:>3}  {row}", self.width))
         while True:

@@ -154,7 +154,7 @@ def demo(options: Namespace, env: Mapping[str, str]) -> Exit:
         real = "The model is scripted; tools, files and tests are real."
         console.line(f"A small shop with a bug, in {folder}. {real}", "dim")
         agent = agent_in(f"the folder {runtime.workdir}", llm, runtime.tools, {})
-        source = LocalSource(runtime, partial(Conversation, agent), stack)
+        source = LocalSource(runtime, partial(Conversation, agent), None, None, stack)
         parts = Parts(source, shows_tokens=False)
         with Signals() as signals, closing(Session(parts, console, signals, pace=pace)) as session:
             code = session.main(_work)

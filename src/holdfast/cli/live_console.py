@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import ThreadedCompleter
 from prompt_toolkit.document import Document
@@ -344,7 +347,21 @@ class LiveConsole(Console):
                 self._early.append(line)
 
     def choose(self, question: str, rows: Sequence[str]) -> int | None:
-        return pick(question, rows, lambda text: clip(text, self.width))
+        if self._loop is None:
+            return asyncio.run(self._choose(question, rows))
+        chosen = asyncio.run_coroutine_threadsafe(self._choose(question, rows), self._loop)
+        try:
+            while True:  # a signal raises here
+                with suppress(TimeoutError):
+                    return chosen.result(_READ_SECONDS)
+        except CancelledError:  # the terminal went away
+            raise EOFError from None
+        finally:
+            chosen.cancel()
+
+    async def _choose(self, question: str, rows: Sequence[str]) -> int | None:
+        async with in_terminal():  # in place of the box
+            return await pick(question, rows, lambda text: clip(text, self.width))
 
     def forget_typed(self) -> None:
         """Do nothing: a message that was entered stays a message, and a draft stays a draft."""

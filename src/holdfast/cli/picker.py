@@ -8,13 +8,12 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import FormattedTextControl, Layout, Window
-from prompt_toolkit.shortcuts import print_formatted_text
 
 _ROWS = 12  # shown at once
 _ESCAPE_SECONDS = 0.05  # after which Esc is a key of its own
 
 
-def pick(question: str, rows: Sequence[str], clip: Callable[[str], str]) -> int | None:
+async def pick(question: str, rows: Sequence[str], clip: Callable[[str], str]) -> int | None:
     """Return the index of the row that the user chooses, None if the user leaves with Esc, Ctrl-C
     or Ctrl-D. `clip` cuts a row to the terminal's width."""
     list_ = _List(question, rows, clip)
@@ -25,10 +24,7 @@ def pick(question: str, rows: Sequence[str], clip: Callable[[str], str]) -> int 
     )
     app.ttimeoutlen = app.timeoutlen = _ESCAPE_SECONDS
     app.renderer.cpr_not_supported_callback = lambda: None  # it works without
-    chosen = app.run(handle_sigint=False)
-    if chosen is not None:
-        print_formatted_text(clip(f"{question}: {rows[chosen]}"))
-    return chosen
+    return await app.run_async(handle_sigint=False)
 
 
 class _List:

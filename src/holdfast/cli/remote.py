@@ -125,6 +125,10 @@ class ServerSource(ConversationSource):
         self._leave()
         self._conversation, self.id, self._started = conversation, conversation.id, False
 
+    def others(self) -> Sequence[ServerSummary]:
+        where = shlex.join(["holdfast", "chat", *self.server.words, "--resume"])
+        raise UsageError(f"a chat with a server stays with its conversation; leave, and: {where}")
+
     def start(self) -> None:
         self.server.start(self.id)
 

@@ -27,6 +27,7 @@ from holdfast.content import FileContent, Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.llm.client import LLM, NO_KEY
 from holdfast.runtime.folder import FolderRuntime
+from holdfast.store import Summary
 from holdfast.tools.plans import unfinished
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class ConversationSource:
 
     def go_on_with(self, conversation: AnyConversation) -> None:
         """Close the conversation, and have `conversation` in its place."""
+        raise NotImplementedError
+
+    def others(self) -> Sequence[Summary]:
+        """Return the conversations that `other` opens. Raises `UsageError` if there are none."""
+        raise NotImplementedError
+
+    def other(self, id: str) -> AnyConversation:
+        """Open another conversation in the place of this one. Raises `HoldfastError`."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -169,15 +178,20 @@ class Session:
         for note in self._parts.notes:
             self.console.notice(note, "dim")
         if state.last_seq:
-            events, status = counted(state.last_seq, "event"), status_text(state.status)
-            self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
-            if self.console.live:
-                self._show_last_turn()
-            if unfinished(state.plan):
-                self.console.show(drawn(state.plan, self.console.width))
+            self._show_earlier()
         self.dialog.display.begin(state, self.interactive)
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
         conversation.start_thread()
+
+    def _show_earlier(self) -> None:
+        """Show the end of a conversation that is continued."""
+        conversation, state = self.conversation, self.conversation.state
+        events, status = counted(state.last_seq, "event"), status_text(state.status)
+        self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
+        if self.console.live:
+            self._show_last_turn()
+        if unfinished(state.plan):
+            self.console.show(drawn(state.plan, self.console.width))
 
     def _show_last_turn(self) -> None:
         """Show the events since the user's last message."""
@@ -198,8 +212,17 @@ class Session:
         """Return the options of a conversation that can go on in this session."""
         return self._source.callbacks()
 
-    def go_on_with(self, conversation: AnyConversation) -> None:
-        """Drive and show another conversation from now on; the present one is closed."""
+    def others(self) -> Sequence[Summary]:
+        """Return the conversations that `open_other` opens. Raises `UsageError` for none."""
+        return self._source.others()
+
+    def open_other(self, id: str) -> None:
+        """Go on with another conversation of the same place. Raises `HoldfastError`."""
+        self.go_on_with(self._source.other(id), show=True)
+
+    def go_on_with(self, conversation: AnyConversation, *, show: bool = False) -> None:
+        """Drive and show another conversation from now on; the present one is closed. `show`: also
+        its earlier end."""
         earlier, self.conversation = self.conversation.id, conversation
         self._source.go_on_with(conversation)
         for name in ("go_on", "tell"):
@@ -214,6 +237,8 @@ class Session:
             self._parts = self._parts._replace(new_model=of_this)
         self._interrupted = False
         state = conversation.state
+        if show:
+            self._show_earlier()
         self.dialog.display.begin(state, self.interactive)
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
         conversation.start_thread()

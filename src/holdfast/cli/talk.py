@@ -13,7 +13,7 @@ from holdfast.cli.attachments import attachments, described, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import last_change
+from holdfast.cli.conversation_ids import last_change, matching
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.places import open_place, place_text
 from holdfast.cli.plans import drawn
@@ -33,7 +33,8 @@ _WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
 # Name, argument, what it does. /quit and /compact are other names of /exit and /condense.
 COMMANDS = (
     ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
-    ("/resume", "", "continue, also after an error; an empty line continues after a pause"),
+    ("/continue", "", "continue, also after an error; an empty line continues after a pause"),
+    ("/resume", "[ID]", "go on with another conversation of the store, which you choose or name"),
     ("/approve", "", "run all calls that wait for you"),
     ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
     ("/detach", "", "attach nothing after all"),
@@ -260,8 +261,11 @@ class _Talk:
             case "/exit":
                 self._left = True
                 return True
-            case "/resume":
+            case "/continue":
                 session.resume()
+                return True
+            case "/resume":
+                self._resume(word.partition(" ")[2].strip())
                 return True
             case "/pause":
                 if conversation.status in (ConversationStatus.RUNNING, WAITING):
@@ -378,6 +382,44 @@ class _Talk:
         session.go_on_with(conversation.fork(**session.callbacks()))
         text = f"This is {session.conversation.id} now; {conversation.id} stays as it is."
         session.console.notice(text, "dim")
+
+    def _resume(self, id: str) -> None:
+        """Go on with another conversation, which the user chooses unless `id` names it."""
+        session, console = self._session, self._session.console
+        if session.conversation.status in (ConversationStatus.RUNNING, WAITING):
+            console.notice("Nothing was resumed: /pause, and wait.", "error")
+            return
+        present = session.conversation.id
+        try:
+            entry = self._other(id, [one for one in session.others() if one.id != present])
+            if entry is not None:
+                session.open_other(entry.id)
+        except (UsageError, HoldfastError) as error:
+            if not session.interactive:  # else a script would go on with the one before
+                raise
+            hint = " /continue continues this one." if not id else ""
+            console.notice(f"Nothing was resumed: {str(error).rstrip('.')}.{hint}", "error")
+
+    def _other(self, id: str, others: Sequence[Summary]) -> Summary | None:
+        """Return the conversation to go on with, None if the user chooses none."""
+        session = self._session
+        if id:
+            if (found := matching(others, id)) is None:
+                raise UsageError(f"there is no other conversation {id!r}")
+            return found
+        begun = sorted((one for one in others if not one.spawner), key=last_change, reverse=True)
+        if not begun:
+            raise UsageError("there is no other conversation")
+        if not session.interactive:
+            raise UsageError("/resume needs a terminal to choose at; name one: /resume ID")
+        session.dialog.catch_up()
+        rows = [_row(one) for one in begun[:_MOST_LISTED]]
+        try:
+            with session.signals.prompting():
+                chosen = session.console.choose("continue", rows)
+        except (EOFError, KeyboardInterrupt):
+            chosen = None
+        return None if chosen is None else begun[chosen]
 
     def _approve(self) -> None:
         conversation, console = self._session.conversation, self._session.console
