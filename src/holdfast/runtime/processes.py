@@ -58,6 +58,8 @@ def _environment(pid: int) -> bytes:
 def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
     """Return the living processes of the sessions and process groups with these leaders' pids, and
     those with the mark. A process has the mark if its variable `MARK` begins with `mark`."""
+    # 0 is the session of threads of the kernel, and of processes from outside of a container.
+    sessions = {one for one in sessions if one > 0}
     if not _HAS_PROC:
         return _from_ps(sessions)
     wanted = f"\0{MARK}={mark}".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -295,3 +296,45 @@ def test_the_filter_asks_about_each_call_by_its_own_number(machine: str) -> None
     assert sorted(network.values()) == ["connect", "socket"]
     if machine == platform.machine():
         assert names[{"x86_64": 257, "aarch64": 56}[machine]] == "openat"
+
+
+LEASE = "import fcntl; fcntl.fcntl(open('folder/deep'), 1024, 0); print('leased')"  # F_SETLEASE
+
+
+def test_a_command_cannot_delay_the_supervisor_by_a_lease(repository: Path) -> None:
+    """Whoever opens a file with a lease waits for its holder, up to 45 s."""
+    command = [PYTHON, "-I", "-S", "-c", LEASE]
+    with box(repository) as runtime:
+        assert "Operation not permitted" in output(runtime, shlex.join(command))
+    owner = repository.stat().st_uid
+    plain = subprocess.run(command, cwd=repository, user=owner, capture_output=True, check=True)
+    assert plain.stdout == b"leased\n"
+
+
+def test_a_command_cannot_signal_the_supervisor_nor_change_its_priority(repository: Path) -> None:
+    with box(repository) as runtime:
+        runtime.run_command("sleep 300 & echo $PPID > parent")
+        waiter = (repository / "parent").read_text().strip()
+        supervisor = Path(f"/proc/{waiter}/stat").read_text().rpartition(")")[2].split()[1]
+        assert b"import marshal" in Path(f"/proc/{supervisor}/cmdline").read_bytes()
+        assert "not permitted" in output(runtime, f"kill -STOP {supervisor}")
+        assert output(runtime, f"kill -0 {waiter} && echo its own") == "its own"  # the control
+        if os.geteuid() == 0:
+            denied = output(runtime, f"renice -n 19 -p {supervisor} 2>&1")
+            assert "denied" in denied or "not permitted" in denied
+            assert "new priority 19" in output(runtime, "renice -n 19 -p $$")
+
+
+@pytest.mark.parametrize("number", [457, 458], ids=["statmount", "listmount"])
+def test_a_command_cannot_ask_for_the_mounts_of_the_machine(repository: Path, number: int) -> None:
+    program = (
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"libc.syscall({number}, 0, 0, 0, 0); print('ANSWER', ctypes.get_errno())\n"
+    )
+    command = [PYTHON, "-I", "-S", "-c", program]
+    answer = subprocess.run(command, capture_output=True, check=True).stdout
+    if answer == b"ANSWER 38\n":
+        pytest.skip("this kernel has no such call")
+    assert answer != b"ANSWER 1\n"
+    with box(repository) as runtime:
+        assert output(runtime, shlex.join(command)) == "ANSWER 1"

@@ -6,23 +6,26 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast import SandboxedRuntime
 from holdfast.errors import RuntimeFault
+from holdfast.runtime import processes
 from holdfast.runtime.command_host import NetworkLog
 from holdfast.runtime.sandbox import mechanisms
+from holdfast.runtime.sandbox.live import LiveBox
 from holdfast.runtime.sandbox.settings import BoxSettings
 from holdfast.tools.launch import Launch
 from tests.leftovers import Owned
+from tests.waiting import until
 
 # The first process of a box, written by an attacker: it reports a start, and then sends `{what}`.
 HOSTILE = """
 import os, signal, time
-os.write(0, b"ready 0\\n")
+os.write(0, b"ready 0\\nwaiting 0\\n")
 os.read(0, 100)
 os.write(0, b"started 0\\n")
 time.sleep(0.1)
@@ -65,6 +68,31 @@ class Hostile:
 
     def close(self) -> None:
         pass
+
+
+def test_session_0_is_no_command_s() -> None:
+    """It has the kernel's threads, and in a container what was started from outside of it."""
+    assert processes.of_commands((0,), "no such mark") == []
+
+
+def test_each_line_of_a_box_has_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several lines that arrive at once, the second one had none: the signals to pid 0, with
+    which its command was ended, went to this process's own group."""
+    hostile = Hostile('os.write(0, b"ended 0\\nwaiting 0\\nended 0\\n" * 3)')
+    monkeypatch.setattr(mechanisms, "MECHANISMS", (hostile,))
+    pids: list[int] = []
+    begin = LiveBox._begin  # pyright: ignore[reportPrivateUsage]
+
+    def noted(box: LiveBox, number: int) -> int:
+        pids.append(begin(box, number))
+        if pids[-1] <= 0:
+            raise RuntimeFault("a command without a pid")  # which this test must not signal
+        return pids[-1]
+
+    monkeypatch.setattr(LiveBox, "_begin", noted)
+    with SandboxedRuntime(mechanism="hostile") as runtime:
+        runtime.run_command("true", 5)
+    assert pids[0] > 0
 
 
 def ends(work: Callable[[], object], seconds: float = 20) -> bool:
@@ -185,3 +213,56 @@ def test_the_memory_of_a_box_s_first_process_is_closed_to_commands() -> None:
         runtime.write_file("program.py", program)
         text = runtime.run_command("/usr/bin/python3 program.py").text
     assert text.split()[:4] == ["open", "open", "closed", "closed"]
+
+
+@pytest.fixture(params=[mechanism.name for mechanism in mechanisms.MECHANISMS])
+def runtime(request: pytest.FixtureRequest) -> Generator[SandboxedRuntime]:
+    [found] = [one for one in mechanisms.MECHANISMS if one.name == request.param]
+    if problem := found.missing():
+        pytest.skip(problem)
+    with SandboxedRuntime(mechanism=found.name) as runtime:
+        yield runtime
+
+
+def test_variables_of_the_locale_are_carried_changed_and_removed(runtime: SandboxedRuntime) -> None:
+    """The waiting bash has the first ones itself."""
+    shown = 'echo "${LANG-none} ${LC_ALL-none}"'
+    assert runtime.run_command(shown).text.startswith("C.UTF-8 none")
+    runtime.run_command("export LANG=C LC_ALL=POSIX")
+    assert runtime.run_command(shown).text.startswith("C POSIX")
+    runtime.run_command("unset LANG LC_ALL")
+    assert runtime.run_command(shown).text.startswith("none none")
+
+
+def test_a_command_gets_no_signal_ignored(runtime: SandboxedRuntime) -> None:
+    assert runtime.run_command("bash -c trap").text.startswith("(no output)")
+    assert "trap -- '' SIGPIPE" in runtime.run_command("trap '' PIPE; bash -c trap").text
+
+
+@pytest.mark.slow
+def test_a_box_lives_on_when_the_process_that_waits_for_a_command_is_killed() -> None:
+    if problem := mechanisms.MECHANISMS[0].missing():
+        pytest.skip(problem)
+    kill = "sleep 0.3; touch killed; kill -9 -1"
+    with SandboxedRuntime(mechanism="bubblewrap") as runtime:
+        runtime.run_command(f"touch /tmp/kept; setsid bash -c '{kill}' >/dev/null 2>&1 &")
+        until(lambda: (runtime.workdir / "killed").exists())
+        time.sleep(0.2)
+        done = runtime.run_command("ls /tmp/kept").text
+        assert done.startswith("/tmp/kept\n[exit code 0]"), done
+
+
+@pytest.mark.slow
+def test_the_process_that_waits_for_a_command_has_no_way_to_the_owner() -> None:
+    """Commands can take it over through /proc. The first process, which they cannot, has it."""
+    if problem := mechanisms.MECHANISMS[0].missing():
+        pytest.skip(problem)
+    look = (
+        "sleep 0.5; for p in /proc/[0-9]*; do echo $p $(readlink $p/fd/*); done > new; mv new fds"
+    )
+    with SandboxedRuntime(mechanism="bubblewrap") as runtime:
+        runtime.run_command(f"setsid bash -c '{look}' >/dev/null 2>&1 &")
+        until(lambda: (runtime.workdir / "fds").exists())
+        lines = (runtime.workdir / "fds").read_text().splitlines()
+    assert len(lines) >= 3
+    assert [line.split()[0] for line in lines if "socket:" in line] == ["/proc/1"]
