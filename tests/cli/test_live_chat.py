@@ -142,6 +142,18 @@ def test_a_pasted_text_of_several_lines_is_one_message(tmp_path: Path) -> None:
     assert said(tmp_path) == ["first line\nsecond line\nthird"]
 
 
+def test_a_long_pasted_text_is_sent_whole_and_shown_in_part(tmp_path: Path) -> None:
+    pasted = "\n".join(f"line {number}" for number in range(1, 201))
+    with ModelServer([text("Read.")]) as server, chat(server, tmp_path) as screen:
+        screen.types(f"\x1b[200~{pasted}\x1b[201~")
+        screen.shows(r"line 200")
+        screen.types("\r")
+        screen.shows(r"Read\.")
+        screen.shows(r"  line 19\n  … \(181 more lines\)\n")
+        assert leaves(screen) == 0
+    assert said(tmp_path) == [pasted]
+
+
 @pytest.mark.parametrize("newline", ["\n", "\x1b\r", "\\\r"])
 def test_three_keys_begin_a_line_of_the_same_message(tmp_path: Path, newline: str) -> None:
     with ModelServer([text("Read.")]) as server, chat(server, tmp_path) as screen:

@@ -35,6 +35,7 @@ from holdfast.cli.text import clip, duration, one_line, safe
 
 _PROMPT, _CONTINUED = "> ", "  "
 _LIVE_LINES = 12  # of a block of an answer that is not complete
+_SENT_LINES = 20  # of a message that was sent
 _READ_SECONDS = 0.1  # between two looks for a signal while a line is awaited
 _START_SECONDS = 5.0
 # Seconds after which Esc is a key of its own and not the beginning of a sequence.
@@ -157,7 +158,7 @@ class LiveConsole(Console):
             self._flush(f"{self._prompt}{'*' * 3 if self._hidden else safe(text)}\n", sys.stdout)
             self._end_question()
         elif text.strip():
-            shown = safe(text).replace("\n", f"\n{_CONTINUED}")
+            shown = _clipped(safe(text)).replace("\n", f"\n{_CONTINUED}")
             self._flush(self._styled("user", f"{_PROMPT}{shown}", self.colour) + "\n", sys.stdout)
         self._lines.put(_Line(question, text))
         return question != 0
@@ -388,6 +389,15 @@ class LiveConsole(Console):
         super()._flush(self._tail, self._out)
         self._tail = ""
         super().close()
+
+
+def _clipped(text: str) -> str:
+    """Return a message as it is shown above the box: a pasted file would scroll all else away."""
+    lines = text.split("\n")
+    if len(lines) <= _SENT_LINES:
+        return text
+    left_out = len(lines) - _SENT_LINES + 1
+    return "\n".join([*lines[: _SENT_LINES - 1], f"… ({left_out:,} more lines)"])
 
 
 class _ChatHistory(History):

@@ -298,8 +298,9 @@ class _Talk:
                 return True
             case "/plan":
                 plan = conversation.state.plan
-                session.console.show(drawn(plan, session.console.width))
-                if not plan:
+                if plan:
+                    session.console.show(drawn(plan, session.console.width))
+                else:
                     session.console.notice("The agent has no plan.", "dim")
             case "/fork":
                 self._fork()
