@@ -124,7 +124,10 @@ def test_a_command_that_is_no_text_is_not_harmless() -> None:
         ("fetch", READS, {"url": "http://169.254.169.254/"}, "high"),
         ("fetch", READS, {"options": {"endpoint": "10.0.0.1"}}, "high"),
         ("fetch", READS, {"url": "http://[::ffff:10.0.0.1]/"}, "high"),
-        ("fetch", READS, {"url": "http://0x7f.1/"}, "medium"),
+        ("fetch", READS, {"url": "http://0x7f.1/"}, "high"),
+        ("fetch", READS, {"url": "http://127.0.0.1:8000/"}, "medium"),
+        ("fetch", READS, {"url": "http://8.8.8.8/"}, "high"),
+        ("fetch", READS, {"url": "https://example.xn--p1ai/"}, "medium"),
         ("terminal_input", None, {}, "low"),
         ("terminal_input", None, {"text": "y"}, "medium"),
         ("terminal_input", None, {"text": "rm -rf /"}, "unknown"),
@@ -440,3 +443,16 @@ def test_after_a_link_two_dots_lead_back_by_name(tmp_path: Path) -> None:
     # the same, over two calls of one shell
     moved = ShellState(cwd=str(work / "link"))
     assert assessed(work, "cd .. && touch ../x", shell=moved) not in ("low", "medium")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["grep -R KEY src", "diff -r src .", "cat src/*/x", "touch src/*/x", "git add src/*/x"],
+)
+def test_a_link_to_a_folder_outside_ends_the_proof(tmp_path: Path, command: str) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".env").write_text("KEY=1")
+    (tmp_path / "work" / "src").mkdir(parents=True)
+    assert RiskRules().command("grep -R KEY src", tmp_path / "work").level == "low"
+    (tmp_path / "work" / "src" / "link").symlink_to(tmp_path / "other")
+    assert RiskRules().command(command, tmp_path / "work").level in ("unknown", "high")

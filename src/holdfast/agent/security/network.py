@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import socket
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -12,8 +10,11 @@ from urllib.parse import urlsplit
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, RiskFinding
 from holdfast.runtime.confinement import Confinement
 
-_LOCAL = ("localhost", "localhost.localdomain", "ip6-localhost")
-_INTERNAL = (".internal", ".local", ".lan", ".intranet", ".corp", ".home.arpa", ".localdomain")
+_LOCAL = re.compile(r"(?:.*\.)?localhost|127(?:\.\d{1,3}){3}|0\.0\.0\.0|::1?")
+# Names of private networks, and addresses in any notation: 127.1, 0x7f000001, 2130706433, ::1.
+_INTERNAL = re.compile(
+    r"[^.]*|.*(?::.*|\.(?:internal|local|lan|intranet|corp|home\.arpa|localdomain|(?!xn--)[^.]*\d[^.]*))"
+)
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", re.ASCII)
 # Other letters may be taken for these by a shell, a resolver or a person.
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+", re.ASCII)
@@ -44,32 +45,8 @@ def fetch(
         return RiskFinding(MEDIUM if sends else LOW, act)
     if confinement is not None and not confinement.hosts:
         return RiskFinding(MEDIUM, f"{act}, from which the sandbox keeps it")
-    where = _where(host)
-    if where and where != "this machine":
-        return RiskFinding(HIGH, f"reaches {host}, {where}")
-    here = f"{sends or 'talks'} to {host}, which is this machine"
-    return RiskFinding(HIGH if sends else MEDIUM, here if where else act)
-
-
-def _where(host: str) -> str:
-    """Return a phrase that says why a host is not public, "" for a public one."""
-    private = "which is of a private network"
-    if host in _LOCAL or host.endswith(".localhost"):
-        return "this machine"
-    single = "." not in host and ":" not in host
-    if host.endswith(_INTERNAL) or (single and not host.isdecimal() and host[:2] != "0x"):
-        return private
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        # Programs take for an address what inet_aton does: 127.1, 0x7f000001, 2130706433.
-        try:
-            address = ipaddress.ip_address(socket.inet_aton(host))
-        except OSError:
-            return ""
-    address = getattr(address, "ipv4_mapped", None) or address
-    if address.is_loopback or address.is_unspecified:
-        return "this machine"
-    if address.is_link_local:
-        return "where machines keep their own credentials (metadata)"
-    return "" if address.is_global else private
+    if _LOCAL.fullmatch(host):
+        act = f"{sends or 'talks'} to {host}, which is this machine"
+    elif _INTERNAL.fullmatch(host):
+        return RiskFinding(HIGH, f"reaches {host}, which may be of a private network")
+    return RiskFinding(HIGH if sends else MEDIUM, act)

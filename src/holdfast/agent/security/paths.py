@@ -50,11 +50,11 @@ ALL_FILES = FileNames()
 
 class FolderScan(NamedTuple):
     """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory; whether all of it was looked at; whether a name may be taken for several words (1) or
-    for an option (2)."""
+    directory or to a folder (1), or to a folder outside of it (2); whether all of it was looked at;
+    whether a name may be taken for several words (1) or for an option (2)."""
 
     secrets: list[str]
-    leads_out: bool
+    leads_out: int
     whole: bool
     odd: int
 
@@ -253,15 +253,15 @@ class ShellPaths:
             return RiskFinding(HIGH, f"{everything}, and that has secrets: {secrets[0][:80]}")
         if not scan.whole:
             return RiskFinding(UNKNOWN, f"{everything}: more than is looked through for secrets")
-        links = RiskFinding(MEDIUM, f"follows links out of {path[:80]}")
-        return max(found, links) if scan.leads_out else found
+        links = RiskFinding((LOW, MEDIUM, UNKNOWN)[scan.leads_out], f"{everything} and its links")
+        return max(found, links)
 
     def scan(
         self, real: str, names: FileNames = ALL_FILES, deep: bool = True, everywhere: bool = False
     ) -> FolderScan:
         """Look through a folder for these names, if `deep` with those below it, but not through
         others' packages unless it is `everywhere`; never through what is git's."""
-        secrets, leads_out, odd, todo = list[str](), False, 0, [real]
+        secrets, leads_out, odd, todo = list[str](), 0, 0, [real]
         while todo and self._left > 0:
             folder = todo.pop()
             try:
@@ -284,8 +284,8 @@ class ShellPaths:
                 below = entry.path[len(real) :]
                 if entry.is_symlink():
                     secret = self.judge("read", entry.path, folder, "").rank == HIGH
-                    inside = self.is_inside(entry.path, folder)
-                    leads_out = leads_out or entry.is_dir() or not inside
+                    out = not self.is_inside(entry.path, folder)
+                    leads_out = max(leads_out, out + entry.is_dir())
                 else:
                     secret = self.secret(below, entry.path)
                 secrets += [below.lstrip("/")] if secret else []
@@ -297,7 +297,7 @@ class ShellPaths:
         if not self.is_inside(folder, cwd):
             return RiskFinding(UNKNOWN, f"{act} more paths than are looked at: {glob[:80]}")
         scan = self.scan(self.real(folder, cwd), names, deep, everywhere=True)
-        if scan.secrets and kind in ("read", "use"):
+        if scan.secrets and kind != "look":
             return RiskFinding(HIGH, f"{act} {glob[:80]}, and that has secrets: {scan.secrets[0]}")
         if not scan.whole or (scan.leads_out and (deep or kind not in ("read", "look"))):
             return RiskFinding(UNKNOWN, f"{act} {glob[:80]}, which may lead anywhere")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 
 from holdfast.agent.security import table
@@ -192,35 +191,38 @@ def _grep(use: ProgramUse, found: ProgramOptions) -> Words:
 
 def _found_by(use: ProgramUse, words: Words) -> tuple[ProgramOptions, tuple[str, ...]]:
     """Return what find is told, and the names of the files that it finds; none: any."""
-    texts = [word.text for word in words]
-    first = re.compile(r"-(?![LPH]$)|[(!]")
+    texts, first = [word.text for word in words], re.compile(r"-(?![LPH]$)|[(!]")
     begin = next(at for at, text in enumerate([*texts, "-"]) if first.match(text))
     # Words behind the first test are no options of a shell's making, see `odd_names`.
     tests = [ShellWord(text) for text in texts[begin:] if text not in ("(", ")", "!")]
-    found = parse_options(use, row("find").options, [*words[:begin], *tests])
+    where = parse_options(use, row("find").options, words[:begin])
+    found = parse_options(use, row("find").options, tests)
+    if found.operands:
+        use.note(UNKNOWN, f"has a word {found.operands[0].text[:40]!r} that is not in its table")
     names = found.values("-name", "-iname")
     exact = {"!", "-not", "-o", "-or"}.isdisjoint(texts) and not any(word.glob for word in words)
-    exact = exact and not re.search(r"[\[\\]", "".join(names))
-    roots = found.operands or [ShellWord(".")]
-    return found._replace(operands=roots), tuple(names) if exact else ()
+    exact = exact and not where.given and not re.search(r"[\[\\]", "".join(names))
+    found = found._replace(operands=where.operands or [ShellWord(".")])
+    return found, tuple(names) if exact else ()
 
 
 def _find(use: ProgramUse) -> None:
     """Judge find: the files that it may find, and what it does with them."""
-    words, commands, at = list(use.args), list[Words](), 0
+    words, commands, at, before = list(use.args), list[Words](), 0, list(use.args)
     while at < len(words):
         if words[at].text in ("-exec", "-delete"):
             rest = words[at + 1 :] if words[at].text == "-exec" else []
             until = [*itertools.takewhile(lambda word: word.text not in (";", "+"), rest)]
+            before = before if commands else words[:at]
             commands.append(until or [ShellWord("rm"), ShellWord("{}")])
             del words[at : at + 1 + (len(until) + 1 if rest else 0)]
         else:
             at += 1
-    found, names = _found_by(use, words)
+    found, names = _found_by(use, words)[0], _found_by(use, before)[1]
     use.note(LOW, "only looks")
     use.paths("l", found.operands)
     for command in commands:
-        if found.has("-L"):
+        if "-L" in [word.text for word in use.args]:
             use.note(UNKNOWN, "follows links to what it works on")
         if re.fullmatch(r"rm( -r?f?)? \{\}", " ".join([word.text for word in command])):
             if not names or not all(map(made_again, names)):
@@ -252,7 +254,7 @@ def _xargs(use: ProgramUse) -> None:
         plain, zero, roots = not found.has("-printf", "-ls"), found.has("-print0"), found.operands
     else:
         plain = texts[:2] == ["git", "ls-files"] and not re.search(r" -", " ".join(texts))
-        roots = list(first[2:]) or [ShellWord(".")]
+        roots = [ShellWord(".")]
     if not plain or not use.cwd or reader.wrote or reader.rearranged or reader.found.rank > MEDIUM:
         use.note(UNKNOWN, "runs a program with words that are not known beforehand")
     elif not (zero and options.has("-0", "--null")) and any(
@@ -351,11 +353,13 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
     name, words, has, paths = use.name[4:], found.operands, found.has, use.reader.paths
     if name in ("add", "stash", "stash.push"):  # takes files to where changes are shown
         whole = has("-A", "--all", "-u", "--include-untracked") or (name == "add" and not words)
-        for word in [ShellWord(".")] if whole else words if name == "add" else ():
-            folder, names = split_glob(word.text)[:2] if word.glob else (word.text, FileNames())
-            real = paths.real(folder, use.cwd)
-            if any(not ignored(real, secret) for secret in paths.scan(real, names).secrets):
+        for text in ["."] if whole else [one.text for one in words if name == "add"]:
+            # A pattern may be for git, or stand for folders.
+            real = paths.real(split_glob(text)[0] if re.search(r"[*?[]", text) else text, use.cwd)
+            if any(not ignored(real, secret) for secret in paths.scan(real).secrets):
                 use.note(HIGH, "takes what is secret")
+            if text.startswith(":"):
+                use.note(UNKNOWN, "has a pattern that is not read")
     elif name in ("clone", "fetch", "pull", "ls-remote"):
         what = words[0].text if words else ""
         if is_url(what):
@@ -390,41 +394,20 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
     """Judge cp, mv and install: what they read, and the files that they may replace."""
     deep, moves, paths = "*" in found.flags, use.name == "mv", use.reader.paths
     targets = [ShellWord(value) for value in found.values("-t", "--target-directory")]
-    sources = found.operands
-    if not targets:
-        sources, targets = found.operands[:-1], found.operands[-1:]
+    sources = found.operands if targets else found.operands[:-1]
+    targets = targets or found.operands[-1:]
     use.paths("R" if deep else "r", sources)
     use.paths("w", [*targets, *(sources if moves else ())])
-    if moves and not all(paths.is_inside(word.text, use.cwd) for word in targets):
-        # A sandbox keeps such a write from the host, but the files are gone with the sandbox.
-        use.note(HIGH, "takes files out of the working directory")
-    for folder in [one.text for one in targets if not moves and os.path.isdir(use.at(one.text))]:
+    for word in targets:
+        if moves and not paths.is_inside(word.text, use.cwd):
+            # A sandbox keeps such a write from the host, but the files are gone with the sandbox.
+            use.note(HIGH, "takes files out of the working directory")
         # A file of the folder that is replaced may be a link.
-        names = [word.text.rstrip("/").rpartition("/")[2] for word in sources if not word.glob]
-        use.paths("w", [ShellWord(os.path.join(folder, name)) for name in names if name])
-        if deep or len(names) < len(sources):
-            scan = paths.scan(paths.real(folder, use.cwd))
-            if scan.leads_out or not scan.whole:
-                use.note(UNKNOWN, f"writes to {folder[:80]}, which has links out")
-    if deep or (moves and not all(_is_file(use, word) for word in sources)):
-        use.reader.rearranged = True
+        scan = paths.scan(paths.real(word.text, use.cwd), deep=deep, everywhere=True)
+        if not moves and (scan.leads_out or not scan.whole):
+            use.note(UNKNOWN, f"writes to {word.text[:80]}, which has links out")
+    use.reader.rearranged = use.reader.rearranged or deep or moves
     return ()
-
-
-def _is_file(use: ProgramUse, word: ShellWord) -> bool:
-    """Return whether a path is a file of its own, or not there yet."""
-    path = use.at(word.text)
-    return not word.glob and (not os.path.lexists(path) or stat.S_ISREG(os.lstat(path).st_mode))
-
-
-def _removes(use: ProgramUse, found: ProgramOptions) -> Words:
-    """Judge rm: deleting all that is in a folder is high, but for what tools make again."""
-    for word in found.operands:
-        folder, _, name = word.text.rpartition("/")
-        all_of_it = word.glob and re.fullmatch(r"[.*?]+", name)
-        if all_of_it and not made_again(os.path.basename(folder)):
-            use.note(HIGH, f"deletes all that is in a folder: {word.text[:80]}")
-    return found.operands
 
 
 def _asks(use: ProgramUse, found: ProgramOptions) -> Words:
@@ -510,7 +493,6 @@ _WHOLE: Mapping[str, Callable[[ProgramUse], None]] = {
 }
 _PART: Mapping[str, Callable[[ProgramUse, ProgramOptions], Words]] = {
     "sed": _sed,
-    "rm": _removes,
     "git.": _git_part,  # all commands of git
     **dict.fromkeys(("grep", "egrep", "fgrep", "rg"), _grep),
     **dict.fromkeys(("awk", "gawk", "mawk"), _awk),

@@ -25,6 +25,7 @@ from holdfast.runtime.confinement import Confinement
 
 _MAX_CALLS = 2000  # of programs in one command; one counts once for each folder and turn of a loop
 _MAX_FOLDERS = 8
+SHOWN = {"read": "reads", "look": "looks at", "write": "writes to", "delete": "deletes"}
 # Builtins that change what later commands mean, or run their words as builtins, and the forms in
 # which some do not.
 _CHANGERS = word_set(
@@ -86,7 +87,7 @@ class ScriptReader:
                 cwds = self._script(grammar.parse(one, self.paths.home), cwds)
                 self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
-        except UnjudgedCommand as reason:
+        except (UnjudgedCommand, OSError, ValueError) as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
         if self.paths.workdir and not all(map(self.paths.inside, filter(None, cwds))):
             self.note(MEDIUM, "leaves the shell outside of the working directory")
@@ -114,7 +115,10 @@ class ScriptReader:
             self.note(*paths.judge_glob(kind, path, cwd, act))
         if names is not None:
             self.note(*paths.read_all(split_glob(path)[0] if word.glob else path, cwd, names, act))
-        name = path.rstrip("/").rpartition("/")[2]
+        folder, _, name = path.rstrip("/").rpartition("/")
+        whole = kind == "write" and word.glob and re.fullmatch(r"[.*?]+", name)
+        if whole and not made_again(folder.rpartition("/")[2]):
+            self.note(HIGH, f"{act} all that is in a folder: {path[:80]}")
         if kind == "delete" and not (made_again(name) and paths.real(path, cwd) != paths.workdir):
             self.note(HIGH, f"deletes a folder and all that is in it: {path[:80]}")
 
@@ -179,8 +183,8 @@ class ScriptReader:
             self.note(UNKNOWN, "redirects to a path that is not known beforehand")
         if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
             self.note(HIGH, "opens a connection")
-        kind, act = ("read", "reads") if reads else ("write", "writes to")
-        self.use_path(target, cwd, kind, act)
+        kind = "read" if reads else "write"
+        self.use_path(target, cwd, kind, SHOWN[kind])
         return "pipe" if reads else ""
 
 

@@ -12,7 +12,7 @@ it is for the last:
 
     r R  read a file, a folder   w D  write to it, delete it   l  look at its name   c  run its code
     s    a text, or `@` and a file                  p a  a path or name of the project, or any text
-    g O  a revision or a file to read, to replace   q i y  a list of packages, of Python, of npm
+    g O  a revision or a file to read, to replace   i y  packages of Python, of npm
     t x  a text, anything                           X 0  another program with its words, none
 
 Signs behind it: `+` changes something where it stands, `%` does if it has operands, `@` fetches
@@ -168,16 +168,16 @@ python.compileall,py_compile w*! -qf | python.json.tool rw! sort-keys indent= co
 python.doctest,build p*! -vnsw wheel sdist | python.cProfile ca*! -s= | python.venv w*! clear
 pip.config.list t* | pip.list,show,freeze,check,help t* -vfloeq format= outdated local user files
 pip.index.versions t*@ pre
-pip.install,download,wheel i*! -qUvI -rc=q -e=i -dt=w quiet upgrade no-deps no-cache-dir timeout=
+pip.install,download,wheel i*! -qUvI -rc=c -e=i -dt=w quiet upgrade no-deps no-cache-dir timeout=
  retries= no-input prefer-binary upgrade-strategy= progress-bar= only-binary= no-binary= verbose
  no-build-isolation dry-run ignore-installed root-user-action= disable-pip-version-check no-cache
- constraint=q force-reinstall pre editable=i requirement=q break-system-packages
+ constraint=c force-reinstall pre editable=i requirement=c break-system-packages
 pip.uninstall t*! -yq yes quiet
 uv.sync,lock,tree,build,init,export,venv p*! -qU quiet dev frozen locked check all-extras extra=
  group= | uv.add,remove i*! -q dev group= optional= extra=
 poetry,pdm,pipenv.show,check,info,list,install,add,remove,update,lock,build,sync i*!
  -qynvDG quiet yes no-interaction with? dev no-root all-extras -E? tree
-conda,mamba.create,install i*! -qy -n=e -c=C yes quiet name=e channel=C file=q
+conda,mamba.create,install i*! -qy -n=e -c=C yes quiet name=e channel=C file=c
 conda,mamba.list,search,info t*@ -n= name= | conda.env.list t*
 npm. - -s silent prefix=c -w= workspace= workspaces | yarn. - -s silent cwd=c
 pnpm. - -rsw silent recursive filter= -F= -C=c dir=c workspace-root
@@ -246,11 +246,6 @@ G! (?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf
  |init\.defaultbranch|commit\.gpgsign|log\.\w+|diff\.(?:renames|noprefix))(?:=(?s:.*))?
  |core\.pager=(?:cat)?  # is given a setting that may run a program
 """
-# Lines of a file of requirements that install from elsewhere.
-FOREIGN_LINE = (
-    r"^\s*(?:-(?!r|c|e\s*\.)|--(?!require|constraint|no-|only-)|(?:git|hg|svn|bzr)\+|\w+://"
-    r"|[^#\n]*\s@\s)"
-)
 # Settings in a repository's configuration that run no program.
 GIT_SETTINGS = r"""
 repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks

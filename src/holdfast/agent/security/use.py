@@ -19,10 +19,9 @@ from holdfast.agent.security.paths import (
     UNKNOWN,
     FileNames,
     RiskFinding,
-    text_of,
     word_set,
 )
-from holdfast.agent.security.script import ScriptReader
+from holdfast.agent.security.script import SHOWN, ScriptReader
 
 Words = Sequence[ShellWord]
 
@@ -36,13 +35,7 @@ _TEXTS = {
     one[0]: (one[2], RiskFinding(HIGH if one[1] == "!" else UNKNOWN, one[3]))
     for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
-_ACTS = {
-    "R": ("read", "reads"),
-    "r": ("read", "reads"),
-    "l": ("look", "looks at"),
-    "w": ("write", "writes to"),
-    "D": ("delete", "deletes"),
-}
+_ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
 
 class ProgramRow(NamedTuple):
@@ -125,10 +118,9 @@ class ProgramUse(NamedTuple):
     def paths(self, kind: str, words: Words, what: str = "", names: FileNames = ALL_FILES) -> None:
         """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`; of
         folders that are read (`R`), that of the files with these names."""
-        act, shown = _ACTS[kind]
         for word in words:
-            reads = names if kind == "R" else None
-            self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}", reads)
+            reads, act = names if kind == "R" else None, f"{self.name} {what or SHOWN[_ACTS[kind]]}"
+            self.reader.use_path(word, self.cwd, _ACTS[kind], act, reads)
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -156,17 +148,13 @@ class ProgramUse(NamedTuple):
                 self.reader.note(*paths.judge_glob("read", path, self.cwd, f"{self.name} reads"))
         elif kind == "O" and (word.glob or os.path.isdir(self.at(text))):
             self.note(HIGH, "throws changes away")
-        elif kind == "q":
-            self.runs_code(word)
-            if "://" in text or re.search(table.FOREIGN_LINE, text_of(self.at(text)), re.MULTILINE):
-                self.note(UNKNOWN, f"installs from elsewhere, as {text[:60]} says")
         elif kind in "apm":
             self.argument(word, kind != "a")
 
     def runs_code(self, word: ShellWord) -> None:
         """Judge running the code of a file or folder."""
-        if word.text in ("-", "/dev/stdin"):
-            self.note(HIGH, "runs code that it is fed")
+        if word.text in ("-", "/dev/stdin") or "://" in word.text:
+            self.note(HIGH, "runs code that it is fed, or that is elsewhere")
         if word.glob or word.text[:1] in ("@", "-"):
             self.note(UNKNOWN, "runs a file that is not known beforehand")
         self.reader.use_path(word, self.cwd, "use", f"{self.name} runs")
