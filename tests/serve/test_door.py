@@ -29,7 +29,7 @@ from holdfast.serve.door import (
     Rest,
     conversation_id,
 )
-from holdfast.serve.hosted import HostedDoor
+from holdfast.server.hosted import HostedDoor
 from holdfast.server.openai import publish
 from holdfast.server.policy import Policy
 from holdfast.tools.preset.asking import register_asking_tools

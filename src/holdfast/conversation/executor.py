@@ -76,15 +76,7 @@ class CommandExecutor(ObjectStruct):
         Raises `HookDenied` if a hook denies a message, `ToolValidationError` if an approval's new
         arguments do not fit, `ConversationClosed`.
         """
-        try:
-            prepared = self.prepare(command)
-        except ConfigurationError as error:
-            if isinstance(error, HookDenied):
-                with self._context.journal as journal:
-                    journal_denial(journal, error)
-            if not isinstance(error, UnfitCommand):
-                raise
-            raise detailed(error) from None
+        prepared = self._prepare_detailed(command)
         effect = sent = None
         with self._context.journal:
             self._context.check_open()
@@ -95,6 +87,22 @@ class CommandExecutor(ObjectStruct):
         if effect is not None:
             effect()
         return sent
+
+    def _prepare_detailed(self, command: cmd.Command) -> Prepared:
+        """Prepare a command; journal a hook's denial of it."""
+        try:
+            return self.prepare(command)
+        except ConfigurationError as error:
+            if isinstance(error, HookDenied):
+                with self._context.journal as journal:
+                    journal_denial(journal, error)
+            if not isinstance(error, UnfitCommand):
+                raise
+            raise detailed(error) from None
+
+    def prepare_posted(self, messages: Sequence[cmd.Send | cmd.Label]) -> list[Prepared]:
+        """Prepare messages and labels for `begin_with`. Raises as `execute` does."""
+        return [self._prepare_detailed(readable(one)) for one in messages]
 
     def asks_user_code(self, command: cmd.Command | cmd.UnreadableCommand) -> bool:
         """Return True if `prepare` asks hooks or a tool's validator about a command."""
@@ -265,6 +273,19 @@ class CommandExecutor(ObjectStruct):
         elif resume:
             self._resume()
 
+    def begin_with(self, messages: Sequence[Prepared]) -> None:
+        """Write prepared messages and labels, of which one is a message, and set a conversation at
+        rest to RUNNING."""
+        self._context.check_open()
+        journal = self._context.journal
+        for one in messages:
+            if isinstance(one, HookedMessage):
+                one.write(journal)
+            else:
+                self.apply(one)
+        if journal.fold.status in AT_REST:
+            journal.add(ev.StatusChanged, status=RUNNING.value)
+
     def _resume(self) -> Effect | None:
         """Continue after a pause; try again after an error. The effect resumes children that an
         interrupt stopped."""
@@ -395,6 +416,11 @@ class CommandExecutor(ObjectStruct):
             status = fold.status.value
             raise Conflict(f"Call {call_id!r} cannot begin now: the conversation is {status}.")
         self._calls.write_start(item.call, 1, runner)
+
+
+def readable(command: cmd.Command) -> cmd.Command:
+    """Return a command as one that was posted is read: what could not be posted is refused."""
+    return cmd.decode(cmd.encode(command))
 
 
 def detailed(error: HoldfastError) -> HoldfastError:

@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import check_budget
-from holdfast.commands import Command, Interrupt, Send, decode, encode
+from holdfast.commands import Command, Interrupt, Send
 from holdfast.content import Content
 from holdfast.conversation.actions import AwaitEvents, next_action
 from holdfast.conversation.asides import Asides
@@ -24,7 +24,7 @@ from holdfast.conversation.calls import Calls
 from holdfast.conversation.children import CLOSING, Children, ConversationOrigin, runtime_of
 from holdfast.conversation.condensations import Condensations
 from holdfast.conversation.deltas import Deltas
-from holdfast.conversation.executor import CommandExecutor
+from holdfast.conversation.executor import CommandExecutor, Prepared, readable
 from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.inbox import CommandInbox
 from holdfast.conversation.journal import Clock, Journal
@@ -317,7 +317,7 @@ class Hosting:
         if key is not None:
             self.inbox.execute(command, key)
             return
-        command = decode(encode(command))  # one that could not be posted is refused here too
+        command = readable(command)
         self.inbox.drain()
         self.executor.execute(command)
 
@@ -362,18 +362,22 @@ class Hosting:
 
     # --- the loop ---
 
-    def begin(self, resume: bool = False) -> ConversationStatus:
+    def begin(self, resume: bool = False, messages: Sequence[Prepared] = ()) -> ConversationStatus:
         """Begin or continue a run without driving it, for a caller that then calls `advance`.
 
         If there is work, the journal says RUNNING when this returns; with `resume` also after a
-        pause or an error. Call `finish_inbox` first, so that work in the inbox counts: this waits
-        for no hook of a conversation that is open. Raises `ConversationClosed`, `LeaseHeld`,
-        `StoreError`.
+        pause or an error. `messages` begin a run at rest in one transaction with it. Call
+        `finish_inbox` first, so that work in the inbox counts: this waits for no hook of a
+        conversation that is open. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`.
         """
         self.open()
         self.fire_due_timers()
-        with self.journal:
-            self.executor.begin(resume)
+        if messages:
+            with self.journal:
+                self.executor.begin_with(messages)
+        if not messages or self.status is not RUNNING:
+            with self.journal:
+                self.executor.begin(resume)
         return self.status
 
     def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:

@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
@@ -29,7 +31,7 @@ from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.a2a_push import Pushes
 from holdfast.serve.a2a_views import TaskAt, TaskViews, json_of, message_of
 from holdfast.serve.door import Rest, TurnCommand, conversation_id
-from holdfast.serve.hosted import (
+from holdfast.server.hosted import (
     PING_SECONDS,
     HostedDoor,
     TurnReader,
@@ -117,12 +119,14 @@ class Tasks:
     def _door(self, context: Any) -> HostedDoor:
         return HostedDoor(self._host, context.state["caller"].tenant, self._service.change)
 
-    def _find(self, context: Any, id: str) -> TaskAt:
-        """Return a task. Raises `ConversationNotFound`."""
+    def _find(self, context: Any, id: str, tags: tuple[str, ...] = ()) -> TaskAt:
+        """Return a task; a new one gets its tags with its first message. Raises
+        `ConversationNotFound`."""
         tenant = context.state["caller"].tenant
         item = self._host.family.item(tenant, id)
-        if self._tag not in item.tags:
+        if self._tag not in (tags or item.tags):
             raise errors.ConversationNotFound(f"There is no task {id[:200]!r}.", "task", id)
+        item = replace(item, tags=tags or item.tags)
         session = self._door(context).find(id)
         return self._views.at(tenant, item, session, session.settled())
 
@@ -137,20 +141,26 @@ class Tasks:
         message, tenant = json_of(params.message), context.state["caller"].tenant
         id, key = message.get("taskId", ""), context.state["headers"].get("idempotency-key")
         with nullcontext() if id or not key else self._host.chats.turn(tenant, f"a2a {key}"):
-            is_new = True
+            is_new, tags = True, ()
             if not id:
-                id, is_new = self._new(context, message, key)
-            found = self._find(context, id)
+                id, is_new, tags = self._new(context, message, key)
+            found = self._find(context, id, tags)
             commands = self._commands(context, found, message) if is_new else ()
             if params.configuration.HasField("task_push_notification_config"):
                 config = params.configuration.task_push_notification_config
                 config.task_id = id
+                if tags:  # only a task has configurations
+                    found.session.execute(cmd.Label(add=tags))
                 self._pushes.set(context, config)
+            elif tags:
+                commands = [cmd.Label(add=tags), *commands]
             return _StartedTask(found, found.session.follow(loop, found.rest.seq, *commands))
 
-    def _new(self, context: Any, message: shapes.Json, key: str | None) -> tuple[str, bool]:
-        """Make the conversation of a new task. Return its id, and False if the message was sent
-        before."""
+    def _new(
+        self, context: Any, message: shapes.Json, key: str | None
+    ) -> tuple[str, bool, tuple[str, ...]]:
+        """Make the conversation of a new task. Return its id; False if the message was sent before;
+        and the tags that it does not have yet."""
         tenant, context_id = context.state["caller"].tenant, message.get("contextId", "")
         id = conversation_id("a2a", self._agent.name, key or os.urandom(16).hex())
         tags = (self._tag, f"context={context_id or id}")
@@ -159,14 +169,13 @@ class Tasks:
         if key:
             with suppress(errors.ConversationNotFound):
                 known, item = door.find(id), self._host.family.item(tenant, id)
-                if self._tag not in item.tags:  # the server died in between
-                    known.execute(cmd.Label(add=tags))
                 begin = known.events(item.parent_seq, item.parent_seq + _BEGIN_EVENTS)
-                return id, not any(isinstance(event, ev.MessageAdded) for event in begin)
+                is_new = not any(isinstance(event, ev.MessageAdded) for event in begin)
+                return id, is_new, () if self._tag in item.tags else tags  # or the server died
         finished = self._host.list(tenant, "finished", None, 1, tags).items if context_id else []
         if not finished:
-            door.begin(self._agent, id, tags=tags)
-            return id, True
+            door.begin(self._agent, id)
+            return id, True, tags
         wanted = request_for(self._agent)
         fork = ForkRequest(
             id=id,
@@ -178,7 +187,7 @@ class Tasks:
             client_tools=True,
         )
         self._host.chats.with_room(tenant, lambda: self._host.fork(tenant, finished[0].id, fork))
-        return id, True
+        return id, True, ()
 
     def _send(self, context: Any, found: TaskAt, message: shapes.Json) -> cmd.Send:
         tenant, id = context.state["caller"].tenant, message.get("messageId", "")

@@ -14,7 +14,7 @@ from holdfast import events as ev
 from holdfast.conversation.fold import Fold, fold
 from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.door import Rest
-from holdfast.serve.hosted import HostedSession
+from holdfast.server.hosted import HostedSession
 from holdfast.server.service import Service
 from holdfast.server.shapes import Item
 

@@ -14,6 +14,7 @@ of its event, so that a repeated request sends nothing twice.
 """
 
 import asyncio
+import threading
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
@@ -45,8 +46,8 @@ from holdfast.serve.door import (
     conversation_id,
     result_commands,
 )
-from holdfast.serve.hosted import AttendedTurn, HostedDoor, undisturbed
 from holdfast.server.answers import refusal
+from holdfast.server.hosted import AttendedTurn, HostedDoor, HostedSession, undisturbed
 from holdfast.server.openai import (
     CalledFunction,
     ChatMessage,
@@ -65,7 +66,8 @@ from holdfast.server.service import Service
 
 RUNNER = "agui"  # the runner's name in results of a front end's tools
 
-_RECENT = 200  # events among which a repeated message is recognised
+_RECENT = 200  # events among which a repeated message is recognised, at least
+_MOST_KNOWN = 128  # conversations whose messages are kept
 _MAX_ID = 200  # characters of a client's id
 
 
@@ -155,7 +157,7 @@ class RunAgentInput(msgspec.Struct, rename="camel"):
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     """Add the route of AG-UI."""
-    service, routes = routes.service, routes.under("", "agui")
+    service, routes, sent = routes.service, routes.under("", "agui"), _KnownMessages()
 
     @routes.post(
         "/agui/{agent}",
@@ -179,7 +181,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             return refusal(404, "NotFound", f"There is no agent {agent[:100]!r}. It has: {known}.")
         asked = await service.json(request, RunAgentInput, largest=None)
         service.check_open()
-        run = _AguiRun(service, service.caller(request).tenant, found, asked)
+        run = _AguiRun(service, service.caller(request).tenant, found, asked, sent)
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(run.events(), media_type="text/event-stream", headers=headers)
 
@@ -196,16 +198,51 @@ class _AguiTurn(NamedTuple):
         await self.turn.leave()
 
 
+class _KnownMessages:
+    """The ids of the messages in the conversations that were used last. Thread-safe.
+
+    A request reads the events since the one before it, with the last event of that time: another
+    one in its place belongs to a new conversation of the same id.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By tenant and id, that of the oldest use first: a seq, the id of its event, and the ids.
+        self._found: dict[tuple[str, str], tuple[int, str, frozenset[str]]] = {}
+
+    def ids(self, tenant: str, session: HostedSession, last: int) -> frozenset[str]:
+        """Return the ids of the messages up to the event `last`, at least the recent ones."""
+        key = tenant, session.id
+        with self._lock:
+            seq, id, ids = self._found.pop(key, (0, "", frozenset[str]()))
+        events = session.events(seq - 1, last) if 0 < seq <= last else []
+        if not events or events[0].id != id:
+            ids, events = frozenset[str](), session.events(max(0, last - _RECENT), last)
+        ids |= {event.id for event in events if isinstance(event, ev.MessageAdded)}
+        with self._lock:
+            if len(self._found) >= _MOST_KNOWN:
+                del self._found[next(iter(self._found))]
+            if events:
+                self._found[key] = last, events[-1].id, ids
+        return ids
+
+
 class _AguiRun:
     """One request."""
 
     def __init__(
-        self, service: Service, tenant: str, agent: Published, asked: RunAgentInput
+        self,
+        service: Service,
+        tenant: str,
+        agent: Published,
+        asked: RunAgentInput,
+        known: _KnownMessages,
     ) -> None:
         self._service = service
         self._tenant = tenant
         self._agent = agent
         self._asked = asked
+        self._known = known
         self._door = HostedDoor(service.host, tenant, service.change)
 
     async def events(self) -> AsyncGenerator[bytes]:
@@ -251,8 +288,7 @@ class _AguiRun:
         if not folded.last_seq and chat.history:
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
             folded = session.fold()
-        events = session.events(max(0, folded.last_seq - _RECENT), folded.last_seq)
-        known = {event.id for event in events if isinstance(event, ev.MessageAdded)}
+        known = self._known.ids(tenant, session, folded.last_seq)
         commands = _commands(asked, folded, session.rest(folded).pending)
         commands += [cmd.Send(content, id) for id, content in said if id not in known]
         snapshot = None

@@ -4,8 +4,8 @@ A door is a translator. It turns a protocol's requests into commands (`holdfast.
 items of a turn into the protocol's messages. It keeps nothing but a cursor, the seq of the last
 event that its client has received: all else is in the journal.
 
-`LocalDoor` opens conversations in this process. `HostedDoor` (`holdfast.serve.hosted`) has those of
-an agent server. The sessions of both have the same methods.
+`LocalDoor` opens conversations in this process. `HostedDoor` (`holdfast.server.hosted`) has those
+of an agent server. The sessions of both have the same methods.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.content import Data
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.hosting import Hosting
 from holdfast.conversation.rests import (
@@ -44,6 +43,7 @@ from holdfast.conversation.rests import (
     waits,
 )
 from holdfast.conversation.stream import EventStream
+from holdfast.conversation.turns import AnswerPieces, CallProgress, Silence, TurnItem
 from holdfast.errors import ConversationBusy, ConversationNotFound
 from holdfast.llm.completion import Delta
 from holdfast.store import Store, Summary
@@ -72,22 +72,6 @@ __all__ = [
     "result_commands",
     "waits",
 ]
-
-# --- the items of a turn ---
-
-
-class CallProgress(Data, frozen=True):
-    """A message of a running call about its progress. It is not journaled."""
-
-    call_id: str
-    message: str
-
-
-class Silence(Data, frozen=True):
-    """The sign that no item has come for a while, for doors that keep a connection alive."""
-
-
-TurnItem = ev.AnyEvent | Delta | CallProgress | Silence | Rest
 
 
 def conversation_id(door: str, *parts: str) -> str:
@@ -140,34 +124,6 @@ class DoorSession(Protocol):
     def stream(self, after_seq: int, *commands: TurnCommand) -> AsyncGenerator[TurnItem]:
         """Yield the same as `turn`, on an event loop."""
         ...
-
-
-class AnswerPieces:
-    """The text of answers as pieces that are sent once, from deltas and from the events that
-    follow them. `take` returns the text to send now, and True if it begins a new answer."""
-
-    def __init__(self, kind: Literal["text", "reasoning"] = "text") -> None:
-        self._kind = kind
-        self._sent = ""
-
-    def take(self, item: TurnItem) -> tuple[str, bool]:
-        """Return the text of an item that was not sent yet, and whether a new answer begins."""
-        begins = not self._sent
-        if isinstance(item, Delta):
-            if item.kind == "restart":
-                self._sent = ""
-            elif item.kind == self._kind:
-                self._sent += item.text
-                return item.text, begins and bool(item.text)
-        elif isinstance(item, ev.AssistantReplied):
-            text = item.text if self._kind == "text" else item.reasoning
-            sent, self._sent = self._sent, ""
-            if text.startswith(sent):
-                return text[len(sent) :], not sent and bool(text)
-            if text.strip().startswith(sent.strip()):  # the whole text was stripped
-                return text.strip()[len(sent.strip()) :], False
-            return text, True  # an answer in place of one that broke off: no text is taken back
-        return "", False
 
 
 # --- conversations of this process ---

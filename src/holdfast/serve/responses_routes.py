@@ -17,13 +17,6 @@ from holdfast.content import ToolCall, answer_seq
 from holdfast.conversation.fold import Fold, fold
 from holdfast.errors import ConfigurationError, Conflict, NotFound
 from holdfast.serve.door import RUNNING, Rest, Silence, TurnCommand, TurnItem, rest_of, rests
-from holdfast.serve.hosted import (
-    AttendedTurn,
-    HostedDoor,
-    HostedSession,
-    TurnReader,
-    undisturbed,
-)
 from holdfast.serve.responses import ResponseTurn, StoredRequest, after
 from holdfast.serve.responses_input import (
     Json,
@@ -36,6 +29,13 @@ from holdfast.serve.responses_input import (
 from holdfast.server.chats import ResponseRow
 from holdfast.server.guard import RequestRefused, client_left
 from holdfast.server.host import Host
+from holdfast.server.hosted import (
+    AttendedTurn,
+    HostedDoor,
+    HostedSession,
+    TurnReader,
+    undisturbed,
+)
 from holdfast.server.openai import ChatMessage, Published, history_events, parse_request
 from holdfast.server.routes import Routes
 from holdfast.server.routes_openai import failed_response, unknown_model

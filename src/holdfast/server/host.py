@@ -47,8 +47,8 @@ from holdfast.server.named_leases import NamedLeases
 from holdfast.server.named_parts import NamedParts, OfferedModel
 from holdfast.server.notifying_store import NotifyingStore
 from holdfast.server.other_servers import OtherServers, shared_store
-from holdfast.server.pending_starts import PendingStarts
 from holdfast.server.records import Records
+from holdfast.server.run_starts import RunStarts
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.scheduler import Scheduler
 from holdfast.server.webhook_service import WebhookService
@@ -234,7 +234,7 @@ class Host:
         self.webhooks = WebhookService(
             store, records, self.family, sending, bounds.webhooks, self._leases
         )
-        self._starts = PendingStarts()
+        self.runs = RunStarts(records, self._scheduler, self._others, not isolated)
         # Of the agents of conversations, by store id.
         self._changes = KeyedLocks("agent", self._leases)
         self._forking, self._lock, self._closed = threading.Lock(), threading.Lock(), False
@@ -246,10 +246,10 @@ class Host:
     # --- create, list and remove ---
 
     def create(
-        self, tenant: str, request: shapes.CreateRequest, key: str = ""
+        self, tenant: str, request: shapes.CreateRequest, key: str = "", *, runs: bool = False
     ) -> shapes.CreatedConversation:
         """Create a conversation without opening it. A repeated request under the same `key`
-        returns the same answer."""
+        returns the same answer. `runs` is True if the caller begins a run next."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
@@ -277,6 +277,7 @@ class Host:
                 self.workspaces.check_undo(tenant, workspace)
             self._check_free(tenant, id)
             new = self._agents.new_record(id, wanted, built, workspace, own)
+            new = msgspec.structs.replace(new, driven=records.RUN if runs else records.IDLE)
             self.check()
             made, most = encode(built.created(new)), self.bounds.conversations
             if labels is None:
@@ -763,54 +764,20 @@ class Host:
     def start(self, tenant: str, id: str) -> str:
         """Drive the conversation from now on whenever it has work, also after a restart of the
         server. Return the status. Idempotent."""
-        return self._begin(tenant, id, hosted=True)
+        begun = self.runs.begin(tenant, id, hosted=True)
+        return self.status(tenant, id) if begun is None else begun.status
 
     def run(self, tenant: str, id: str) -> str:
         """Drive the conversation until it rests, continuing after a pause or an error like
         `Conversation.run`. Return the status without waiting for the run."""
-        return self._begin(tenant, id, hosted=False)
-
-    def _begin(self, tenant: str, id: str, hosted: bool) -> str:
-        record = self._records.find(tenant, id)
-
-        def check() -> None:
-            if withdrawn:
-                raise errors.Conflict(
-                    f"Conversation {id!r} was closed while this request waited for it."
-                )
-
-        def work(live: OpenConversation) -> str:
-            check()
-            live.finish_inbox()  # under no lock: hooks may take any time
-            with live.run_lock:
-                check()
-                if hosted and live.record.driven != records.HOSTED:
-                    live.record = self._records.set_driven(live.record, records.HOSTED)
-                live.begin(hosted)
-                status = live.status
-                self._scheduler.update_offers(live)
-                # Also if another thread has done all the work already: that thread does not record
-                # the end of this run. The first step begins while the records are written.
-                if live.has_work or live.running:
-                    self._scheduler.wake(record.store_id)
-                if not hosted and live.running and live.record.driven == records.IDLE:
-                    live.record = self._records.set_driven(live.record, records.RUN)
-            return status.value
-
-        with self._starts.pending(record.store_id) as withdrawn:
-            try:
-                return self._scheduler.use(record, work)
-            except errors.LeaseHeld:
-                if self._others is None:
-                    raise
-                self._others.begin(record, hosted, lambda: self._scheduler.use(record, work))
-        return self.status(tenant, id)
+        begun = self.runs.begin(tenant, id)
+        return self.status(tenant, id) if begun is None else begun.status
 
     def close(self, tenant: str, id: str) -> str:
         """Park the conversation now, cutting off running work, and do not drive it until the
         next start. Return the status. Requests to drive it that still wait raise `Conflict`."""
         record = self._records.find(tenant, id)
-        self._starts.withdraw(record.store_id)
+        self.runs.withdraw(record.store_id)
         live = self._scheduler.conversations.find(record.store_id)
         with nullcontext() if live is None else live.run_lock:  # a start that was first is recorded
             record = self._records.find(tenant, id)

@@ -15,7 +15,8 @@ from holdfast.server.claims import OfferedCall
 from holdfast.server.records import HOSTED, RUN
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command
+    from holdfast.commands import Command, Label, Send
+    from holdfast.conversation.executor import Prepared
     from holdfast.conversation.fold import Fold
     from holdfast.conversation.observer import Observer
     from holdfast.conversation.rewound import PutBack
@@ -99,17 +100,22 @@ class LocalConversation:
         caller must hold no lock."""
         self._conversation.hosting.finish_inbox()
 
-    def begin(self, hosted: bool) -> None:
+    def prepare(self, messages: Sequence[Send | Label]) -> list[Prepared]:
+        """Return messages and labels after hooks have checked them. Raises `ConfigurationError`."""
+        return self._conversation.hosting.executor.prepare_posted(messages)
+
+    def begin(self, hosted: bool, messages: Sequence[Prepared] = ()) -> None:
         """Begin or continue a run: with `hosted` whenever there is work, otherwise until the
         conversation rests, also after a pause or an error. If there is work, the journal says
-        RUNNING then. Call `finish_inbox` first; this waits for no hook."""
+        RUNNING then; `messages` are written in the same transaction. Call `finish_inbox` first;
+        this waits for no hook."""
         hosting = self._conversation.hosting
         with self._lock:
             if hosted:
                 hosting.hosted = True
-                hosting.begin()
+                hosting.begin(messages=messages)
                 return
-            status = hosting.begin(resume=True)
+            status = hosting.begin(resume=True, messages=messages)
             self._begun += 1
             self._running = status is RUNNING or hosting.has_work
 

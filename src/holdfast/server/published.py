@@ -41,9 +41,9 @@ def request_for(
 
 
 def created(host: Host, tenant: str, agent: Published, request: CreateRequest) -> str:
-    """Create a conversation, and return its id. The tenant's oldest chats at rest make room.
-    Raises `Denied` if the server may not run all tools of the agent."""
-    made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
+    """Create a conversation for a turn that begins next, and return its id. The tenant's oldest
+    chats at rest make room. Raises `Denied` if the server may not run all tools of the agent."""
+    made = host.chats.with_room(tenant, lambda: host.create(tenant, request, runs=True))
     own = {tool.name for tool in agent.tools}
     refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
     if refused:

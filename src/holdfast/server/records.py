@@ -104,7 +104,8 @@ class ConversationRecord(msgspec.Struct, frozen=True):
 
 
 class NewRecord(msgspec.Struct, frozen=True):
-    """A conversation to be created. `agent` and `tools` are the parts to store."""
+    """A conversation to be created. `agent` and `tools` are the parts to store; it is `driven` from
+    the beginning if a run follows at once."""
 
     tenant: str
     id: str
@@ -116,6 +117,7 @@ class NewRecord(msgspec.Struct, frozen=True):
     own_workspace: bool = False
     state: State = ""
     created: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
+    driven: int = 0
 
     def __repr__(self) -> str:
         return f"New({self.tenant!r}, {self.id!r})"
@@ -269,7 +271,6 @@ class Records:
                 )
             row = {
                 **msgspec.structs.asdict(new),
-                "driven": IDLE,
                 "own_workspace": int(new.own_workspace),
                 "agent": self._keep(db, new.agent),
                 "tools": self._keep(db, new.tools),
@@ -375,9 +376,11 @@ class Records:
             )
             self.run(query, RUN)
 
-    def set_driven(self, record: ConversationRecord, driven: int) -> ConversationRecord:
+    def set_driven(
+        self, record: ConversationRecord, driven: int, forced: bool = True
+    ) -> ConversationRecord:
         statement = f"UPDATE conversations SET driven = ? | (driven & {_WANTED}) WHERE number = ?"
-        self.run(statement, driven, record.number)
+        self.run(statement, driven, record.number, forced=forced)
         return msgspec.structs.replace(record, driven=driven)
 
     def end_run(self, record: ConversationRecord) -> ConversationRecord:

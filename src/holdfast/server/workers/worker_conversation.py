@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -215,7 +215,11 @@ class WorkerConversation(WorkerConnection):
     def finish_inbox(self) -> None:
         self.channel.call("finish_inbox")
 
-    def begin(self, hosted: bool) -> None:
+    def prepare(self, messages: Sequence[object]) -> NoReturn:
+        """Messages reach a worker as commands."""
+        raise NotImplementedError
+
+    def begin(self, hosted: bool, messages: Sequence[object] = ()) -> None:
         self.channel.call("begin", hosted)
         self._hosted = self._hosted or hosted
 

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from itertools import takewhile
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,26 +21,22 @@ from holdfast.conversation import ConversationState
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.fold import fold as fold_of
 from holdfast.conversation.rests import (
+    RUNNING,
     ChildCommand,
     ChildItem,
+    PendingItem,
+    Rest,
+    TurnCommand,
     answered,
     child_items,
     may_ask_below,
-)
-from holdfast.errors import Conflict, ConversationNotFound
-from holdfast.llm.completion import Delta
-from holdfast.serve.door import (
-    RUNNING,
-    CallProgress,
-    PendingItem,
-    Rest,
-    Silence,
-    TurnCommand,
-    TurnItem,
     pending_items,
     rest_of,
     rests,
 )
+from holdfast.conversation.turns import CallProgress, Silence, TurnItem
+from holdfast.errors import Conflict, ConversationNotFound
+from holdfast.llm.completion import Delta
 from holdfast.server.feed import FeedReader
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
@@ -157,22 +154,37 @@ class HostedSession:
         if rest.reason == "call" and rest.status is RUNNING:
             self.execute(cmd.Pause())
 
-    def begin(self, commands: Sequence[TurnCommand]) -> tuple[Fold, bool]:
+    def begin(self, commands: Sequence[TurnCommand], awaited: bool = False) -> tuple[Fold, bool]:
         """Carry out commands and begin the run, which nobody needs to follow. Return the fold of
-        what is in the journal then, and True if a run was under way before."""
-        runs = self.fold().status is RUNNING
-        self.execute(*commands)
-        if runs or any(not isinstance(command, ChildCommand) for command in commands):
-            self._host.run(self._tenant, self._id)
-        return self.fold(), runs
+        what is in the journal then, and True if a run was under way before.
+
+        `awaited` is True if the client waits for the end of the turn.
+        """
+        host, tenant, messages = self._host, self._tenant, list[cmd.Send | cmd.Label]()
+        if host.runs.takes_messages:
+            last = takewhile(lambda one: isinstance(one, cmd.Send | cmd.Label), reversed(commands))
+            messages = cast("list[cmd.Send | cmd.Label]", list(last)[::-1])
+        earlier, runs = commands[: len(commands) - len(messages)], False
+        if earlier or not commands:
+            runs = self.fold().status is RUNNING
+            self.execute(*earlier)
+        if not runs and all(isinstance(command, ChildCommand) for command in commands):
+            return self.fold(), False
+        begun = host.runs.begin(tenant, self._id, False, messages, awaited)
+        folded = None if begun is None else begun.fold
+        return folded or self.fold(), runs or (not earlier and begun is not None and begun.ran)
 
     def follow(
-        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: TurnCommand
+        self,
+        loop: asyncio.AbstractEventLoop,
+        after_seq: int,
+        *commands: TurnCommand,
+        awaited: bool = False,
     ) -> TurnReader:
         """Begin a turn, and return its reader for an event loop. Blocks."""
         reader = self._feed.subscribe(loop)
         try:
-            folded, runs = self.begin(commands)
+            folded, runs = self.begin(commands, awaited)
         except BaseException:
             reader.close()
             raise
@@ -185,7 +197,7 @@ class HostedSession:
         chats = self._host.chats
         chats.enter(self._tenant, self._id)
         try:
-            return AttendedTurn(self, self.follow(loop, after_seq, *commands))
+            return AttendedTurn(self, self.follow(loop, after_seq, *commands, awaited=True))
         except BaseException:
             chats.leave(self._tenant, self._id)
             raise
@@ -372,14 +384,13 @@ class HostedDoor:
         *,
         tools: Sequence[ToolForm] = (),
         instructions: str = "",
-        tags: Sequence[str] = (),
     ) -> HostedSession:
-        """Return the conversation of this id, a new one if there is none.
+        """Return the conversation of this id, a new one for a turn that begins next if there is
+        none.
 
         Args:
             tools: Tools that the client runs, for the turns from now on.
             instructions: The client's addition to the system prompt, for the same turns.
-            tags: Tags of a new conversation, by which `list` finds it.
         """
         host, tenant, rows = self._host, self._tenant, self._host.chats.rows
         request = request_for(agent, tools, instructions)
@@ -393,10 +404,7 @@ class HostedDoor:
             with suppress(Conflict):  # another request was first
                 made = created(host, tenant, agent, replace(request, id=id))
                 rows.add(tenant, made, setting)
-                found = self.find(made)
-                if tags:
-                    found.execute(cmd.Label(add=tuple(tags)))
-                return found
+                return self.find(made)
             found = self.find(id)
         if rows.setting(tenant, id) != setting:
             with host.chats.turn(tenant, id):
