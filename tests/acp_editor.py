@@ -28,7 +28,7 @@ HELPER = """\
 delegates:
   helper:
     model: {use: "tests.acp_model:model"}
-    tools: {local_functions: [{function: "tests.door_tools:pay"}]}
+    tools: {local_functions: [{function: "tests.door_tools:pay"}], builtin: [ask_user]}
     confirm: [pay]
 """
 
@@ -73,7 +73,7 @@ class Editor:
 
     async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
         self.asked.append((message, mode))
-        return self.filled
+        return await self.filled if isinstance(self.filled, asyncio.Future) else self.filled
 
     async def read_text_file(self, session_id: str, path: str, **_: Any) -> Any:
         if self.denies_files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import threading
 import uuid
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.preset.offering import register_offering_tools
 from tests.a2a_parts import needs_a2a
 from tests.door_tools import SCRIPT, pay
-from tests.model_server import ModelServer, calls
+from tests.model_server import ModelServer, Stall, calls
 from tests.model_server import text as model_text
 from tests.paths import REPO
 from tests.serve_process import KEY, ServeProcess
@@ -367,19 +368,59 @@ def test_our_own_client_uses_the_agent_as_a_tool() -> None:
 
 @pytest.mark.slow
 def test_an_approval_and_a_question_survive_a_kill_of_the_server(tmp_path: Path) -> None:
-    script = [calls(BUY), calls(ASK), model_text("red")]
+    with serving(tmp_path, [calls(BUY), calls(ASK), model_text("red")]) as (server, _):
+        drive_through_kills(server)
+
+
+@contextmanager
+def serving(folder: Path, script: list[Any]) -> Generator[tuple[ServeProcess, ModelServer]]:
     functions = [
         {"module": "tests.door_tools", "function": "pay"},
         {"module": "tests.door_tools", "function": "ask_user"},
     ]
     form = {"tools": {"local_functions": functions}, "confirm": ["pay"]}
-    file = f"buyer={tmp_path / 'buyer.json'}"
+    file = f"buyer={folder / 'buyer.json'}"
     arguments = ("--a2a", file, "--allow-tools", "*", "--variable", "KEY=k")
     with ModelServer(script) as model:
         known = {"name": "m", "base_url": model.url, "api_key": "${KEY}"}
-        (tmp_path / "buyer.json").write_text(json.dumps({"model": known, **form}))
-        with ServeProcess(tmp_path, *arguments, library=REPO) as server:
-            drive_through_kills(server)
+        (folder / "buyer.json").write_text(json.dumps({"model": known, **form}))
+        with ServeProcess(folder, *arguments, library=REPO) as server:
+            yield server, model
+
+
+@pytest.mark.slow
+def test_a_client_subscribes_again_after_a_restart(tmp_path: Path) -> None:
+    from a2a.types import SubscribeToTaskRequest
+    from google.protobuf.json_format import MessageToDict
+
+    subscribed = threading.Event()
+
+    def answer(_: Any) -> Any:
+        subscribed.wait(30)
+        return model_text("red")
+
+    with serving(tmp_path, [Stall(60), answer]) as (server, model):
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [text("Which colour?")]}
+        at_once = {"returnImmediately": True}
+        _, begun = rpc(_Keyed(server), call("SendMessage", message=message, configuration=at_once))
+        id = begun["result"]["task"]["id"]
+        until(lambda: model.requests, "the first request")
+        server.kill()
+        server.start()
+        until(lambda: len(model.requests) == 2, "the request of the new server")
+
+        async def work(client: Any) -> list[Any]:
+            found: list[Any] = []
+            async for event in client.subscribe(SubscribeToTaskRequest(id=id)):
+                found.append(MessageToDict(event))
+                subscribed.set()
+            return found
+
+        events = Client(server, key=KEY).run(work)
+    assert events[0]["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    assert rest_of(events)[0] == "COMPLETED"
+    pieces = [one["artifactUpdate"] for one in events if "artifactUpdate" in one]
+    assert pieces[-1]["artifact"]["parts"] == [{"text": "red"}]
 
 
 def drive_through_kills(server: ServeProcess) -> None:

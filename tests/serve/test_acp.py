@@ -209,6 +209,34 @@ def test_an_approval_of_a_delegate_survives_a_kill(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("begin", ["ask", "delegate ask"])
+def test_a_question_survives_a_kill_also_of_a_delegate(tmp_path: Path, begin: str) -> None:
+    options: dict[str, Any] = {"capabilities": FORMS, "more": HELPER}
+
+    async def work() -> None:
+        async with editing(tmp_path, **options) as one:
+            one.editor.filled = asyncio.get_running_loop().create_future()  # no answer
+            id = await one.session(tmp_path)
+            saying = asyncio.ensure_future(one.say(id, begin))
+            while not one.editor.asked:
+                await asyncio.sleep(0.01)
+            one.process.kill()
+            with pytest.raises(ConnectionError):
+                await saying
+        async with editing(tmp_path, **options) as one:
+            one.editor.filled = AcceptElicitationResponse(
+                action="accept", content={"answer": "red"}
+            )
+            await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
+            assert await one.say(id, "echo done") == "end_turn"
+            ((message, _),) = one.editor.asked
+            assert message == "ask_user: Which colour?"
+        (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
+        assert "The user answers: red" in result.result.content[0].text
+
+    run(work())
+
+
 def test_a_client_that_dies_ends_the_agent_and_the_work_goes_on_later(tmp_path: Path) -> None:
     async def work() -> None:
         async with editing(tmp_path) as one:

@@ -1,4 +1,4 @@
-"""Approvals of delegates through each door, also over the death of the server."""
+"""Approvals and questions of delegates through each door, also over the death of the server."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ from tests.door_tools import pay
 from tests.model_server import ModelServer, calls, text
 from tests.paths import REPO
 from tests.serve_process import KEY, ServeProcess
+from tests.waiting import until
 
 Json = dict[str, Any]
 DELEGATE = ("delegate", {"agent": "payer", "task": "Pay 3."})
+ASKING = ("delegate", {"agent": "payer", "task": "Ask."})
 
 
 def model(request: Any) -> Json:
     """Answer as the agent or as its delegate, whichever asks."""
     tools = {one["function"]["name"] for one in request.json.get("tools", ())}
     last = request.json["messages"][-1]
+    asks = "Ask." in str(request.json["messages"])
     if "delegate" in tools:
-        return text("done") if last["role"] == "tool" else calls(DELEGATE)
+        if last["role"] != "tool":
+            return calls(ASKING if asks else DELEGATE)
+        return text("red" if "answers: red" in str(last["content"]) else "done")
+    if asks:
+        asking = calls(("ask_user", {"question": "Which colour?"}))
+        return text(str(last["content"])) if last["role"] == "tool" else asking
     return text("It is paid.") if last["role"] == "tool" else calls(("pay", {"amount": 3}))
 
 
@@ -36,7 +44,7 @@ def model(request: Any) -> Json:
 def serving(folder: Path) -> Generator[ServeProcess]:
     with ModelServer(model) as models:
         llm = {"name": "m", "base_url": models.url, "api_key": "sk", "max_retries": 0}
-        functions = [{"function": "tests.door_tools:pay"}]
+        functions = [{"function": f"tests.door_tools:{name}"} for name in ("pay", "ask_user")]
         payer = {"model": llm, "tools": {"local_functions": functions}, "confirm": ["pay"]}
         file = folder / "painter.json"
         file.write_text(json.dumps({"model": llm, "delegates": {"payer": payer}}))
@@ -57,8 +65,8 @@ class ResponsesClient:
 
     last: Json = {}
 
-    def begin(self, server: ServeProcess) -> None:
-        self._ask(server, input="Buy it.")
+    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
+        self._ask(server, input=said)
 
     def asked(self, server: ServeProcess) -> Json:
         reply = server.ask("GET", f"/v1/responses/{self.last['id']}", key=KEY)
@@ -73,6 +81,18 @@ class ResponsesClient:
         assert self.last["status"] == "completed"
         return self.last["output"][-1]["content"][0]["text"]
 
+    def question(self, server: ServeProcess) -> str:
+        reply = server.ask("GET", f"/v1/responses/{self.last['id']}", key=KEY)
+        asked = [one for one in reply.json["output"] if one["type"] == "function_call"]
+        return asked[0]["call_id"] if asked else ""
+
+    def answer(self, server: ServeProcess) -> str:
+        output = {"call_id": self.question(server), "output": "red"}
+        item = {"type": "function_call_output", **output}
+        self._ask(server, input=[item], previous_response_id=self.last["id"])
+        assert self.last["status"] == "completed"
+        return self.last["output"][-1]["content"][0]["text"]
+
     def _ask(self, server: ServeProcess, **body: Any) -> None:
         self.last = post(server, "/v1/responses", {"model": "painter", **body}).json
 
@@ -80,8 +100,8 @@ class ResponsesClient:
 class AguiClient:
     """A front end of AG-UI."""
 
-    def begin(self, server: ServeProcess) -> None:
-        message = {"id": "1", "role": "user", "content": "Buy it."}
+    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
+        message = {"id": "1", "role": "user", "content": said}
         self._outcome(server, messages=[message])
 
     def asked(self, server: ServeProcess) -> Json:
@@ -90,7 +110,18 @@ class AguiClient:
         return found
 
     def approve(self, server: ServeProcess) -> str:
-        entry = {"interruptId": self.asked(server)["id"], "status": "resolved", "payload": True}
+        return self._resume(server, self.asked(server)["id"], True)
+
+    def question(self, server: ServeProcess) -> str:
+        (found,) = self._outcome(server, messages=[])["interrupts"]
+        assert found["reason"] == "question", found
+        return found["id"]
+
+    def answer(self, server: ServeProcess) -> str:
+        return self._resume(server, self.question(server), "red")
+
+    def _resume(self, server: ServeProcess, id: str, payload: object) -> str:
+        entry = {"interruptId": id, "status": "resolved", "payload": payload}
         events = self._run(server, messages=[], resume=[entry])
         assert events[-1]["outcome"]["type"] == "success", events[-1]
         return "".join(one["delta"] for one in events if one["type"] == "TEXT_MESSAGE_CONTENT")
@@ -111,14 +142,28 @@ class A2AClient:
 
     id = ""
 
-    def begin(self, server: ServeProcess) -> None:
-        self.id = self._send(server, "Buy it.")["id"]
+    def begin(self, server: ServeProcess, said: str = "Buy it.") -> None:
+        self.id = self._send(server, said)["id"]
 
-    def asked(self, server: ServeProcess) -> Json:
+    def question(self, server: ServeProcess) -> str:
+        data = self._data(server)
+        assert "questionId" in data, data
+        return data["questionId"].rpartition("?")[0]
+
+    def answer(self, server: ServeProcess) -> str:
+        task = self._send(server, "red", taskId=self.id)
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED", task
+        return task["artifacts"][-1]["parts"][0]["text"]
+
+    def _data(self, server: ServeProcess) -> Json:
         headers = {"A2A_Version": "1.0"}
         task = server.ask("GET", f"/a2a/painter/tasks/{self.id}", key=KEY, **headers).json
         assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED", task
         (data,) = [one["data"] for one in task["status"]["message"]["parts"] if "data" in one]
+        return data
+
+    def asked(self, server: ServeProcess) -> Json:
+        data = self._data(server)
         assert (data["tool"], data["arguments"]) == ("pay", {"amount": 3})
         return data
 
@@ -135,10 +180,11 @@ class A2AClient:
         return post(server, path, {"message": message}, **headers).json["task"]
 
 
+CLIENTS = [ResponsesClient, AguiClient, pytest.param(A2AClient, marks=needs_a2a)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "client", [ResponsesClient, AguiClient, pytest.param(A2AClient, marks=needs_a2a)]
-)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_an_approval_of_a_delegate_survives_a_kill(
     tmp_path: Path, client: Callable[[], Any]
 ) -> None:
@@ -150,6 +196,22 @@ def test_an_approval_of_a_delegate_survives_a_kill(
         server.start()
         assert user.asked(server) == before
         assert user.approve(server) == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_question_of_a_delegate_survives_a_kill(
+    tmp_path: Path, client: Callable[[], Any]
+) -> None:
+    with serving(tmp_path) as server:
+        user = client()
+        user.begin(server, "Ask.")
+        before = user.question(server)
+        assert before
+        server.kill()
+        server.start()
+        until(lambda: user.question(server) == before, "the question, asked anew", 60)
+        assert user.answer(server) == "red"
 
 
 def test_the_user_of_an_agent_as_a_tool_is_asked() -> None:

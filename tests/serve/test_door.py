@@ -16,7 +16,7 @@ from holdfast import Agent, ScriptedLLM, SQLiteStore
 from holdfast import commands as cmd
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import TextContent, ToolResult
-from holdfast.errors import ConversationNotFound
+from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.events import AssistantReplied, MessageAdded, ToolCallFinished
 from holdfast.llm.completion import Delta
 from holdfast.serve.door import (
@@ -201,6 +201,26 @@ def test_an_approval_of_a_delegates_delegate_is_a_rest(begin: Any) -> None:
         *_, rest = session.turn(0, said("Buy it."))
         *_, rest = session.turn(rest.seq, rest.pending[0].approve())
         assert (rest.reason, rest.answer) == ("finished", "done")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_question_of_a_delegate_is_a_rest_at_any_depth(begin: Any, depth: int) -> None:
+    agent = Agent(ScriptedLLM([[ASK], [ASK], "thanks"]), register_asking_tools())
+    for _ in range(depth):
+        agent = Agent(ScriptedLLM([[DELEGATED], "done"]), delegates={"payer": agent})
+    with begin(agent) as open:
+        session: DoorSession = open()
+        *_, rest = session.turn(0, said("Ask."))
+        for colour in ("red", "blue"):
+            assert (rest.reason, rest.status.value) == ("question", "running")
+            (item,) = rest.pending
+            assert isinstance(item, QuestionRequest)
+            assert item.question.message == "Which colour?"
+            assert session.pending() == rest.pending
+            with pytest.raises(ConfigurationError, match="answer: question"):
+                session.execute(item.answer({}))
+            *_, rest = session.turn(rest.seq, item.answer_loosely(colour))
+        assert (rest.reason, rest.answer, rest.pending) == ("finished", "done", ())
 
 
 def test_an_approval_of_a_delegate_in_the_background_outlasts_the_turn(begin: Any) -> None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-WAITS = "waits for the user's approval of"
-"""Words of the progress of a call whose child waits for a decision."""
+WAITS = "waits for the user's"
+"""Words of the progress of a call whose child waits for a decision or an answer."""
 
 CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -142,7 +142,7 @@ class Children(ObjectStruct):
     ) -> Conversation:
         if id == self.journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
-        on_question = self._on_question if callable(self._on_question) else None
+        on_question = None if self._on_question == "wait" else self._on_question
         journal = self.journal
         if secrets and journal.secrets is None:
             raise ConfigurationError(

@@ -74,7 +74,8 @@ class Conversation(ConversationInterface):
         on_progress: Called as `on_progress(call_id, message)` with tools' progress, on their
             thread.
         on_question: Handles running calls' questions to the user. None declines them at once. With
-            "wait" the call waits for `answer` or `decline`. A function is called with the question
+            "wait" the call waits for `answer` or `decline`; with "wait_all" calls of spawned
+            conversations do so, too. A function is called with the question
             on the call's thread; it returns the form's values, True, or None to decline.
         observer: One observer (`holdfast.observe`) or several; they follow spawned conversations,
             too.
@@ -594,8 +595,8 @@ def _check(
             )
         refuse_async(f"Conversation: {name}", value)
     refuse_async("Conversation: on_question", on_question)
-    if on_question not in (None, "wait") and not callable(on_question):
+    if on_question not in (None, "wait", "wait_all") and not callable(on_question):
         raise ConfigurationError(
-            "Conversation: on_question takes a function of a Question, 'wait' or None, not"
-            f" {on_question!r}."
+            "Conversation: on_question takes a function of a Question, 'wait', 'wait_all' or None,"
+            f" not {on_question!r}."
         )

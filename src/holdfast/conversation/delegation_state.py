@@ -163,8 +163,11 @@ class ChildOutcome(msgspec.Struct, frozen=True):
     @property
     def progress(self) -> str:
         """The child's progress in one line."""
+        begin = f"{self.agent} ({self.id}): {self._steps}, {WAITS}"
         if waits := [_title(one.call) for one in self.state.pending_confirmations]:
-            return f"{self.agent} ({self.id}): {self._steps}, {WAITS} {', '.join(waits)}"
+            return f"{begin} approval of {', '.join(waits)}"
+        if asked := [_shortened(one.message) for _, one in self.state.pending_questions]:
+            return f"{begin} answer to: {'; '.join(asked)}"
         calls = self.state.pending_calls if self.status is _S.RUNNING else ()
         doing = f", now {', '.join(map(_title, calls[:3]))}" if calls else ""
         status = self.status.value.replace("_", " ")
@@ -207,5 +210,9 @@ def effective_status(fold: Fold) -> ConversationStatus:
 
 
 def _title(call: ToolCall) -> str:
-    text = " ".join(f"{call.name} {call.raw_arguments}".split())
+    return _shortened(f"{call.name} {call.raw_arguments}")
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= 100 else text[:99] + "…"

@@ -20,7 +20,9 @@ from holdfast.tools import Cancellation
 from holdfast.tools.question_forms import check_form, complete_answer, mask_secrets
 from holdfast.tools.results import clean
 
-OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait"] | None
+OnQuestion = (
+    Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait", "wait_all"] | None
+)
 
 _MAX_QUESTION_CHARS = 10_000  # characters of a question
 _HANDOVER_SECONDS = 5.0  # seconds from an answer's append to its effect

@@ -5,7 +5,7 @@ Each pending item gives the commands that answer it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -44,6 +44,11 @@ class ApprovalRequest(Data, frozen=True):
         """The id among all pending items of the conversation and of those that it has spawned."""
         return _key(self.conversation, self.call.id)
 
+    @property
+    def mark(self) -> str:
+        """The id that `answered` returns for a decision about it."""
+        return self.key
+
     def approve(
         self, arguments: dict[str, Any] | None = None, *, by: str = "user", reason: str = ""
     ) -> TurnCommand:
@@ -66,6 +71,11 @@ class QuestionRequest(Data, frozen=True):
     def key(self) -> str:
         """The id of the question among all pending items, also after it was asked anew."""
         return _key(self.conversation, self.call_id)
+
+    @property
+    def mark(self) -> str:
+        """The id that `answered` returns for an answer to it; another one if it is asked anew."""
+        return _key(self.conversation, self.question.id)
 
     def answer(
         self, values: dict[str, Any] | bool | None = True, *, by: str = "user"
@@ -136,12 +146,14 @@ def pending_items(fold: Fold) -> tuple[PendingItem, ...]:
     return tuple(found)
 
 
-def child_items(conversation: str, fold: Fold) -> list[ChildItem]:
-    """Return what a spawned conversation asks the user."""
+def child_items(conversation: str, fold: Fold, awaited: Callable[[str], bool]) -> list[ChildItem]:
+    """Return what a spawned conversation asks the user. A question counts if its id is `awaited`:
+    its process lives."""
     return [
         replace(item, conversation=conversation)
         for item in pending_items(fold)
         if not isinstance(item, ClientCallRequest)
+        and (isinstance(item, ApprovalRequest) or awaited(item.question.id))
     ]
 
 
@@ -153,7 +165,7 @@ def may_ask_below(fold: Fold) -> bool:
 
 
 def answered(commands: Sequence[TurnCommand]) -> frozenset[str]:
-    """Return the keys of the pending items of spawned conversations that commands answer."""
+    """Return the marks of the pending items of spawned conversations that commands answer."""
     found: set[str] = set()
     for one in commands:
         if isinstance(one, ChildCommand):
@@ -161,7 +173,7 @@ def answered(commands: Sequence[TurnCommand]) -> frozenset[str]:
                 case cmd.Approve(call_id=id) | cmd.Reject(call_id=id):
                     found.add(_key(one.conversation, id))
                 case cmd.Answer(question_id=id):
-                    found.add(_key(one.conversation, id.rpartition("?")[0]))
+                    found.add(_key(one.conversation, id))
                 case _:
                     pass
     return frozenset(found)

@@ -521,7 +521,7 @@ class ACPAgent:
         if (form := self._form(session, one)) is not None:
             text = f"{question.asker}: {question.message}" if question.asker else question.message
             answer = await _withdrawable(
-                session, question.id, self._client.create_elicitation(message=text, mode=form)
+                session, one.mark, self._client.create_elicitation(message=text, mode=form)
             )
             if answer is None:
                 return None
@@ -536,7 +536,7 @@ class ACPAgent:
         ]
         shown = session.updates.question(one)
         request = self._client.request_permission(session_id=id, tool_call=shown, options=options)
-        found = await _withdrawable(session, question.id, request)
+        found = await _withdrawable(session, one.mark, request)
         if found is None:
             return None
         if found.outcome.outcome == "cancelled":
@@ -556,15 +556,15 @@ class ACPAgent:
                     return None
                 return ElicitationUrlSessionMode(
                     session_id=id,
-                    tool_call_id=one.call_id,
-                    elicitation_id=question.id,
+                    tool_call_id=one.key,
+                    elicitation_id=one.mark,
                     url=cast("Any", question.url),
                 )
             if can is None or can.form is None:
                 return None
             schema = ElicitationSchema.model_validate(question.schema or {"type": "object"})
             return ElicitationFormSessionMode(
-                session_id=id, tool_call_id=one.call_id, requested_schema=schema
+                session_id=id, tool_call_id=one.key, requested_schema=schema
             )
         except ValidationError:
             return None

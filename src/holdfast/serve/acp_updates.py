@@ -138,7 +138,7 @@ class SessionUpdates:
     def question(self, item: QuestionRequest) -> ToolCallUpdate:
         """Return what a client without forms shows of a question."""
         text = item.question.message
-        return ToolCallUpdate(tool_call_id=item.call_id, title=text, content=_texts(text))
+        return ToolCallUpdate(tool_call_id=item.key, title=text, content=_texts(text))
 
     def _begun(self, call: ToolCall) -> SessionUpdate:
         line = call.arguments.get("offset")

@@ -23,6 +23,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation.below import asked_below, find_below
 from holdfast.conversation.hosting import Hosting
 from holdfast.conversation.rests import (
     RUNNING,
@@ -35,7 +36,6 @@ from holdfast.conversation.rests import (
     Rest,
     TurnCommand,
     answered,
-    child_items,
     pending_items,
     rest_of,
     rests,
@@ -171,7 +171,7 @@ class LocalSession:
         journal = self._hosting.journal
         with journal.changed:
             found = pending_items(journal.fold)
-        return (*found, *_asked_below(self._hosting))
+        return (*found, *asked_below(self._hosting))
 
     def execute(self, *commands: TurnCommand) -> None:
         for command in commands:
@@ -183,7 +183,7 @@ class LocalSession:
     def _tell(self, id: str, command: cmd.Command) -> None:
         """Execute a command in a conversation that calls have spawned. One that is not open here
         gets it when its call goes on."""
-        child = _find_below(self._hosting, id)
+        child = find_below(self._hosting, id)
         if child is None:
             self.conversation.store.post(id, command)
         else:
@@ -217,7 +217,7 @@ class LocalSession:
                 or (journal.fold.status is RUNNING and waits(journal.fold))
             ),
         )
-        below += _asked_below(hosting, decided)  # since an earlier turn
+        below += asked_below(hosting, decided)  # since an earlier turn
         for item in items:
             if isinstance(item, ev.Event):
                 seq = item.seq
@@ -225,11 +225,11 @@ class LocalSession:
             if whole or not isinstance(item, Delta):
                 yield cast("TurnItem", item)
             if isinstance(item, CallProgress):  # so calls say what their conversations wait for
-                below[:] = _asked_below(hosting, decided)
+                below[:] = asked_below(hosting, decided)
         with journal.changed:
             ended = journal.closed or left.is_set()
         if not ended:
-            below[:] = _asked_below(hosting, decided)
+            below[:] = asked_below(hosting, decided)
         with journal.changed:
             yield rest_of(journal.fold, seq, ended, below)
 
@@ -274,29 +274,6 @@ class LocalSession:
                 self._hosting.journal.changed.notify_all()
 
 
-def _open_below(hosting: Hosting) -> Generator[Conversation]:
-    """Yield the conversations that calls have spawned and that are open here."""
-    children = hosting.context.children
-    for child in () if children is None else children.open():
-        yield child
-        yield from _open_below(child.hosting)
-
-
-def _find_below(hosting: Hosting, id: str) -> Conversation | None:
-    return next((child for child in _open_below(hosting) if child.id == id), None)
-
-
-def _asked_below(hosting: Hosting, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
-    """Return what spawned conversations ask the user, without what was `decided` just now."""
-    found: list[ChildItem] = []
-    for child in _open_below(hosting):
-        journal = child.hosting.journal
-        with journal.changed:
-            items = child_items(child.id, journal.fold)
-        found += [item for item in items if item.key not in decided]
-    return found
-
-
 class LocalDoor:
     """The conversations of one store, opened in this process. Thread-safe. `close` closes those
     that are open; the store stays open.
@@ -309,7 +286,7 @@ class LocalDoor:
     def __init__(self, agent: Agent, store: Store, **options: Any) -> None:
         self.agent = agent
         self.store = store
-        self._options: Mapping[str, Any] = {"on_question": "wait", **options}
+        self._options: Mapping[str, Any] = {"on_question": "wait_all", **options}
         self._open: dict[str, LocalSession] = {}
         self._lock = threading.Lock()
 

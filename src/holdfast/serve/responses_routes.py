@@ -27,7 +27,7 @@ from holdfast.serve.responses_input import (
     turn_commands,
 )
 from holdfast.server.chats import ResponseRow
-from holdfast.server.guard import RequestRefused, client_left
+from holdfast.server.guard import RequestRefused
 from holdfast.server.host import Host
 from holdfast.server.hosted import (
     AttendedTurn,
@@ -39,7 +39,7 @@ from holdfast.server.hosted import (
 from holdfast.server.openai import ChatMessage, Published, history_events, parse_request
 from holdfast.server.routes import Routes
 from holdfast.server.routes_openai import failed_response, unknown_model
-from holdfast.server.service import Service, wait_for_disconnect
+from holdfast.server.service import Service, unless_left
 
 _MEDIA = "application/json"
 _CANCEL_SECONDS = 5.0  # for a run to stop
@@ -195,21 +195,13 @@ class RunningResponse(NamedTuple):
                 async for item in items:
                     self.turn.feed(item)
 
-        work = asyncio.ensure_future(finished())
-        gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise client_left()
-            await work
+            await unless_left(request, finished())
             return _answer(self.turn.resource())
         except RequestRefused:
             raise
         except Exception as error:
             return failed_response(error)
-        finally:
-            gone.cancel()
-            work.cancel()
 
     async def events(self, number: int = -1) -> AsyncGenerator[bytes]:
         """Yield the server-sent events after a sequence number."""

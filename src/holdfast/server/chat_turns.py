@@ -1,8 +1,9 @@
 """Finds the conversation for a chat request: one with the same history, a fork of it, or a new
-one. Sends it the new messages and starts its run."""
+one. Begins the turn with the new messages."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,11 +15,12 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.conversation import ConversationStatus
-from holdfast.conversation.fold import Fold
+from holdfast.conversation.fold import Fold, fold
 from holdfast.conversation.rests import result_commands
 from holdfast.errors import ConversationNotFound
 from holdfast.server.chats import ChatRecords
 from holdfast.server.host import Host
+from holdfast.server.hosted import AttendedTurn, HostedDoor
 from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
 from holdfast.server.published import created, request_for
 from holdfast.server.shapes import CreateRequest, ForkRequest
@@ -26,7 +28,6 @@ from holdfast.server.shapes import CreateRequest, ForkRequest
 RUNNER = "chat-completions"  # the runner's name in results of a client's tools
 
 _RESUME_SECONDS = 3600.0  # a repeated request resumes an interrupted turn within this time
-_PAGE = 1000  # the most events that are read at once
 _NO_RESULT = "the client gave no result."
 
 # Events which show that a conversation has continued.
@@ -39,65 +40,50 @@ _CONTINUING = (
 )
 
 
-class ChatPlace(NamedTuple):
-    """A conversation and the seq after which the turn begins. Statuses up to `since` belong to
-    an earlier rest. `run` is True if the run must be started. `before` is the fold at `seq`, None
-    if the events must be read for it."""
+class BegunChat(NamedTuple):
+    """A turn that has begun. `before` is the fold before its first event, and statuses up to the
+    event `since` are of an earlier rest. `is_own` is False if another request has begun it."""
 
     id: str
-    seq: int
-    since: int = 0
-    run: bool = True
-    before: Fold | None = None
+    before: Fold
+    since: int
+    turn: AttendedTurn
+    is_own: bool = True
+
+    async def leave(self) -> None:
+        await self.turn.leave()
 
 
 class HostedTurn(msgspec.Struct, frozen=True):
-    """One turn of a tenant's chat with a published agent. All methods block and raise the errors
-    of `Host`."""
+    """One turn of a tenant's chat with a published agent, for a client on an event loop. All
+    methods block and raise the errors of `Host`."""
 
     host: Host
+    door: HostedDoor
     tenant: str
     agent: Published
     turn: ChatTurn
+    loop: asyncio.AbstractEventLoop
 
     @property
     def rows(self) -> ChatRecords:
         return self.host.chats.rows
 
-    def begin(self) -> ChatPlace:
-        """Return the conversation of the turn after sending it the new messages. `host.run` starts
-        the run, and `leave` ends waiting for it."""
+    def begin(self) -> BegunChat:
+        """Find or make the conversation of the turn, and begin it with the new messages."""
         return self._joined() or self._continued() or self._begun()
 
-    def remember(self, place: ChatPlace, progress: TurnProgress) -> None:
-        """Store the hash by which the client's next request is recognised. A conversation whose
-        client must run calls is paused until then."""
-        if not place.run:
-            return
-        tenant, turn = self.tenant, self.turn
-        with self.host.chats.turn(tenant, place.id):
-            digest = turn.digest(progress.as_sent_back())
-            self.rows.store_history(tenant, digest, place.id, progress.seq)
-            self.rows.end_turn(tenant, turn.asked, place.id, keep=bool(turn.results))
-            if progress.calls:
-                later = self.host.read(tenant, place.id, progress.seq)
-                if not _has_continued(later):
-                    self._execute(place.id, cmd.Pause())
+    def remember(self, begun: BegunChat, progress: TurnProgress) -> None:
+        """Store the hash by which the client's next request is recognised."""
+        if begun.is_own:
+            turn = self.turn
+            digest, keep = turn.digest(progress.as_sent_back()), bool(turn.results)
+            self.rows.store_history(self.tenant, digest, begun.id, progress.seq, turn.asked, keep)
 
-    def forget(self, place: ChatPlace) -> None:
+    def forget(self, begun: BegunChat) -> None:
         """Forget a failed turn, so that a repeated request starts a new one."""
-        if place.run:
-            self.rows.end_turn(self.tenant, self.turn.asked, place.id, keep=False)
-
-    def leave(self, place: ChatPlace, done: bool) -> None:
-        """End a client's wait. If the turn is not over and no other client waits for it, interrupt
-        it."""
-        with self.host.chats.turn(self.tenant, place.id):
-            if not self.host.chats.leave(self.tenant, place.id) and not done and place.run:
-                self._execute(place.id, cmd.Interrupt())
-
-    def _execute(self, id: str, command: cmd.Command) -> None:
-        self.host.execute(self.tenant, id, command)
+        if begun.is_own:
+            self.rows.forget_turn(self.tenant, self.turn.asked, begun.id)
 
     def _fold(self, id: str) -> Fold | None:
         """Return the present fold of a conversation, None if it was removed."""
@@ -106,9 +92,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
         except ConversationNotFound:
             return None
 
-    def _joined(self) -> ChatPlace | None:
-        """Return the place of an earlier request for the same turn: one that brought tool results,
-        or one that was broken off and for which no client waits."""
+    def _joined(self) -> BegunChat | None:
+        """Return the turn of an earlier request for the same: one that brought tool results, or one
+        that was broken off and for which no client waits."""
         tenant, turn, chats = self.tenant, self.turn, self.host.chats
         found = self.rows.find_turn(tenant, turn.asked)
         if found is None:
@@ -119,8 +105,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
             if folded is None:
                 return None
             if found.answered:
-                chats.enter(tenant, id)
-                return ChatPlace(id, found.seq, folded.last_seq, run=False)
+                begun = self._followed(id, found.seq, None, ())
+                return begun._replace(since=folded.last_seq, is_own=False)
             late = time.time() - found.at > _RESUME_SECONDS
             if not turn.results and (late or chats.waiting(tenant, id)):
                 return None
@@ -131,9 +117,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
             ]
             if said != turn.said[: len(said)]:
                 return None  # other requests have continued the conversation
-            return self._sent(ChatPlace(id, found.seq), folded, len(said))
+            return self._sent(id, found.seq, None, folded, len(said))
 
-    def _continued(self) -> ChatPlace | None:
+    def _continued(self) -> BegunChat | None:
         """Return the conversation that gave the last answer, or a fork of it if it has continued
         differently since."""
         turn, tenant = self.turn, self.tenant
@@ -145,7 +131,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
                 return self._continued_alone(*known)
         return self._joined()  # another request with these results was first
 
-    def _continued_alone(self, id: str, seq: int) -> ChatPlace | None:
+    def _continued_alone(self, id: str, seq: int) -> BegunChat | None:
         folded, turn, chats = self._fold(id), self.turn, self.host.chats
         if folded is None:
             return None
@@ -156,10 +142,9 @@ class HostedTurn(msgspec.Struct, frozen=True):
             return None  # the ids are not from this server
         if not continued and (open or folded.status is not ConversationStatus.RUNNING):
             self._refit(id)
-            place = ChatPlace(id, seq)
-            if folded.status is not ConversationStatus.WAITING_FOR_CONFIRMATION:
-                place = place._replace(seq=folded.last_seq, before=folded)
-            return self._sent(place, folded)
+            if folded.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+                return self._sent(id, seq, None, folded)
+            return self._sent(id, folded.last_seq, folded, folded)
         if not continued:
             begun, open = _open_at(self._events(id, 0, seq))
         at = begun - 1 if open else seq
@@ -172,7 +157,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
         self._refit(forked.id)
         return self._sent_first(forked.id)
 
-    def _begun(self) -> ChatPlace:
+    def _begun(self) -> BegunChat:
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
         made = created(self.host, self.tenant, self.agent, self._request())
@@ -181,37 +166,42 @@ class HostedTurn(msgspec.Struct, frozen=True):
             self.host.chats.append(self.tenant, made, events)
         return self._sent_first(made)
 
-    def _sent_first(self, id: str) -> ChatPlace:
+    def _sent_first(self, id: str) -> BegunChat:
         with self.host.chats.turn(self.tenant, id):
             folded = self.host.chats.fold(self.tenant, id)
-            return self._sent(ChatPlace(id, folded.last_seq, before=folded), folded)
+            return self._sent(id, folded.last_seq, folded, folded)
 
     def _events(self, id: str, after_seq: int, until: int | None = None) -> list[ev.AnyEvent]:
         """Return the events after `after_seq`, up to the event `until` if it is given."""
-        found: list[ev.AnyEvent] = []
-        while page := self.host.read(self.tenant, id, after_seq, _PAGE):
-            found += page
-            after_seq = page[-1].seq
-            if until is not None and after_seq >= until:
-                break
-        return [event for event in found if until is None or event.seq <= until]
+        return self.door.find(id).events(after_seq, until)
 
-    def _sent(self, place: ChatPlace, folded: Fold, heard: int = 0) -> ChatPlace:
-        """Send the new messages and results of the turn, except the first `heard` messages. A call
-        without a result is settled as not run. A client that sends no result at all has moved on;
-        then the calls behind those are settled as well."""
-        id, turn = place.id, self.turn
-        self.rows.begin_turn(self.tenant, turn.asked, id, place.seq)
+    def _sent(
+        self, id: str, seq: int, before: Fold | None, folded: Fold, heard: int = 0
+    ) -> BegunChat:
+        """Begin the turn after the event `seq` with its new messages and results, except the first
+        `heard` messages. A call without a result is settled as not run. A client that sends no
+        result at all has moved on; then the calls behind those are settled as well.
+
+        `folded` is the present fold, and `before` that at `seq`, None if it must be read.
+        """
+        turn = self.turn
+        self.rows.begin_turn(self.tenant, turn.asked, id, seq)
         results = {own_id(wire): result for wire, result in turn.results.items()}
-        for command in result_commands(folded, results, RUNNER):
-            self._execute(id, command)
-        for content in turn.said[heard:]:
-            self._execute(id, cmd.Send(content))
-        now = self.host.chats.fold(self.tenant, id)
-        self.host.chats.enter(self.tenant, id)
+        commands: list[cmd.Command] = result_commands(folded, results, RUNNER)
+        commands += [cmd.Send(content) for content in turn.said[heard:]]
+        return self._followed(id, seq, before, commands or [cmd.Resume()])
+
+    def _followed(
+        self, id: str, seq: int, before: Fold | None, commands: Sequence[cmd.Command]
+    ) -> BegunChat:
+        if before is None:
+            before = fold(self._events(id, 0, seq))
+        attended = self.door.find(id).attend(self.loop, seq, *commands)
+        now = attended.begun
         # A conversation that still waits for a decision is reported to the client.
         waits = now.status is ConversationStatus.WAITING_FOR_CONFIRMATION
-        return place._replace(since=now.status_seq - 1 if waits else now.last_seq)
+        since = now.status_seq - 1 if waits else now.last_seq
+        return BegunChat(id, before, since, attended)
 
     # --- agent and tools ---
 

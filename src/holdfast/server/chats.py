@@ -23,7 +23,7 @@ from holdfast.server.agents import Agents
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.named_leases import NamedLeases
 from holdfast.server.open_conversations import OpenConversations
-from holdfast.server.records import HOSTED, IDLE, RUN, Records
+from holdfast.server.records import HOSTED, IDLE, RUN, Records, store_id
 from holdfast.store import Batch, Blob, Store, Summary
 from holdfast.store.transfer import blobs_of
 
@@ -55,6 +55,8 @@ CREATE TABLE IF NOT EXISTS responses (tenant TEXT NOT NULL, response TEXT NOT NU
 CREATE UNIQUE INDEX IF NOT EXISTS responses_by_conversation
     ON responses(tenant, conversation, seq);
 """
+
+_TURN = "WHERE tenant = ? AND digest = ? AND conversation = ?"
 
 
 class RequestedTurn(NamedTuple):
@@ -118,12 +120,19 @@ class ChatRecords:
         row = self._records.row(query, tenant, digest)
         return None if row is None else (row[0], row[1])
 
-    def store_history(self, tenant: str, digest: bytes, id: str, seq: int) -> None:
-        statement = (
-            "INSERT INTO chat_answers VALUES (?, ?, ?, ?) ON CONFLICT(tenant, digest) DO UPDATE SET"
-            " conversation = excluded.conversation, seq = excluded.seq"
-        )
-        self._run(statement, tenant, digest, id, seq)
+    def store_history(
+        self, tenant: str, digest: bytes, id: str, seq: int, asked: bytes, keep: bool
+    ) -> None:
+        """Record the history that a turn has led to, and the end of the turn that was `asked`. With
+        `keep` the turn stays known as answered."""
+        with self._records.writing(forced=False) as db:
+            statement = (
+                "INSERT INTO chat_answers VALUES (?, ?, ?, ?) ON CONFLICT(tenant, digest) DO UPDATE"
+                " SET conversation = excluded.conversation, seq = excluded.seq"
+            )
+            db.execute(statement, (tenant, digest, id, seq))
+            statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
+            db.execute(f"{statement} {_TURN}", (tenant, asked, id))
 
     def find_turn(self, tenant: str, digest: bytes) -> RequestedTurn | None:
         """Return the turn that a request with this hash started."""
@@ -145,11 +154,8 @@ class ChatRecords:
             statement = "UPDATE chats SET used = ? WHERE tenant = ? AND conversation = ?"
             db.execute(statement, (now, tenant, id))
 
-    def end_turn(self, tenant: str, digest: bytes, id: str, keep: bool) -> None:
-        """End a turn. With `keep` it stays known as answered; otherwise it is deleted."""
-        statement = "UPDATE chat_turns SET answered = 1" if keep else "DELETE FROM chat_turns"
-        where = "tenant = ? AND digest = ? AND conversation = ?"
-        self._run(f"{statement} WHERE {where}", tenant, digest, id)
+    def forget_turn(self, tenant: str, asked: bytes, id: str) -> None:
+        self._run(f"DELETE FROM chat_turns {_TURN}", tenant, asked, id)
 
     # --- responses ---
 
@@ -278,6 +284,15 @@ class Chats:
             if live is None and not self._records.shared:
                 found.keep_questions(lambda _: False)  # of a process that has died
         return found
+
+    def awaits_below(self, tenant: str, id: str, child: str, question_id: str) -> bool:
+        """Return True if a conversation that one has spawned may wait for the answer to a question.
+        A process that has died waits for none."""
+        place = self._records.find(tenant, id).store_id
+        live = None if self._records.shared else self._conversations.find(place)
+        if live is None:
+            return self._records.shared
+        return live.awaits_below(store_id(tenant, child), question_id)
 
     # --- limits ---
 

@@ -1,4 +1,5 @@
-"""A client's decisions about waiting calls: the calls that one is about, and its form."""
+"""A client's decisions about waiting calls: the calls that one is about, and its form; the check of
+an answer to a question."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import msgspec
 
 from holdfast import commands as cmd
 from holdfast import errors
+from holdfast.conversation.fold import Fold
 from holdfast.server.idempotent_commands import Call
+from holdfast.tools.question_forms import complete_answer
 
 
 def concerned_calls(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) -> list[Call]:
@@ -37,6 +40,16 @@ def decidable_calls(command: cmd.Approve | cmd.Reject, waiting: Sequence[Call]) 
             f"Call {command.call_id[:80]!r} does not wait for a decision, or its arguments differ."
         )
     return calls
+
+
+def check_answer(folded: Fold, command: cmd.Answer) -> None:
+    """Raise `ConfigurationError` if an answer does not fit the form of its question."""
+    for item in folded.open.values():
+        for question in item.questions:
+            if question.id == command.question_id:
+                complete_answer(
+                    f"answer: question {question.id!r}", question.schema, command.values
+                )
 
 
 def about_call(

@@ -32,6 +32,7 @@ from holdfast.server.database import SameFile
 from holdfast.server.decisions import (
     about_call,
     call_key,
+    check_answer,
     concerned_calls,
     decidable_calls,
     decision_form,
@@ -262,6 +263,7 @@ class Host:
             request.questions,
             request.deltas,
             request.undo,
+            request.child_questions,
         )
         wanted = self._agents.requested_parts(
             tenant, request.agent, request.secrets, request.tools, options
@@ -707,9 +709,14 @@ class Host:
         summary, owner = self.family.child_and_owner(tenant, id)
         child = summary.id
         if isinstance(command, cmd.Answer):
-            self._idempotent.once(
-                owner, key, command, lambda _: self._store.post(child, command, key), child=child
-            )
+            answer = command
+
+            def post(_: _Calls) -> None:
+                with refusing():
+                    check_answer(fold(self._store.tail(child)), answer)
+                self._store.post(child, answer, key)
+
+            self._idempotent.once(owner, key, answer, post, child=child)
             return
         if not isinstance(command, cmd.Approve | cmd.Reject):
             raise errors.ConfigurationError(

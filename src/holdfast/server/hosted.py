@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from itertools import takewhile
 from math import inf
@@ -90,14 +91,33 @@ class HostedSession:
         `decided` just now. `folded` is its own fold."""
         if not may_ask_below(folded):
             return []
-        return [item for item in self._asked_below(self._id) if item.key not in decided]
+        awaits = self._host.chats.awaits_below
+        found: list[ChildItem] = []
+        for id, child in self._below(self._id):
+            awaited = partial(awaits, self._tenant, self._id, id)
+            found += child_items(id, child, awaited)
+        return [item for item in found if item.mark not in decided]
 
-    def _asked_below(self, id: str) -> Generator[ChildItem]:
+    def _below(self, id: str) -> Generator[tuple[str, Fold]]:
+        """Yield the ids and folds of the conversations below that may ask something."""
         family = self._host.family
         for child in family.children(self._tenant, id):
             if child.status in (RUNNING.value, "waiting_for_confirmation"):
-                yield from child_items(child.id, fold_of(family.tail(self._tenant, child.id)))
-                yield from self._asked_below(child.id)
+                yield child.id, fold_of(family.tail(self._tenant, child.id))
+                yield from self._below(child.id)
+
+    def _asks_again(self, folded: Fold) -> bool:
+        """Return True if calls wait for answers to questions that a server asked which has died:
+        they ask again."""
+        if rests(folded) or folded.status is not RUNNING:
+            return False
+        if any(item.questioned and not item.questions for item in folded.open.values()):
+            return True
+        if not may_ask_below(folded) or self.asked_below(folded):
+            return False
+        return any(
+            item.questions for _, child in self._below(self._id) for item in child.open.values()
+        )
 
     def rest(self, folded: Fold) -> Rest:
         """Return the rest of a fold."""
@@ -112,8 +132,7 @@ class HostedSession:
         """Return the fold. Calls whose questions were asked by a server that has died get a moment
         to ask again."""
         folded = self.fold()
-        asked = [item for item in folded.open.values() if item.questioned and not item.questions]
-        if asked and not rests(folded):
+        if self._asks_again(folded):
             self._host.run(self._tenant, self._id)
             asyncio.run(self._settle(folded))
         return folded
@@ -123,6 +142,8 @@ class HostedSession:
         until = loop.time() + _SETTLE_SECONDS
         with self._feed.subscribe(loop) as reader:
             while not rests(folded) and (left := until - loop.time()) > 0:
+                if may_ask_below(folded) and self.asked_below(folded):
+                    return
                 batch = await reader.next(folded.last_seq, left)
                 for frame in batch.frames:
                     folded.apply(ev.decode(frame.data))
@@ -312,15 +333,18 @@ class AttendedTurn:
 
     def __init__(self, session: HostedSession, reader: TurnReader) -> None:
         self.session = session
+        self.begun = reader.fold
+        """The fold of what is in the journal; `items` feeds it."""
+        self.over = False
+        """True if the end is known, so that a client that leaves interrupts nothing."""
         self._reader = reader
-        self._over = False
         self._left = False
 
     async def items(self) -> AsyncGenerator[TurnItem]:
         """Yield the items, of which the last is a `Rest`."""
         async for item in self._reader.items():
             if isinstance(item, Rest):
-                self._over = True
+                self.over = True
                 if item.reason == "call" and item.status is RUNNING:
                     await self.session.on_thread(self.session.hold, item)
             yield item
@@ -330,7 +354,7 @@ class AttendedTurn:
         if not self._left:
             self._left = True
             self._reader.close()
-            await self.session.leave(self._over)
+            await self.session.leave(self.over)
 
 
 async def undisturbed(work: Awaitable[T], late: Callable[[T], Coroutine[Any, Any, None]]) -> T:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.conversation.below import find_below
 from holdfast.conversation.undo import check_rests
 from holdfast.errors import ConfigurationError
 from holdfast.server.claims import OfferedCall
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
     from holdfast.conversation.undo import FileUndo
     from holdfast.llm.completion import Delta
     from holdfast.server.agents import BuiltAgent
-    from holdfast.server.records import ConversationRecord
+    from holdfast.server.records import ConversationOptions, ConversationRecord
     from holdfast.server.workers.worker_conversation import WorkerConversation
     from holdfast.store import Store
     from holdfast.tools.sources import SourceHealth
 
 RUNNING = ConversationStatus.RUNNING
+
+
+def _waits(options: ConversationOptions) -> Literal["wait", "wait_all"] | None:
+    if not options.questions:
+        return None
+    return "wait_all" if options.child_questions else "wait"
 
 
 class LocalConversation:
@@ -74,7 +81,7 @@ class LocalConversation:
             runtime=runtime,
             on_delta=delta if options.deltas else None,
             on_progress=progress,
-            on_question="wait" if options.questions else None,
+            on_question=_waits(options),
             observer=observers,
             secrets=built.secrets,
             undo=undo,
@@ -182,6 +189,11 @@ class LocalConversation:
             found = hosting.journal.fold.copy()
             found.keep_questions(hosting.questions.awaits)
             return found
+
+    def awaits_below(self, place: str, question_id: str) -> bool:
+        """Return True if a call of a spawned conversation waits for the answer to a question."""
+        child = find_below(self._conversation.hosting, place)
+        return child is not None and child.hosting.questions.awaits(question_id)
 
     def offers(self) -> list[OfferedCall]:
         """Return the calls that are offered to clients or claimed by them."""

@@ -32,8 +32,11 @@ from holdfast.content import (
     ToolResult,
     Usage,
 )
+from holdfast.conversation.rests import Rest
 from holdfast.conversation.state import Fold
+from holdfast.conversation.turns import AnswerPieces, TurnItem
 from holdfast.errors import ConfigurationError
+from holdfast.llm.completion import Delta
 from holdfast.nesting import too_deep
 
 if TYPE_CHECKING:
@@ -463,9 +466,8 @@ def own_id(id: str) -> str:
 
 
 class TurnProgress:
-    """The outcome of a turn so far. It is fed each event of the conversation once, and the deltas
-    of an answer that is still streaming. Statuses up to `since` are ignored, because the
-    conversation may have been paused before the turn.
+    """The outcome of a turn so far, which is fed the turn's items. Statuses up to `since` are
+    ignored, because the conversation may have been paused before the turn.
 
     `text` is exactly the text that the client received, because the client sends it back.
     """
@@ -483,7 +485,7 @@ class TurnProgress:
         self.since = since
         # True if the answer is only the structured output, as JSON.
         self.structured = agent.form.mapping.get("output_type") is not None
-        self.sent = ""  # the text already sent of the streaming answer
+        self._pieces = AnswerPieces()
         self._offers = {tool.name for tool in turn.offers}
         self._fold = Fold()
         self._known: set[str] = set()  # calls that the client received in an earlier turn
@@ -495,21 +497,22 @@ class TurnProgress:
         self._known = {item.call.id for item in self._fold.turn}
         self.since = since
 
-    def piece(self, text: str) -> str:
-        """Add a piece of the streaming answer. Return the text to send."""
-        if self.structured or not text:
-            return ""
-        found = self._send(text if self.sent else self._as_paragraph(text))
-        self.sent += text
-        return found
+    def feed(self, item: TurnItem) -> str:
+        """Process an item of the turn. Return the text to send."""
+        match item:
+            case Delta():
+                return "" if self.structured else self._piece(item)
+            case Rest() if not self.done and item.reason != "ended":
+                # approvals of spawned conversations: the run goes on without a status
+                waits = item.reason in ("approval", "question")
+                self.status = "waiting_for_confirmation" if waits else item.status.value
+                return ""
+            case ev.Event():
+                return self._event(item)
+            case _:
+                return ""
 
-    def restart(self) -> None:
-        """Note that the streaming answer broke off and another one replaces it. The sent text
-        stays; the new answer is sent whole as a separate paragraph."""
-        self.sent = ""
-
-    def feed(self, event: ev.AnyEvent) -> str:
-        """Process an event. Return the text to send."""
+    def _event(self, event: ev.AnyEvent) -> str:
         self.seq = event.seq
         open = self._fold.open
         closed = open.get(event.call_id) if isinstance(event, ev.ToolCallFinished) else None
@@ -522,7 +525,7 @@ class TurnProgress:
                 self.stop_reason, self.refusal = event.stop_reason, event.refusal
                 if self.structured:
                     return ""
-                found = self._whole(event.text)
+                found = self._piece(event)
                 self._annotate(event, len(self.text) - len(event.text))
                 return found
             case ev.ToolCallFinished(result=result) if self.structured and closed is not None:
@@ -549,16 +552,10 @@ class TurnProgress:
                 about["end_index"] = max(0, end)
                 self.annotations.append({"type": "url_citation", "url_citation": about})
 
-    def _whole(self, text: str) -> str:
-        sent, self.sent = self.sent, ""
-        if sent and text.startswith(sent):
-            return self._send(text[len(sent) :])
-        if sent and text.strip().startswith(sent.strip()):  # the final text was stripped
-            return self._send(text.strip()[len(sent.strip()) :])
-        return self._send(self._as_paragraph(text))
-
-    def _as_paragraph(self, text: str) -> str:
-        return f"\n\n{text}" if text and self.text else text
+    def _piece(self, item: TurnItem) -> str:
+        """Return the text of an item to send. Each answer is a paragraph."""
+        text, begins = self._pieces.take(item)
+        return self._send(f"\n\n{text}" if begins and self.text else text)
 
     def _send(self, text: str) -> str:
         self.text += text

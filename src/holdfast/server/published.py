@@ -36,6 +36,7 @@ def request_for(
         tool_module_qualnames={tool.name: tool.module for tool in agent.tools if tool.module},
         client_tools=True,
         questions=questions,
+        child_questions=questions,
         deltas=True,
     )
 

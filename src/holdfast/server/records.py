@@ -74,6 +74,7 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
     questions: bool = False
     deltas: bool = False
     undo: bool = False
+    child_questions: bool = False
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -15,23 +15,20 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast import errors
 from holdfast import events as ev
-from holdfast.conversation.fold import fold
-from holdfast.llm.completion import Delta
+from holdfast.conversation.turns import Silence
 from holdfast.server import openai
 from holdfast.server.answers import error_answer
-from holdfast.server.chat_turns import ChatPlace, HostedTurn
-from holdfast.server.feed import FeedReader
-from holdfast.server.guard import RequestRefused, client_left
+from holdfast.server.chat_turns import BegunChat, HostedTurn
+from holdfast.server.guard import RequestRefused
+from holdfast.server.hosted import HostedDoor, undisturbed
 from holdfast.server.openai import ChatRequest, ChatTurn, Published, TurnProgress
 from holdfast.server.routes import Routes
-from holdfast.server.service import Service, wait_for_disconnect
+from holdfast.server.service import Service, unless_left
 
 _log = logging.getLogger("holdfast.server")
 
 CONVERSATION = "x-holdfast-conversation"  # the header with the id of the conversation
-_PING_SECONDS = 10.0  # silence after which a comment keeps the stream alive
 _MEDIA = "application/json"
-_DELTAS = msgspec.json.Decoder(Delta)
 # OpenAI's clients retry by themselves, but a turn that has begun may have had side effects.
 _NO_RETRY = {"x-should-retry": "false"}
 _KINDS = {
@@ -126,10 +123,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         except RequestRefused:
             raise
         except Exception as error:
-            response = failed_response(error)
-            response.headers.update(_NO_RETRY if chat.placed else {})
-            return response
-        headers = {CONVERSATION: chat.place.id}
+            return failed_response(error)
+        headers = {CONVERSATION: chat.begun.id}
         if asked.stream:
             usage = bool(asked.stream_options and asked.stream_options.include_usage)
             return StreamingResponse(
@@ -145,72 +140,34 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 class Chat:
     """One chat request: a turn of a conversation."""
 
-    place: ChatPlace
-    reader: FeedReader | None = None
+    begun: BegunChat
 
     def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
         self._service = service
-        self._host = service.host
-        self._tenant = tenant
         self._model = agent.name
-        self._hosted = HostedTurn(service.host, tenant, agent, turn)
+        door = HostedDoor(service.host, tenant, service.change)
+        loop = asyncio.get_running_loop()
+        self._hosted = HostedTurn(service.host, door, tenant, agent, turn, loop)
         self._progress = TurnProgress(agent, turn)
         self._id = f"chatcmpl-{os.urandom(12).hex()}"
         self._created = int(time.time())
-        self.placed = False  # True once the request has a conversation
 
     async def begin(self) -> None:
-        """Find or create the conversation and start its run. Raises the host's errors."""
+        """Find or create the conversation and begin the turn. Raises the host's errors."""
         self._service.check_open()
-        work = self._service.change(self._start, asyncio.get_running_loop())
-        starting = asyncio.ensure_future(work)
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            leaving = asyncio.ensure_future(self._left_late(starting))
-            starting.add_done_callback(lambda _: leaving)  # keeps it until then
-            raise
-
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do the blocking work of `begin`."""
-        place = self.place = self._hosted.begin()
-        self.placed = True
-        try:
-            before = place.before
-            if before is None:
-                before = fold(self._host.state(self._tenant, place.id).events[: place.seq])
-            self._progress.begin(before, place.since)
-            self.reader = self._host.feed(self._tenant, place.id).subscribe(loop)
-            if place.run:
-                self._host.run(self._tenant, place.id)
-        except BaseException:
-            if self.reader is not None:
-                self.reader.close()
-            self._hosted.leave(place, self._progress.done)
-            raise
-
-    async def _left_late(self, starting: asyncio.Future[None]) -> None:
-        """Leave the conversation that was found after the request was cancelled."""
-        with suppress(Exception):  # nobody is there to be told
-            await starting
-            await self._leave()
+        beginning = self._service.change(self._hosted.begin)
+        begun = self.begun = await undisturbed(beginning, BegunChat.leave)
+        self._progress.begin(begun.before, begun.since)
 
     async def whole(self, request: Request) -> Response:
         """Return the completion when the turn is over. If the client disconnects, the run is
         paused."""
-        work = asyncio.ensure_future(self._finished())
-        disconnected = asyncio.ensure_future(wait_for_disconnect(request.receive))
         try:
-            await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise client_left()
-            if (failed := await work) is not None:
+            if (failed := await unless_left(request, self._finished())) is not None:
                 return failed
             found = openai.completion(self._id, self._created, self._model, self._progress)
             return Response(msgspec.json.encode(found), media_type=_MEDIA)
         finally:
-            disconnected.cancel()
-            work.cancel()
             await self._leave()
 
     async def _finished(self) -> Response | None:
@@ -251,48 +208,28 @@ class Chat:
     async def _pieces(self) -> AsyncIterator[str]:
         """Yield the answer's text in pieces, and "" after a time of silence. Return when the
         turn is over."""
-        progress, reader, after = self._progress, self.reader, self.place.seq
-        assert reader is not None  # since `begin`
-        complete = True  # True while no piece of the streaming answer was missed
-        while not progress.done:
-            missed = reader.missed
-            frames, notes, ended = await reader.next(after, _PING_SECONDS)
-            complete = complete and missed == reader.missed
-            deltas = [_DELTAS.decode(note.data) for note in notes if note.kind == "delta"]
-            pieces = [piece for piece in deltas if piece.kind in ("text", "restart")]
-            for frame in frames:
-                event = ev.decode(frame.data)
-                if progress.done and not isinstance(event, ev.DecisionMade):
+        progress, turn = self._progress, self.begun.turn
+        async with aclosing(turn.items()) as items:
+            async for item in items:
+                later = isinstance(item, ev.Event) and not isinstance(item, ev.DecisionMade)
+                if progress.done and later:
                     break  # the following events belong to a later turn
-                after = frame.seq
-                if isinstance(event, ev.AssistantReplied):
-                    # The pieces belong to this answer, or to the next one, of which some may be
-                    # missing.
-                    streamed = progress.sent + "".join(piece.text for piece in pieces)
-                    complete = not pieces or streamed == event.text
-                    pieces.clear()
-                if text := progress.feed(event):
+                if isinstance(item, Silence):
+                    yield ""
+                elif text := progress.feed(item):
                     yield text
-            for piece in pieces if complete else ():
-                if piece.kind == "restart":
-                    progress.restart()
-                elif text := progress.piece(piece.text):
-                    yield text
-            if ended:
-                return
-            if not frames and not notes:
-                yield ""
-        if progress.status not in ("error", *_ENDS):
-            await self._service.read(self._hosted.remember, self.place, progress)
+        turn.over = turn.over or progress.done
+        if progress.done and progress.status not in ("error", *_ENDS):
+            await self._service.read(self._hosted.remember, self.begun, progress)
 
     async def _failure(self) -> Response | None:
         """Return the error of a turn without an answer, or None. Clients do not retry its status by
         themselves: the agent's own retries are used up, or the conversation waits for a person."""
-        progress, id = self._progress, self.place.id
+        progress, id = self._progress, self.begun.id
         if not progress.done:
             return error_response(503, _INTERRUPTED, "server_error", retry=False)
         if progress.status in ("error", "stuck"):
-            await self._service.read(self._hosted.forget, self.place)
+            await self._service.read(self._hosted.forget, self.begun)
         if progress.status == "error":
             error = progress.error
             code, message = ("LLMError",) * 2 if error is None else (error.error, error.message)
@@ -303,17 +240,13 @@ class Chat:
         return error_response(422, message.format(id=id), kind, progress.status, retry=False)
 
     async def _leave(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-        if self._service.closing:
-            return
         try:
-            await self._service.change(self._hosted.leave, self.place, self._progress.done)
+            await self.begun.leave()
         except errors.HoldfastError as error:
             _log.warning(
                 "conversation %s: its chat client disconnected, but the conversation could not be"
                 " interrupted: %s",
-                self.place.id,
+                self.begun.id,
                 error,
             )
 

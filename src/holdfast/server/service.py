@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from holdfast.server.answers import error_answer
-from holdfast.server.guard import OPEN, Caller, Quota, QuotaUsage, shutting_down
+from holdfast.server.guard import OPEN, Caller, Quota, QuotaUsage, client_left, shutting_down
 from holdfast.server.idempotent_requests import IdempotentRequests
 from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.tools.context import Cancellation
@@ -135,6 +135,21 @@ class Service:
     def check_open(self) -> None:
         if self.closing:
             raise shutting_down()
+
+
+async def unless_left(request: Any, work: Awaitable[T]) -> T:
+    """Return the result of `work`. If the client disconnects before, `work` is cancelled. Raises
+    `RequestRefused` then."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise client_left()
+        return await task
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 async def wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:

@@ -22,7 +22,8 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     the client's tool declarations. `tool_module_qualnames` maps a tool's name to the module from
     which the server may import the tool. Without an `id` the server generates one. Without a
     `workspace` the server creates one if a tool needs it. With `client_tools=False` no tool runs
-    in the client. With `questions`, questions of tools wait for an answer. With `deltas`, the
+    in the client. With `questions`, questions of tools wait for an answer; with `child_questions`
+    those in conversations that calls have spawned, too. With `deltas`, the
     model's answers are streamed to readers. With `undo`, the server keeps snapshots of the
     workspace's files, for a rewind. `title` and `tags` are its first event.
     """
@@ -37,6 +38,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     client_tools: bool = msgspec.field(default=True, name="client_tools")
     workspace: str = ""
     questions: bool = False
+    child_questions: bool = False
     deltas: bool = False
     undo: bool = False
     title: str | None = None

@@ -279,6 +279,10 @@ class WorkerConversation(WorkerConnection):
     def fold(self) -> None:
         """Return None: the journal's fold is in the worker."""
 
+    def awaits_below(self, place: str, question_id: str) -> bool:
+        """Return True: the questions are in the worker, which may wait for their answers."""
+        return True
+
     def offers(self) -> list[OfferedCall]:
         return [OfferedCall(*offer) for offer in self._state.offers]
 
