@@ -104,9 +104,10 @@ class Typist:
         os.write(self.master, keys.encode())
 
     def leaves(self) -> int:
-        """Read to the end; the exit code."""
-        while self._read(15):
-            pass
+        """Read to the end; the exit code. Raises AssertionError if it stays."""
+        deadline = time.monotonic() + 30
+        while self._read(15):  # a chat that stays may draw its clock for ever
+            assert time.monotonic() < deadline, f"it stays: {self.seen[-2000:]!r}"
         return self.process.wait(15)
 
     def _read(self, timeout: float) -> bool:
