@@ -95,3 +95,26 @@ def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
     kinds, notes = asyncio.run(read())
     assert kinds == [b"delta", b"assistant", b"message", b"delta", b"assistant"]
     assert notes == 1  # the one after the last answer; the other is part of what was read
+
+
+def test_deltas_neither_reach_nor_wake_a_reader_that_takes_none() -> None:
+    feed = Feed(lambda after, limit: [])
+    delta, progress = TransientNote("delta", b"{}"), TransientNote("progress", b"{}")
+
+    async def read() -> None:
+        loop = asyncio.get_running_loop()
+        with feed.subscribe(loop, deltas=False) as plain:
+            feed.note(delta)
+            assert not feed.note_count  # nobody takes it
+            with feed.subscribe(loop) as reader:
+                waiting = asyncio.ensure_future(plain.next(0, 5.0))
+                while plain not in feed.waiting:
+                    await asyncio.sleep(0.001)
+                feed.note(delta)
+                assert plain in feed.waiting
+                feed.note(progress)
+                assert [one.kind for one in (await waiting).notes] == ["progress"]
+                taken = await reader.next(0, 5.0)
+                assert [one.kind for one in taken.notes] == ["delta", "progress"]
+
+    asyncio.run(asyncio.wait_for(read(), 20))

@@ -135,7 +135,9 @@ class Tasks:
 
     # --- sending ---
 
-    def _start(self, context: Any, params: Any, loop: asyncio.AbstractEventLoop) -> _StartedTask:
+    def _start(
+        self, context: Any, params: Any, loop: asyncio.AbstractEventLoop, streams: bool
+    ) -> _StartedTask:
         """Find or make the task of a message, and begin its turn. A request that is repeated under
         its `Idempotency-Key` makes no second task."""
         message, tenant = json_of(params.message), context.state["caller"].tenant
@@ -154,7 +156,8 @@ class Tasks:
                 self._pushes.set(context, config)
             elif tags:
                 commands = [cmd.Label(add=tags), *commands]
-            return _StartedTask(found, found.session.follow(loop, found.rest.seq, *commands))
+            follow = found.session.follow
+            return _StartedTask(found, follow(loop, found.rest.seq, *commands, deltas=streams))
 
     def _new(
         self, context: Any, message: shapes.Json, key: str | None
@@ -219,7 +222,9 @@ class Tasks:
         return [self._send(context, found, message)]
 
     @asynccontextmanager
-    async def _started(self, params: Any, context: Any) -> AsyncGenerator[_StartedTask]:
+    async def _started(
+        self, params: Any, context: Any, streams: bool
+    ) -> AsyncGenerator[_StartedTask]:
         """Carry out a message; yield its task."""
         from a2a.utils.proto_utils import validate_proto_required_fields
 
@@ -227,7 +232,7 @@ class Tasks:
         _check_history(params.configuration)
         self._service.check_open()
         loop = asyncio.get_running_loop()
-        starting = self._service.change(self._start, context, params, loop)
+        starting = self._service.change(self._start, context, params, loop, streams)
         started = await undisturbed(starting, _StartedTask.leave)
         try:
             yield started
@@ -238,7 +243,7 @@ class Tasks:
         """Carry out a message, and return the task when it rests, or at once."""
         with refusing():
             async with (
-                self._started(params, context) as (found, reader),
+                self._started(params, context, False) as (found, reader),
                 aclosing(reader.items()) as items,
             ):
                 async for item in items:
@@ -254,7 +259,7 @@ class Tasks:
     async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any]:
         """Carry out a message, and yield the task and its updates."""
         with refusing():
-            async with self._started(params, context) as (found, reader):
+            async with self._started(params, context, True) as (found, reader):
                 if found.rest.seq == reader.fold.last_seq and found.state in shapes.TERMINAL:
                     yield found.task(_history(params.configuration))
                     return

@@ -304,7 +304,8 @@ class _Responses:
         # A run that nobody waits for any more is interrupted, unless it is in the background.
         begin = session.follow if stored.background else session.attend
         try:
-            reader = begin(loop, folded.last_seq, *(commands or [cmd.Resume()]))
+            commands = commands or [cmd.Resume()]
+            reader = begin(loop, folded.last_seq, *commands, deltas=bool(asked.stream))
         except BaseException:
             self._rows.remove_response(self._tenant, id)
             raise

@@ -64,6 +64,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
     agent: Published
     turn: ChatTurn
     loop: asyncio.AbstractEventLoop
+    streams: bool = True  # False if the client waits for the whole answer
 
     @property
     def rows(self) -> ChatRecords:
@@ -196,7 +197,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
     ) -> BegunChat:
         if before is None:
             before = fold(self._events(id, 0, seq))
-        attended = self.door.find(id).attend(self.loop, seq, *commands)
+        attended = self.door.find(id).attend(self.loop, seq, *commands, deltas=self.streams)
         now = attended.begun
         # A conversation that still waits for a decision is reported to the client.
         waits = now.status is ConversationStatus.WAITING_FOR_CONFIRMATION

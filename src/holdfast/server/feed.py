@@ -46,11 +46,13 @@ def encode_frame(event: AnyEvent) -> EventFrame:
 
 
 class FeedReader:
-    """The position of one reader in a feed. Belongs to its event loop's thread."""
+    """The position of one reader in a feed. Belongs to its event loop's thread. Without `deltas`
+    the pieces of an answer that streams neither wake the reader nor reach it."""
 
-    def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop, deltas: bool = True) -> None:
         self._feed = feed
         self.loop = loop
+        self.deltas = deltas
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.note_count
         self.missed = 0  # notes dropped before this reader took them
@@ -101,7 +103,8 @@ class FeedReader:
         self._note = feed.note_count
         new = min(feed.note_count - before, len(feed.notes))
         self.missed += self._note - before - new
-        return list(feed.notes)[-new:] if new > 0 else []
+        notes = list(feed.notes)[-new:] if new > 0 else []
+        return notes if self.deltas else [note for note in notes if note.kind != "delta"]
 
     def _batch(
         self, frames: list[EventFrame], notes: Sequence[TransientNote] = (), ended: bool = False
@@ -144,7 +147,7 @@ class FeedReader:
         """Stop reading; a waiting `next` returns. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._feed.unsubscribe()
+            self._feed.unsubscribe(self)
             self.wake()
 
     def __enter__(self) -> FeedReader:
@@ -168,23 +171,26 @@ class Feed:
         self.append_count = 0  # the number of appends so far
         self._last_seq: int | None = None  # the seq of the last event, if one was appended so far
         self.readers = 0
+        self._delta_readers = 0
         self.waiting: set[FeedReader] = set()
         self.ended = False
         # Begins to watch for other servers' events, and returns the function that ends it.
         self.watch: Callable[[], Callable[[], None]] | None = None
         self._unwatch: Callable[[], None] | None = None
 
-    def subscribe(self, loop: asyncio.AbstractEventLoop) -> FeedReader:
+    def subscribe(self, loop: asyncio.AbstractEventLoop, deltas: bool = True) -> FeedReader:
         with self.lock:
             self.readers += 1
-            reader = FeedReader(self, loop)
+            self._delta_readers += deltas
+            reader = FeedReader(self, loop, deltas)
             if self.watch is not None and self._unwatch is None:
                 self._unwatch = self.watch()
             return reader
 
-    def unsubscribe(self) -> None:
+    def unsubscribe(self, reader: FeedReader) -> None:
         with self.lock:
             self.readers -= 1
+            self._delta_readers -= reader.deltas
             if not self.readers:
                 self._clear()
                 if self._unwatch is not None:
@@ -258,12 +264,16 @@ class Feed:
 
     def note(self, note: TransientNote) -> None:
         """Deliver a transient notification to the present readers."""
-        if self.readers:
+        if self.hears(note.kind):
             with self.lock:
                 self.notes.append(note._replace(after=self._last_seq))
                 self.note_count += 1
-                woken = self._woken()
+                woken = self._woken(note.kind == "delta")
             _wake(woken)
+
+    def hears(self, kind: str) -> bool:
+        """Return True if a reader takes notifications of this kind."""
+        return (self._delta_readers if kind == "delta" else self.readers) > 0
 
     def end(self) -> None:
         with self.lock:
@@ -271,8 +281,9 @@ class Feed:
             woken = self._woken()
         _wake(woken)
 
-    def _woken(self) -> set[FeedReader]:
-        woken, self.waiting = self.waiting, set()
+    def _woken(self, by_delta: bool = False) -> set[FeedReader]:
+        woken = {one for one in self.waiting if one.deltas} if by_delta else self.waiting
+        self.waiting = self.waiting - woken
         return woken
 
 
@@ -366,7 +377,7 @@ class Feeds:
     def note(self, id: str, kind: str, make: Callable[[], bytes]) -> None:
         """Deliver a transient notification, which is created only if the feed has readers."""
         feed = self._feeds.get(id)
-        if feed is not None and feed.readers:
+        if feed is not None and feed.hears(kind):
             feed.note(TransientNote(kind, make()))
 
     def end(self, id: str) -> None:

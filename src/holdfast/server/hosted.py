@@ -201,9 +201,11 @@ class HostedSession:
         after_seq: int,
         *commands: TurnCommand,
         awaited: bool = False,
+        deltas: bool = True,
     ) -> TurnReader:
-        """Begin a turn, and return its reader for an event loop. Blocks."""
-        reader = self._feed.subscribe(loop)
+        """Begin a turn, and return its reader for an event loop. Blocks. Without `deltas` the items
+        have none."""
+        reader = self._feed.subscribe(loop, deltas)
         try:
             folded, runs = self.begin(commands, awaited)
         except BaseException:
@@ -212,13 +214,18 @@ class HostedSession:
         return TurnReader(self, reader, after_seq, folded, runs, answered(commands))
 
     def attend(
-        self, loop: asyncio.AbstractEventLoop, after_seq: int, *commands: TurnCommand
+        self,
+        loop: asyncio.AbstractEventLoop,
+        after_seq: int,
+        *commands: TurnCommand,
+        deltas: bool = True,
     ) -> AttendedTurn:
         """Begin a turn like `follow`, for a client that waits for its end. Blocks."""
         chats = self._host.chats
         chats.enter(self._tenant, self._id)
         try:
-            return AttendedTurn(self, self.follow(loop, after_seq, *commands, awaited=True))
+            reader = self.follow(loop, after_seq, *commands, awaited=True, deltas=deltas)
+            return AttendedTurn(self, reader)
         except BaseException:
             chats.leave(self._tenant, self._id)
             raise

@@ -117,7 +117,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             return error_response(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
             return failed_response(error)
-        chat = Chat(service, service.caller(request).tenant, agent, turn)
+        chat = Chat(service, service.caller(request).tenant, agent, turn, bool(asked.stream))
         try:
             await chat.begin()
         except RequestRefused:
@@ -142,12 +142,14 @@ class Chat:
 
     begun: BegunChat
 
-    def __init__(self, service: Service, tenant: str, agent: Published, turn: ChatTurn) -> None:
+    def __init__(
+        self, service: Service, tenant: str, agent: Published, turn: ChatTurn, streams: bool
+    ) -> None:
         self._service = service
         self._model = agent.name
         door = HostedDoor(service.host, tenant, service.change)
         loop = asyncio.get_running_loop()
-        self._hosted = HostedTurn(service.host, door, tenant, agent, turn, loop)
+        self._hosted = HostedTurn(service.host, door, tenant, agent, turn, loop, streams)
         self._progress = TurnProgress(agent, turn)
         self._id = f"chatcmpl-{os.urandom(12).hex()}"
         self._created = int(time.time())
