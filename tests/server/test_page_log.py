@@ -309,7 +309,10 @@ def test_colours_of_a_terminal(browser: Browser, server: Serving) -> None:
 PROGRAMS = {
     "ls": ["ls", "--color=always", "-l", "/"],
     "grep": ["grep", "--color=always", "-n", "root", "/etc/passwd"],
-    "git": ["git", "-c", "color.ui=always", "diff", "--no-index", "/etc/hostname", "/etc/passwd"],
+    "git": [
+        *("git", "--no-pager", "-c", "color.ui=always"),
+        *("diff", "--no-index", "/etc/hostname", "/etc/hosts"),
+    ],
     "ruff": ["ruff", "--version"],
 }
 
@@ -322,7 +325,15 @@ def test_output_of_programs_in_a_terminal_has_no_escape_left(
         pytest.skip(f"there is no {name} here")
     primary, secondary = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color"}
-    subprocess.run(PROGRAMS[name], stdout=secondary, stderr=secondary, env=environment, check=False)
+    subprocess.run(
+        PROGRAMS[name],
+        stdin=subprocess.DEVNULL,
+        stdout=secondary,
+        stderr=secondary,
+        env=environment,
+        check=False,
+        timeout=20,
+    )
     os.close(secondary)
     output = b""
     try:
