@@ -129,6 +129,8 @@ class LiveBox:
         """Held while the socket is read: it is not closed meanwhile."""
         self._ready = threading.Event()
         """Cleared while a box starts. bubblewrap that is killed then leaves its child behind."""
+        self._next_fifo = -1
+        """A descriptor of the FIFO for the output of the next command."""
         self._closed = False
 
     def start(
@@ -147,7 +149,7 @@ class LiveBox:
         out, into = self._folder / f"{number}.out", self._folder / f"{number}.in"
         fds: list[int] = []
         try:
-            fds.append(_make_fifo(out, os.O_RDONLY))
+            fds.append(self._take_fifo(out))
             if interactive:
                 # Open for both: the box waits for a writer, this process waits for nothing.
                 fds.append(_make_fifo(into, os.O_RDWR))
@@ -166,12 +168,32 @@ class LiveBox:
             if interactive:
                 # For writing alone, so that it breaks once no process of the command reads.
                 pipe = open(os.open(into, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0)  # noqa: SIM115
+            self._make_next_fifo()
             return BoxedProcess(self, pid, pipe, open(fds.pop(0), "rb", buffering=0))
         finally:
             for fd in fds:
                 os.close(fd)
             for path in (out, into):
                 path.unlink(missing_ok=True)
+
+    def _make_next_fifo(self) -> None:
+        """Make the FIFO of the next command while this one starts, which takes longer. No box sees
+        the folder of the runtime."""
+        path = self._folder.with_suffix(".next")
+        with self._lock, suppress(OSError):
+            if not self._closed:
+                self._next_fifo = _make_fifo(path, os.O_RDONLY)
+
+    def _take_fifo(self, path: Path) -> int:
+        """Put a FIFO for the output of a command at a path, and return a descriptor of it."""
+        with self._lock:
+            fd, self._next_fifo = self._next_fifo, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.rename(self._folder.with_suffix(".next"), path)
+                return fd
+            os.close(fd)
+        return _make_fifo(path, os.O_RDONLY)
 
     def watch_end(self, process: CommandProcess) -> int:
         """Return a copy of the box's socket: its next line is the end of the command. It is at its
@@ -330,6 +352,10 @@ class LiveBox:
         """End the box and all of its processes, also one that is being started. Idempotent."""
         with self._lock:
             self._closed = True
+            fd, self._next_fifo = self._next_fifo, -1
+        if fd >= 0:
+            os.close(fd)
+            self._folder.with_suffix(".next").unlink(missing_ok=True)
         self.end()
         self._launcher.close()
 
