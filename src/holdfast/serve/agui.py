@@ -256,13 +256,13 @@ class _AguiRun:
             begun = await undisturbed(beginning, _AguiTurn.leave)
             try:
                 run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begun.fold)
-                for event in run.start(begun.snapshot):
-                    yield _encoded(event)
+                if started := run.start(begun.snapshot):
+                    yield b"".join(map(_encoded, started))
                 async for item in begun.turn.items():
                     if isinstance(item, Silence):
                         yield b": ping\n\n"
-                    for event in run.feed(item):
-                        yield _encoded(event)
+                    if found := b"".join(map(_encoded, run.feed(item))):  # one write per item
+                        yield found
             finally:
                 await asyncio.shield(asyncio.ensure_future(begun.leave()))
         except HoldfastError as error:

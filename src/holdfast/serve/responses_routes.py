@@ -209,8 +209,9 @@ class RunningResponse(NamedTuple):
             yield _encoded(event)
         async with aclosing(self.items()) as items:
             async for item in items:
-                for event in after(self.turn.feed(item), number):
-                    yield _encoded(event)
+                events = after(self.turn.feed(item), number)
+                if found := b"".join(map(_encoded, events)):  # one write per item
+                    yield found
                 if isinstance(item, Silence):
                     yield b": ping\n\n"
         yield b"data: [DONE]\n\n"
