@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import events as ev
-from holdfast.cli.console import Console
+from holdfast.cli.console import Console, wants_colour
 from holdfast.cli.display import ConversationDisplay
-from holdfast.cli.environment import api_key, base_url, model_name, shell_environment, wants_colour
+from holdfast.cli.environment import api_key, base_url, model_name, shell_environment
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.render import Renderer, call_title, whole
 from holdfast.cli.text import TextLine, clip, duration, one_line, safe, summary, token_parts
