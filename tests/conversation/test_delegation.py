@@ -187,6 +187,37 @@ def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so(
         assert said(results(conversation)[0].result.text) == "removed"
 
 
+def test_a_wait_of_a_grandchilds_child_is_progress_of_the_topmost_call_and_its_steps_are_not() -> (
+    None
+):
+    lowest = Agent(
+        ScriptedLLM([("rm", {"path": "x"}), "removed"]),
+        [Tool("rm", "", lambda path: "gone")],
+        confirm="always",
+    )
+    middle = lead([give("x"), "done"], {"researcher": lowest})
+    progress: list[str] = []
+    with Conversation(
+        lead(
+            [give("x"), "done"], {"researcher": lead([give("x"), "done"], {"researcher": middle})}
+        ),
+        id="top",
+        on_progress=lambda _, line: progress.append(line),
+    ) as conversation:
+        conversation.start_thread()
+        conversation.send_message("go")
+        said_so = "waits for the user's approval of rm"
+        line = until(lambda: [one for one in progress if said_so in one])[0]
+        id = line.partition("(")[2].partition(")")[0]
+        assert id.count(".") == 6, "three calls below the topmost conversation"
+        waiting = next(
+            event for event in conversation.store.read(id) if isinstance(event, ev.DecisionMade)
+        )
+        conversation.store.post(id, Approve(waiting.call_id, waiting.arguments_hash))
+        assert conversation.wait(30) is S.FINISHED
+    assert not any(id in one for one in progress if "waits" not in one)
+
+
 def test_an_interrupt_of_the_parent_interrupts_its_children() -> None:
     entered = threading.Event()
 

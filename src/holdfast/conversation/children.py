@@ -34,20 +34,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-WAITS = "waits for the user's"
-"""Words of the progress of a call whose child waits for a decision or an answer."""
-
 CLOSING = "The conversation is being closed; its calls spawn no more."
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class ConversationOrigin(msgspec.Struct, frozen=True):
     """The events and the fold of a fork, or the idempotency key of the call that spawned the
-    conversation and the family that it joins."""
+    conversation and the family that it joins.
+
+    `on_wait` is called with a line when a child of the conversation waits for the user.
+    """
 
     known: tuple[list[AnyEvent], Fold] | None = None
     spawned_by: str = ""
     family: Children | None = None
+    on_wait: Callable[[str], object] | None = None
 
 
 class _Child(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class Children(ObjectStruct):
     runtime: object | None
     _on_question: OnQuestion
     _new_conversation: Callable[..., Conversation]
+    _on_wait: Callable[[str], object] | None
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
     _open: dict[str, _Child] = {}
     # number of unnamed children by call id and attempt
@@ -109,7 +111,7 @@ class Children(ObjectStruct):
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
                 child = self._open_child(
-                    key, id, agent, runtime, secrets, partial(_pass_on, context)
+                    key, id, agent, runtime, secrets, partial(self._report_wait, context)
                 )
                 if self._stopped:
                     raise ToolCancelled(CLOSING)
@@ -121,6 +123,13 @@ class Children(ObjectStruct):
         if message is not None:
             child.hosting.send_first(checked_content(content_of(message)))
         return child
+
+    def _report_wait(self, context: ToolContext, line: str) -> None:
+        """Report as progress of the call that spawned a child that one of the child's own children
+        waits for the user, and to the conversations above."""
+        context.report_progress(line)
+        if self._on_wait is not None:
+            self._on_wait(line)
 
     def _derived_id(self, call_id: str, attempt: int, name: str) -> str:
         """Return an id that the same call derives again whenever it is repeated."""
@@ -138,7 +147,7 @@ class Children(ObjectStruct):
         agent: Agent,
         runtime: object | None,
         secrets: Sequence[str],
-        on_progress: Callable[[str, str], object],
+        on_wait: Callable[[str], object],
     ) -> Conversation:
         if id == self.journal.id:
             raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
@@ -153,12 +162,11 @@ class Children(ObjectStruct):
             journal.store,
             id,
             runtime=runtime,
-            on_progress=on_progress,
             on_question=on_question,
             clock=journal.clock,
             new_id=journal.new_id,
             secrets=None if journal.secrets is None else journal.secrets.limited(secrets),
-            _origin=ConversationOrigin(None, key, self),
+            _origin=ConversationOrigin(None, key, self, on_wait),
         )
         begun = bool(child.hosting.journal.fold.last_seq)
         listed = journal.store.list([id]) if begun else []
@@ -228,12 +236,6 @@ class Children(ObjectStruct):
     def busy(self) -> bool:
         """True if a child or one of its descendants is driven now."""
         return any(child.hosting.busy or child.hosting.children_busy for child in self.open())
-
-
-def _pass_on(context: ToolContext, call_id: str, message: str) -> None:
-    """Report as progress of the call that spawned a child that one of its own children waits."""
-    if WAITS in message:
-        context.report_progress(message)
 
 
 def runtime_of(agent: Agent) -> object | None:

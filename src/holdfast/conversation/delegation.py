@@ -316,7 +316,7 @@ class Delegation(ObjectStruct):
                         break
                     line = "; ".join(one.progress for one in open)
                     if line != shown:
-                        context.report_progress(line)
+                        self._report_progress(context, line, any(one.waits for one in open))
                         shown = line
                     woken(left)
         except ConversationClosed:
@@ -498,6 +498,12 @@ class Delegation(ObjectStruct):
 
     # --- children ---
 
+    def _report_progress(self, context: ToolContext, line: str, waits: bool) -> None:
+        """Report the progress of children; a wait for the user to the conversations above too."""
+        context.report_progress(line)
+        if waits and self._context.on_wait is not None:
+            self._context.on_wait(line)
+
     def _start_child(self, context: ToolContext, work: ChildWork, detached: bool) -> Conversation:
         spawned = context.spawn(
             work.agent, id=work.resume or None, detached=detached, runtime=work.runtime
@@ -527,7 +533,7 @@ class Delegation(ObjectStruct):
                     if ended and close_inbox(child):
                         break
                     if found.progress != shown:
-                        context.report_progress(found.progress)
+                        self._report_progress(context, found.progress, found.waits)
                         shown = found.progress
                     if not context.cancelled:
                         woken(LONGEST_WAIT)

@@ -11,7 +11,6 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN
 from holdfast.content import ToolCall
-from holdfast.conversation.children import WAITS
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.state import ConversationState
 from holdfast.conversation.status import ConversationStatus
@@ -161,9 +160,14 @@ class ChildOutcome(msgspec.Struct, frozen=True):
         return f"{self.state.steps} step{'' if self.state.steps == 1 else 's'}"
 
     @property
+    def waits(self) -> bool:
+        """True if the child waits for a decision or an answer of the user."""
+        return bool(self.state.pending_confirmations or self.state.pending_questions)
+
+    @property
     def progress(self) -> str:
         """The child's progress in one line."""
-        begin = f"{self.agent} ({self.id}): {self._steps}, {WAITS}"
+        begin = f"{self.agent} ({self.id}): {self._steps}, waits for the user's"
         if waits := [_title(one.call) for one in self.state.pending_confirmations]:
             return f"{begin} approval of {', '.join(waits)}"
         if asked := [_shortened(one.message) for _, one in self.state.pending_questions]:

@@ -125,8 +125,9 @@ class Hosting:
         journal.secrets = options.secrets
         journal.observed = observe(journal, options.observers, observed)
         runtime = runtime_of(agent) if options.runtime is None else options.runtime
+        in_force = agent_in_force(agent, journal.fold)
         context = self.context = RunContext(
-            agent, journal, runtime, *agent_in_force(agent, journal.fold), undo=options.undo
+            agent, journal, runtime, *in_force, undo=options.undo, on_wait=origin.on_wait
         )
         if options.undo is not None:
             options.undo.place(runtime)  # it fails now rather than at the first call
@@ -187,9 +188,8 @@ class Hosting:
     def new_children(self) -> Children:
         """Return children that the caller closes; for the end hooks of a conversation that is being
         closed."""
-        return Children(
-            self.journal, self.context.runtime, self._on_question, self._new_conversation
-        )
+        context, ask, new = self.context, self._on_question, self._new_conversation
+        return Children(self.journal, context.runtime, ask, new, context.on_wait)
 
     def delegation(self) -> Delegation:
         """Return the delegation, made at the first use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ class RunContext(ObjectStruct):
     delegation: Delegation | None = None  # made at the first delegation
     titling: Titling | None = None  # writes the title
     undo: FileUndo | None = None  # surrounds calls that may write with snapshots
+    on_wait: Callable[[str], object] | None = None  # see `ConversationOrigin`
     _lent_model: LentModel | None = None  # the last one for tools and hooks
 
     @property
