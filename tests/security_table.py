@@ -83,7 +83,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "x='a[1]'; [[ $x -eq 0 ]]"),
     ("unknown", "while cd ..; do ls; done"),
     ("unknown", "echo README.md | xargs cat"),
-    ("unknown", "find . -printf '/etc/passwd' | xargs cat"),
+    ("high", "find . -printf '/etc/passwd' | xargs cat"),
     ("unknown", "find . -name '*.py' | xargs rm"),
     ("unknown", "cd /usr && make"),
     ("unknown", "cd /usr && git commit -m x"),

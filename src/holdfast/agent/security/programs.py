@@ -71,8 +71,6 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
         use.note(LOW, "only says something")
     elif asks in ("--version", "-V", "-v", "--help", "-h") and name in table.VERSIONED:
         use.note(LOW, "only says something")
-    elif asks in ("--version", "--help") and {name, f"{name}.run"} & rows().keys():
-        use.note(MEDIUM, "may run what the settings of the project name")
     elif name in _WHOLE:
         _WHOLE[name](use)
     elif name in commanded():
@@ -207,29 +205,21 @@ def _found_by(use: ProgramUse, words: Words) -> tuple[ProgramOptions, tuple[str,
 
 
 def _find(use: ProgramUse) -> None:
-    """Judge find: the files that it may find, and what it does with them."""
-    words, commands, at, before = list(use.args), list[Words](), 0, list(use.args)
-    while at < len(words):
-        if words[at].text in ("-exec", "-delete"):
-            rest = words[at + 1 :] if words[at].text == "-exec" else []
-            until = [*itertools.takewhile(lambda word: word.text not in (";", "+"), rest)]
-            before = before if commands else words[:at]
-            commands.append(until or [ShellWord("rm"), ShellWord("{}")])
-            del words[at : at + 1 + (len(until) + 1 if rest else 0)]
-        else:
-            at += 1
-    found, names = _found_by(use, words)[0], _found_by(use, before)[1]
+    """Judge find: the files that it may find, and the one program that it may run at its end."""
+    texts = [word.text for word in use.args]
+    at = next((at for at, text in enumerate(texts) if text in ("-exec", "-delete")), len(texts))
+    found, names = _found_by(use, use.args[:at])
     use.note(LOW, "only looks")
     use.paths("l", found.operands)
-    for command in commands:
-        if "-L" in [word.text for word in use.args]:
-            use.note(UNKNOWN, "follows links to what it works on")
-        if re.fullmatch(r"rm( -r?f?)? \{\}", " ".join([word.text for word in command])):
-            if not names or not all(map(made_again, names)):
-                use.note(HIGH, "deletes what is found")
-            use.paths("w", found.operands)
-        else:
-            _reads_found(use, command, found.operands, names)
+    if texts[at : at + 1] == ["-delete"] or texts[at + 1 : at + 2] == ["rm"]:
+        plain = re.fullmatch(r"-delete|-exec rm( -r?f?)? \{\} [;+]", " ".join(texts[at:]))
+        if not (plain and names and all(map(made_again, names))):
+            use.note(HIGH, "deletes what is found")
+        use.paths("w", found.operands)
+    elif texts[at:]:
+        if not {";", "+"} & set(texts[-1:]) or {"-L", ";"} & set(texts[:-1]):
+            use.note(UNKNOWN, "does more with what it finds than is judged")
+        _reads_found(use, use.args[at + 1 : -1], found.operands, names)
 
 
 def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str, ...]) -> None:
@@ -247,25 +237,21 @@ def _reads_found(use: ProgramUse, command: Words, roots: Words, names: tuple[str
 def _xargs(use: ProgramUse) -> None:
     """Judge xargs: it gives the files that the pipeline has found to a program that reads them."""
     options, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
-    first: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
-    texts, roots, names, zero = [word.text for word in first], list[ShellWord](), (), False
-    if texts[:1] == ["find"]:
-        found, names = _found_by(use, first[1:])
-        plain, zero, roots = not found.has("-printf", "-ls"), found.has("-print0"), found.operands
-    else:
-        plain = texts[:2] == ["git", "ls-files"] and not re.search(r" -", " ".join(texts))
-        roots = [ShellWord(".")]
-    if not plain or not use.cwd or reader.wrote or reader.rearranged or reader.found.rank > MEDIUM:
+    feeds: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
+    if not feeds or feeds[0].text != "find" or reader.wrote or reader.found.rank > MEDIUM:
         use.note(UNKNOWN, "runs a program with words that are not known beforehand")
-    elif not (zero and options.has("-0", "--null")) and any(
+        return
+    found, names = _found_by(use, feeds[1:])
+    if found.has("-printf", "-ls") or not use.cwd or reader.rearranged:
+        use.note(UNKNOWN, "is given words that are no names")
+    elif not (found.has("-print0") and options.has("-0", "--null")) and any(
         re.search(r"[\s'\"\\]", one.text)
         or reader.paths.scan(use.at(one.text), FileNames(names), everywhere=True).odd
-        for one in roots
+        for one in found.operands
     ):
         use.note(UNKNOWN, "is given names that may be several, or options")
-    else:
-        words = [word for word in options.operands if word.text != "{}"]
-        _reads_found(use, [*words, ShellWord("{}")], roots, names)
+    words = [word for word in options.operands if word.text != "{}"]
+    _reads_found(use, [*words, ShellWord("{}")], found.operands, names)
 
 
 # --- sed and awk ---

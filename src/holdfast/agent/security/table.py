@@ -259,7 +259,7 @@ READERS = word_set("cat echo egrep fgrep file grep head ls md5sum sha256sum stat
 # Programs that print their version and nothing else.
 VERSIONED = word_set("""
 python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java javac
-npm bash tar curl wget docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
+npm bash tar curl wget aws docker gh jq rg sqlite3 ffmpeg tsc conda uv ruff psql terraform kubectl
 openssl lua ipython jupyter deno Rscript cython julia rustc cargo ssh rsync zip unzip gdb htop patch
 """)
 # Programs whose options end at the first operand; those that have commands, such as git.
