@@ -87,8 +87,7 @@ class Redirect(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A program with its words, its redirections and the variables that are set before it; or a
-    loop over these words, with the script of all its turns."""
+    """A program with its words, or a loop over words with the script of all its turns."""
 
     words: list[ShellWord]
     redirects: list[Redirect]
@@ -146,8 +145,7 @@ def _joined(pieces: list[tuple[str, bool]]) -> ShellWord:
 
 
 class _Parser:
-    """A parser by descent. `_token` is the next token that no rule has taken: an operator ("" at
-    the end), a redirection, or a word."""
+    """A parser by descent. `_token` is the next token: an operator ("": the end) or another."""
 
     def __init__(self, text: str, home: str) -> None:
         self._text, self._home, self._at = text, home, 0

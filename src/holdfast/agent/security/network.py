@@ -28,9 +28,8 @@ def is_url(text: str) -> bool:
 def fetch(
     url: str, hosts: Sequence[str], sends: str = "", confinement: Confinement | None = None
 ) -> RiskFinding:
-    """Judge asking a host for something; with `sends`, which says what, also giving it something.
-    `hosts` are patterns of the hosts that may be asked. `confinement` has the bounds of the
-    sandbox that it is asked from."""
+    """Judge asking a host; with `sends`, which says what, also giving it something. `hosts` are
+    patterns of those that may be asked, and `confinement` the bounds of the sandbox, if any."""
     scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
     if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
         return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")

@@ -23,13 +23,8 @@ class RiskFinding(NamedTuple):
 
 
 class FileNames(NamedTuple):
-    """A set of file names.
-
-    Args:
-        patterns: Globs that names fit; none: all names.
-        without: Globs of names that are left out.
-        hidden: Whether names that begin with a dot are among them.
-    """
+    """A set of file names: those that fit a glob of `patterns` (none: all) and none of `without`.
+    Names that begin with a dot are in it if `hidden`."""
 
     patterns: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -49,9 +44,8 @@ ALL_FILES = FileNames()
 
 
 class FolderScan(NamedTuple):
-    """The content of a folder: files with `secrets`; whether a link leads out of the working
-    directory or to a folder (1), or to a folder outside of it (2); whether all of it was looked at;
-    whether a name may be taken for several words (1) or for an option (2)."""
+    """The content of a folder: files with secrets; whether a link leads out or to a folder (1), or
+    both (2); whether all was seen; whether a name may be several words (1) or an option (2)."""
 
     secrets: list[str]
     leads_out: int
@@ -128,9 +122,8 @@ _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
 
 
 class ShellPaths:
-    """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks.
-    `writable` are further folders that count as inside. `confinement` has the bounds of the
-    sandbox that the paths are used in."""
+    """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks. Folders
+    of `writable` count as inside. `confinement` has the bounds of the sandbox, if any."""
 
     __slots__ = ("_confinement", "_inside", "_left", "home", "workdir")
 
@@ -154,8 +147,7 @@ class ShellPaths:
         self._left = _MAX_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
-        """Return the real absolute path of one from a folder ("": not known). Raises `ValueError`
-        for what is no path."""
+        """Return the real path of one from a folder ("": not known). Raises `ValueError`."""
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path
@@ -175,8 +167,8 @@ class ShellPaths:
             return False
 
     def judge(self, kind: str, path: str, cwd: str, act: str) -> RiskFinding:
-        """Judge the use of a path: "read" or "write" a file, "look" at its name and size, or "use"
-        it as a program of the project may. `act` names the act in the reason."""
+        """Judge the use of a path: to "read", "write", "look" at its name, or "use" it as a program
+        of the project may. `act` names the act in the reason."""
         shown = path if len(path) <= 80 else f"{path[:77]}..."
         if path in _DEVICES and (path != "-" or kind != "write"):
             return RiskFinding(LOW)
@@ -209,16 +201,14 @@ class ShellPaths:
         return RiskFinding(UNKNOWN if kind == "use" else MEDIUM, outside)
 
     def _kept_out(self, real: str) -> bool:
-        """Return whether a sandbox keeps changes of this real path outside of the working directory
-        from the host. A folder that holds one which commands may change is not kept from them."""
+        """Return whether a sandbox keeps changes of this real path from the host."""
         if self._confinement is None or not self.workdir:
             return False
         shared = (self.workdir, self._confinement.workdir, *self._confinement.writable)
         return not any(_below(real, one) or _below(one, real) for one in shared)
 
     def secret(self, path: str, real: str) -> bool:
-        """Return whether a path has the name or the place of a secret. A certificate is none: only
-        a private key is."""
+        """Return whether a path has the name or place of a secret; a certificate is none."""
         home = len(self.home) + 1 if real.startswith(f"{self.home}/") else 0
         if not home and (found := _HOME.match(real)) is not None:
             home = found.end()
@@ -236,8 +226,7 @@ class ShellPaths:
     def read_all(
         self, path: str, cwd: str, names: FileNames, act: str, but_ignored: bool = False
     ) -> RiskFinding:
-        """Judge reading a folder with all files in it that have one of these names, or all
-        `but_ignored` ones, which git ignores."""
+        """Judge reading all files with these names in a folder, or all that git tracks there."""
         found = self.judge("read", path, cwd, act)
         if found.rank == HIGH:
             return found
@@ -326,8 +315,7 @@ def made_again(name: str) -> bool:
 
 
 def split_glob(glob: str) -> tuple[str, FileNames, bool]:
-    """Return the folder that a glob begins in, the names of its files, and whether those may be in
-    folders below it."""
+    """Return a glob's folder, the names of its files, and whether those may be further below."""
     parts, at = glob.split("/"), re.split(_GLOB, glob, maxsplit=1)[0].count("/")
     last = "" if re.search(r"[\[\\]", parts[-1]) else parts[-1]
     names = FileNames((last,) if last else (), hidden=not last or last[0] == ".")
@@ -351,8 +339,7 @@ def text_of(path: str) -> str:
 
 
 def repository(folder: str) -> str:
-    """Return the nearest folder, upwards, that has a repository or looks like one; "" if there is
-    none."""
+    """Return the nearest folder, upwards, that has a repository or looks like one, or ""."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         if os.path.isdir(os.path.join(folder, "objects")):
             break
@@ -363,8 +350,7 @@ def repository(folder: str) -> str:
 
 
 def ignored(folder: str, path: str) -> bool:
-    """Return whether git does not track a path below a folder, and a plain line of a `.gitignore`
-    has git ignore it."""
+    """Return whether git does not track a path and a plain line of a `.gitignore` excludes it."""
     at, name = os.path.split(os.path.join(folder, path))
     root = repository(at)
     index = text_of(os.path.join(root, ".git", "index"))

@@ -267,8 +267,7 @@ _SED_COMMAND = re.compile(
 
 
 def _sed(use: ProgramUse, found: ProgramOptions) -> Words:
-    """Judge a script of sed, which may run programs and read and write files: one that is not
-    plainly without that is not proven."""
+    """Judge a script of sed, which may run programs and read and write files."""
     scripts, files = found.values("-e", "--expression"), found.operands
     if scripts:
         if not all(re.fullmatch(r"[\w./*?-]*", word.text) for word in files):

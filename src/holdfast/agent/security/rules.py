@@ -128,8 +128,7 @@ class RiskRules(msgspec.Struct, frozen=True):
         return [one for one in found if isinstance(one, str)]
 
     def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
-        """Return the highest risk of the paths and addresses among a call's arguments; None if
-        there are none."""
+        """Return the highest risk of the paths and addresses among arguments; None without any."""
         findings = list[RiskFinding]()
         paths = ShellPaths(about.workdir, _home(), self.writable, about.confinement)
         changes = about.annotations is None or not about.annotations.read_only
@@ -171,8 +170,7 @@ def _patched(patch: Any) -> list[tuple[str, str]]:
 
 
 def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:
-    """Return the least risk of a command with variables that earlier commands exported: programs
-    may act on them."""
+    """Return the least risk of a command with variables that earlier commands exported."""
     least = RiskFinding(LOW)
     for name, value in exported.items():
         if name == "PATH" and all(
@@ -201,8 +199,7 @@ def _input(arguments: Mapping[str, Any]) -> RiskFinding:
 
 
 def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
-    """Return the texts among arguments, each with the key that it stands under, and whether those
-    are all."""
+    """Return the texts among arguments with their keys, and whether those are all."""
     found = list[tuple[str, str]]()
     stack: list[tuple[str, Any]] = list(arguments.items())
     for _ in range(_MAX_VALUES):

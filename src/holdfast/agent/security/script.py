@@ -53,13 +53,10 @@ ProgramJudge = Callable[["ScriptReader", Sequence[ShellWord], str, str], str]
 
 
 class ScriptReader:
-    """Judges one command and keeps the highest risk.
+    """Judges one command and keeps the highest risk in `found`.
 
     Attributes:
-        found: The highest risk up to now.
-        confinement: The bounds of the sandbox that the command runs in; None without one.
-        rearranged: Set by programs that may put symlinks anywhere: what a path means after them is
-            not known.
+        rearranged: Whether symlinks may be anywhere now, so that no path is known.
         wrote: Whether files may have been made since the directories were looked at.
         feeds: The words of the programs before this one in its pipeline.
     """
@@ -78,8 +75,7 @@ class ScriptReader:
         self._left = _MAX_CALLS
 
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
-        """Judge a command that begins in one of `cwds` ("": not known); the commands `before` run
-        first."""
+        """Judge a command that begins in one of `cwds` ("": not known), after those `before` it."""
         if reason := grammar.hidden(command):
             return RiskFinding(HIGH, reason)
         try:
@@ -123,8 +119,7 @@ class ScriptReader:
             self.note(HIGH, f"deletes a folder and all that is in it: {path[:80]}")
 
     def odd_names(self, word: ShellWord, cwd: str) -> int:
-        """Return whether a pattern may become a word that a shell takes for several ones (1), or
-        that a program takes for an option (2)."""
+        """Return whether a pattern may become several words (1), or an option (2)."""
         folder, names, deep = split_glob(word.text)
         unknown = self.wrote or self.rearranged or self.found.rank > LOW or not cwd
         return (
@@ -134,8 +129,7 @@ class ScriptReader:
     # --- scripts ---
 
     def _script(self, script: Script, cwds: Sequence[str]) -> Sequence[str]:
-        """Judge pipelines one after the other, in each of the folders that the shell may be in.
-        Return those that it may be in afterwards."""
+        """Judge pipelines in each folder that the shell may be in. Return those afterwards."""
         now = cwds  # where the pipeline before has succeeded
         for pipeline in script:
             now = now if pipeline.operator == "&&" else cwds
@@ -193,8 +187,7 @@ class ScriptReader:
 
 @functools.lru_cache(maxsize=1024)
 def shell_effect(command: str) -> str:
-    """Return a command's effect on its shell: "changes" if later commands may mean something
-    else, "moves" if the shell may be in another folder, else ""."""
+    """Return whether a command "changes" what later ones mean, "moves" its shell, or ""."""
     try:
         programs = [*_programs(grammar.parse(command, "/"))]
     except UnjudgedCommand:

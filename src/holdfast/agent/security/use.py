@@ -39,8 +39,7 @@ _ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
 
 class ProgramRow(NamedTuple):
-    """A row of the table: the letters for the operands, the signs behind them, and the options, or
-    the reason why the program is high."""
+    """A row of the table: letters, signs, and the options, or the reason why it is high."""
 
     kind: str = ""
     signs: str = ""
@@ -74,8 +73,7 @@ def row(name: str) -> ProgramRow:
 
 
 class ProgramOptions(NamedTuple):
-    """The options of a program with their values ("" for those without one), in their order, its
-    operands, and the flags of its options."""
+    """The options of a program with their values (or ""), its operands, and its options' flags."""
 
     given: list[tuple[str, str]]
     operands: list[ShellWord]
@@ -91,8 +89,7 @@ class ProgramOptions(NamedTuple):
 
 
 class ProgramUse(NamedTuple):
-    """A program's name, the words behind it, the folder that it runs in ("": not known), and its
-    input: "", "pipe" or "document"."""
+    """A program's name, words, folder ("": not known), and input: "", "pipe" or "document"."""
 
     reader: ScriptReader
     name: str
@@ -116,8 +113,7 @@ class ProgramUse(NamedTuple):
             self.reader.judge(self.reader, words, self.cwd, self.stdin)
 
     def paths(self, kind: str, words: Words, what: str = "", names: FileNames = ALL_FILES) -> None:
-        """Judge the use of these paths, by the letter of a kind: `r`, `R`, `l`, `w` or `D`; of
-        folders that are read (`R`), that of the files with these names."""
+        """Judge the use of these paths by a letter; `R` reads files with these names."""
         for word in words:
             reads, act = names if kind == "R" else None, f"{self.name} {what or SHOWN[_ACTS[kind]]}"
             self.reader.use_path(word, self.cwd, _ACTS[kind], act, reads)
@@ -161,8 +157,7 @@ class ProgramUse(NamedTuple):
         self.note(MEDIUM, f"runs the code of {word.text[:80]}")
 
     def argument(self, word: ShellWord, strict: bool = False) -> None:
-        """Judge a word for the project's own code: a plain one, or a path of the project. Of an
-        option the value counts."""
+        """Judge a word, or an option's value, for the project's own code: a plain one or a path."""
         is_option = word.text.startswith("-")
         text = word.text if is_option else word.text.partition("::")[0]
         path = text.partition("=")[2] or ("" if is_option else text)
@@ -196,8 +191,8 @@ def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
 def parse_options(
     use: ProgramUse, options: str, words: Words, stop: bool = False
 ) -> ProgramOptions:
-    """Take the words behind a program's name apart as getopt does, and note what the options do.
-    `options` are those of the table; with `stop` the first operand ends them."""
+    """Take words apart as getopt does by the `options` of a row, and note what those do; with
+    `stop` the first operand ends them."""
     allowed, found = _option_specs(options), ProgramOptions([], [], set())
     rest = list(reversed(words))
     while rest:
