@@ -238,7 +238,7 @@ def _xargs(use: ProgramUse) -> None:
     """Judge xargs: it gives the files that the pipeline has found to a program that reads them."""
     options, reader = parse_options(use, row("xargs").options, use.args, stop=True), use.reader
     feeds: Words = reader.feeds[0] if len(reader.feeds) == 1 else []
-    if not feeds or feeds[0].text != "find" or reader.wrote or reader.found.rank > MEDIUM:
+    if not feeds or feeds[0].text != "find" or reader.wrote or reader.found.rank > LOW:
         use.note(UNKNOWN, "runs a program with words that are not known beforehand")
         return
     found, names = _found_by(use, feeds[1:])
