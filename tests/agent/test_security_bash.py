@@ -34,6 +34,7 @@ _SLOW = re.compile(
 # Commands that were once judged low and had an effect outside, and scripts of one shell that did.
 # `canary` stands for any program.
 ONCE_LOW = (
+    ["cd bare", "git status"],
     ["echo \\ #; canary"],
     ["[ a ]#; canary"],
     ["Y=(1)#; canary"],

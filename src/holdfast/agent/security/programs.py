@@ -322,6 +322,8 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
         if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
             use.note(UNKNOWN, "works outside of the working directory")
         use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
+    if not use.cwd:
+        use.note(UNKNOWN, "works in a folder that is not known beforehand")
     root = repository(use.cwd) if use.cwd else ""
     folder = os.path.join(root, ".git")
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
