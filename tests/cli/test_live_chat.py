@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import stat
 import termios
 import time
@@ -152,6 +153,37 @@ def test_a_long_pasted_text_is_sent_whole_and_shown_in_part(tmp_path: Path) -> N
         screen.shows(r"  line 19\n  … \(181 more lines\)\n")
         assert leaves(screen) == 0
     assert said(tmp_path) == [pasted]
+
+
+SLOW = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "prompt_toolkit":
+            time.sleep(1)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
+    env = {"HOLDFAST_PLAIN": "", "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": ""}
+    env["PYTHONPATH"] = str(tmp_path / "slow")
+    with ModelServer([text("Read.")]) as server:
+        given = [*options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--no-undo"]
+        with terminal("chat", *given, **env) as typist:
+            before = termios.tcgetattr(typist.master)
+            until(lambda: not termios.tcgetattr(typist.master)[0] & termios.ICRNL, "keys are kept")
+            assert not select.select([typist.master], [], [], 0)[0]  # no box yet
+            typist.types("hello\r")
+            screen = Screen(typist)
+            screen.shows(r"Read\.")
+            assert leaves(screen) == 0
+            assert termios.tcgetattr(typist.master) == before
+    assert said(tmp_path) == ["hello"]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\x1b\r", "\\\r"])

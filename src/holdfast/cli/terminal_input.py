@@ -45,14 +45,30 @@ def forget_typed() -> None:
 @contextmanager
 def without_echo() -> Generator[None]:
     """Turn off the terminal's echo inside the context."""
+    with _without(0, termios.ECHO):
+        yield
+
+
+@contextmanager
+def keys_kept() -> Generator[None]:
+    """Keep each key that is typed inside the context, Enter too, for an input box that is not there
+    yet: the terminal neither shows them nor makes lines of them."""
+    with _without(termios.ICRNL, termios.ECHO | termios.ICANON):
+        yield
+
+
+@contextmanager
+def _without(input_flags: int, local_flags: int) -> Generator[None]:
     descriptor = sys.stdin.fileno()
     try:
         before = termios.tcgetattr(descriptor)
     except termios.error:
         yield
         return
-    hidden = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, hidden)
+    changed = [*before]
+    changed[0] &= ~input_flags
+    changed[3] &= ~local_flags
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
     try:
         yield
     finally:
