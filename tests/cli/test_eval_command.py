@@ -83,13 +83,13 @@ def three_steps(request: Request) -> dict[str, Any]:
     return text("It is green.") if results == 2 else calls(("look", {"what": f"{results}"}))
 
 
-def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+def start(*arguments: str, cwd: Path, errors: Any = subprocess.PIPE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*HOLDFAST, "eval", *arguments],
         cwd=cwd,
         env=environment(),
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=errors,
         text=True,
     )
 
@@ -114,7 +114,7 @@ def test_a_killed_eval_goes_on_and_asks_no_model_twice(tmp_path: Path) -> None:
             seen = len(stalled)
             until(lambda seen=seen: len(stalled) == seen + 2, "two requests wait", 60)
             process.kill()  # SIGKILL
-            process.communicate()
+            process.communicate(timeout=60)
             after[0] = len(server.requests) + more
         after[0] = 10_000
         process = start(*command, *options, cwd=folder)
@@ -137,16 +137,16 @@ def test_ctrl_c_pauses_and_the_same_command_goes_on(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
         if request.number == 2:
             os.kill(process.pid, signal.SIGINT)
-            assert process.stderr is not None
-            said = process.stderr.fileno()
-            until(lambda: b"stopping" in os.read(said, 4096), "it says that it stops")
+            until(lambda: "stopping" in said.read_text(), "it says that it stops")
             time.sleep(0.5)  # the watch of the run looks every 0.2 s
         return three_steps(request)
 
     with ModelServer(answer) as server:
         folder = suite(tmp_path / "s", 2, server.url)
         command = (".", "--agent", "eval_agents:one", "--parallel", "1")
-        process = start(*command, cwd=folder)
+        said = tmp_path / "errors"
+        with said.open("w") as errors:
+            process = start(*command, cwd=folder, errors=errors)
         out, _ = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "missing, since the eval was stopped: one: c0, one: c1" in out
