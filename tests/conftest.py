@@ -14,9 +14,10 @@ import pytest
 from tests import samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
 
-# A suite that is started in the background of a script finds Ctrl-C ignored, and its children with
-# it.
+# A suite that is started in the background of a script finds the keys of a terminal ignored, and
+# its children with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Commands of `holdfast run` are not in a sandbox, unless a test is about it
 # (`tests/cli/test_sandbox_command.py`).
