@@ -22,7 +22,7 @@ class Owned:
         gc.collect()  # what is garbage already must not end in the middle of what is watched
         self.threads = {thread for thread in threading.enumerate() if thread.is_alive()}
         self.descriptors = _descriptors()
-        self.children = _children()
+        self.children = child_processes()
 
     def new(self) -> list[str]:
         """What is there now and was not then."""
@@ -32,7 +32,7 @@ class Owned:
             if thread.is_alive() and thread not in self.threads
         ]
         descriptors = sorted(_descriptors() - self.descriptors)
-        children = sorted(_children() - self.children)
+        children = sorted(child_processes() - self.children)
         return [
             *threads,
             *(f"fd {number}: {link}" for number, link in descriptors),
@@ -52,7 +52,7 @@ class Owned:
 
     def new_children(self) -> int:
         """How many children there are that were not there then."""
-        return len(_children() - self.children)
+        return len(child_processes() - self.children)
 
 
 def _descriptors() -> set[tuple[int, str]]:
@@ -65,7 +65,7 @@ def _descriptors() -> set[tuple[int, str]]:
     return found
 
 
-def _children() -> set[int]:
+def child_processes() -> set[int]:
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         try:

@@ -149,13 +149,14 @@ def test_a_local_model_answers_and_is_remembered_with_its_key(
         assert model.requests[1].headers["authorization"] == "Bearer key-of-the-model"
         page.press("Escape")
         page.press("n")
-        page.wait("#begin-key")
+        page.wait("#begin-advice", "its key is on the server")
         page.fill("#begin-key", "another-key")  # goes to the address that is kept
         begin(page, "With another key?")
         page.wait(".answer", "Once more.")
         assert model.requests[2].headers["authorization"] == "Bearer another-key"
         page.press("Escape")
         page.press("n")
+        page.wait("#begin-advice", "its key is on the server")
         page.fill("#begin-model", "gpt-5-mini")  # no key of it goes to another model's address
         page.wait("#begin-advice", "from openai")
         assert page.run("document.querySelector('#begin-address').value") == ""
@@ -171,7 +172,8 @@ def test_agents_of_the_operator_come_first_and_a_draft_stays(
     assert page.run("document.querySelector('#begin-agent').value") == "helper"
     assert page.run("document.querySelector('#begin-own').hidden")
     page.fill("#begin-text", "Half a thought")
-    page.run("location.reload()")
+    page.run("window.before = true; location.reload()")
+    page.until("!window.before")
     page.until("document.querySelector('#begin-text')?.value === 'Half a thought'")
     page.wait("#begin-agent", "helper")
     page.press("Enter")
@@ -213,7 +215,8 @@ def test_what_is_wrong_is_said_where_it_is(browser: Browser, server: Serving) ->
     server.ask("DELETE", f"/api/conversations/{item['id']}")
     assert server.ask("DELETE", "/api/workspaces/notes").status == 204
     page.go(server.server.url)
-    page.run("location.reload()")
+    page.run("window.before = true; location.reload()")
+    page.until("!window.before")
     page.wait("#begin-wrong", "notes of last time does not exist any more")
     assert page.faults() == []
 
@@ -237,7 +240,8 @@ def test_the_choices_reach_the_agent(browser: Browser, server: Serving) -> None:
     names = [tool["name"] for tool in info["tools"]]
     assert names == ["read_file", "write_file", "edit_file", "glob", "grep", "ask_user"]
     page.go(f"{server.server.url}/#/new")
-    page.run("location.reload()")
+    page.run("window.before = true; location.reload()")
+    page.until("!window.before")
     ready(page)
     assert page.run(
         "['terminal', 'plan', 'files'].map(one => document.querySelector('#begin-tool-' +"

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 MB = 1024 * 1024
+_REST_SECONDS = 1.0  # until the loop has noticed that its run has ended
 
 
 class FileUndo:
@@ -170,12 +172,16 @@ class FileUndo:
 
 
 def check_rests(conversation: Conversation) -> None:
-    """Raise `Conflict` while a conversation runs."""
-    if conversation.status is ConversationStatus.RUNNING or not conversation.hosting.resting:
-        raise Conflict(
-            f"rewind: conversation {conversation.id!r} is running, and its calls may change"
-            " files; interrupt it and wait first."
-        )
+    """Raise `Conflict` while a conversation runs. One whose run has just ended comes to rest."""
+    deadline = time.monotonic() + _REST_SECONDS
+    while conversation.status is not ConversationStatus.RUNNING and time.monotonic() < deadline:
+        if conversation.hosting.resting:
+            return
+        time.sleep(0.01)
+    raise Conflict(
+        f"rewind: conversation {conversation.id!r} is running, and its calls may change"
+        " files; interrupt it and wait first."
+    )
 
 
 def _put_back(
