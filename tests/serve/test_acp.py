@@ -209,8 +209,12 @@ def test_an_approval_of_a_delegate_survives_a_kill(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("begin", ["ask", "delegate ask"])
-def test_a_question_survives_a_kill_also_of_a_delegate(tmp_path: Path, begin: str) -> None:
+@pytest.mark.parametrize(
+    ("begin", "asked_first"), [("ask", False), ("ask", True), ("delegate ask", False)]
+)
+def test_a_question_survives_a_kill_and_is_asked_once(
+    tmp_path: Path, begin: str, asked_first: bool
+) -> None:
     options: dict[str, Any] = {"capabilities": FORMS, "more": HELPER}
 
     async def work() -> None:
@@ -224,13 +228,35 @@ def test_a_question_survives_a_kill_also_of_a_delegate(tmp_path: Path, begin: st
             with pytest.raises(ConnectionError):
                 await saying
         async with editing(tmp_path, **options) as one:
-            one.editor.filled = AcceptElicitationResponse(
-                action="accept", content={"answer": "red"}
-            )
+            one.editor.filled = asyncio.get_running_loop().create_future()
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
-            assert await one.say(id, "echo done") == "end_turn"
+            while asked_first and not one.editor.asked:  # the open question comes by itself
+                await asyncio.sleep(0.01)
+            saying = asyncio.ensure_future(one.say(id, "echo done"))
+            while not one.editor.asked:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3 if asked_first else 0)  # the prompt arrives meanwhile
+            red = AcceptElicitationResponse(action="accept", content={"answer": "red"})
+            one.editor.filled.set_result(red)
+            assert await saying == "end_turn"
             ((message, _),) = one.editor.asked
             assert message == "ask_user: Which colour?"
+        (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
+        assert "The user answers: red" in result.result.content[0].text
+
+    run(work())
+
+
+def test_a_prompt_answers_a_question_from_before_a_kill(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with editing(tmp_path) as one:  # its editor has no forms
+            id = await one.session(tmp_path)
+            assert await one.say(id, "ask") == "end_turn"
+            one.process.kill()
+            await one.process.wait()
+        async with editing(tmp_path) as one:
+            await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
+            assert await one.say(id, "red") == "end_turn"
         (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
         assert "The user answers: red" in result.result.content[0].text
 

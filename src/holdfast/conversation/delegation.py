@@ -302,7 +302,7 @@ class Delegation(ObjectStruct):
     ) -> ToolResult:
         deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
         found: list[ChildOutcome] = []
-        shown = ""
+        shown = None
         try:
             for id in wanted:
                 if self._outcome(id).status is _S.PAUSED:
@@ -314,10 +314,11 @@ class Delegation(ObjectStruct):
                     left = deadline - time.monotonic()
                     if not open or context.cancelled or left < 0 or self._context.closing:
                         break
-                    line = "; ".join(one.progress for one in open)
-                    if line != shown:
+                    now = [one.reportable for one in open]
+                    if now != shown:
+                        line = "; ".join(one.progress for one in open)
                         self._report_progress(context, line, any(one.waits for one in open))
-                        shown = line
+                        shown = now
                     woken(left)
         except ConversationClosed:
             return _continues_later("The agents")
@@ -523,7 +524,7 @@ class Delegation(ObjectStruct):
         name = work.name
         child = self._start_child(context, work, False)
         self._record_child(child.id, DelegatedChild(name, False))
-        shown = ""
+        shown = None
         try:
             found = ChildOutcome.of(child, name)
             while not context.cancelled:
@@ -532,9 +533,9 @@ class Delegation(ObjectStruct):
                     found = ChildOutcome.of(child, name)
                     if ended and close_inbox(child):
                         break
-                    if found.progress != shown:
+                    if found.reportable != shown:
                         self._report_progress(context, found.progress, found.waits)
-                        shown = found.progress
+                        shown = found.reportable
                     if not context.cancelled:
                         woken(LONGEST_WAIT)
             if context.cancelled:

@@ -178,6 +178,12 @@ class ChildOutcome(msgspec.Struct, frozen=True):
         return f"{self.agent} ({self.id}): {status}, {self._steps}{doing}"
 
     @property
+    def reportable(self) -> tuple[str, object]:
+        """A value that differs if there is progress to report: a question that is asked anew after
+        a restart has the line of the first, which nobody can answer any more."""
+        return self.progress, self.state.pending_questions
+
+    @property
     def report(self) -> str:
         """The child's result in the words for the parent's model."""
         answer, error, output = self.state.answer, self.state.error, self.state.output

@@ -133,27 +133,30 @@ class Rest(Data, frozen=True):
     output: Any = None
 
 
-def pending_items(fold: Fold) -> tuple[PendingItem, ...]:
-    """Return all that a conversation waits for, in the order of its calls."""
+def _any(_: str) -> bool:
+    return True
+
+
+def pending_items(fold: Fold, awaited: Callable[[str], bool] = _any) -> tuple[PendingItem, ...]:
+    """Return all that a conversation waits for, in the order of its calls. A question counts if
+    its id is `awaited`: its process lives."""
     found: list[PendingItem] = []
     offered = {item.call.id for item in fold.offers if not item.runner}
     for id, item in fold.open.items():
         if item.asked is not None:
             found.append(ApprovalRequest(item.call, item.asked, item.risk))
-        found += [QuestionRequest(id, question) for question in item.questions]
+        found += [QuestionRequest(id, one) for one in item.questions if awaited(one.id)]
         if id in offered:
             found.append(ClientCallRequest(item.effective))
     return tuple(found)
 
 
 def child_items(conversation: str, fold: Fold, awaited: Callable[[str], bool]) -> list[ChildItem]:
-    """Return what a spawned conversation asks the user. A question counts if its id is `awaited`:
-    its process lives."""
+    """Return what a spawned conversation asks the user; `awaited` is as for `pending_items`."""
     return [
         replace(item, conversation=conversation)
-        for item in pending_items(fold)
+        for item in pending_items(fold, awaited)
         if not isinstance(item, ClientCallRequest)
-        and (isinstance(item, ApprovalRequest) or awaited(item.question.id))
     ]
 
 
@@ -179,9 +182,11 @@ def answered(commands: Sequence[TurnCommand]) -> frozenset[str]:
     return frozenset(found)
 
 
-def waits(fold: Fold) -> bool:
-    """Return True if a running conversation waits for an answer or for a client."""
-    return any(item.questions for item in fold.open.values()) or _waits_for_client(fold)
+def waits(fold: Fold, awaited: Callable[[str], bool] = _any) -> bool:
+    """Return True if a running conversation waits for an answer or for a client; `awaited` is as
+    for `pending_items`."""
+    asked = any(awaited(one.id) for item in fold.open.values() for one in item.questions)
+    return asked or _waits_for_client(fold)
 
 
 def _waits_for_client(fold: Fold) -> bool:
@@ -194,10 +199,16 @@ def rests(fold: Fold) -> bool:
     return fold.status is not RUNNING or waits(fold)
 
 
-def rest_of(fold: Fold, seq: int, ended: bool = False, below: Sequence[ChildItem] = ()) -> Rest:
+def rest_of(
+    fold: Fold,
+    seq: int,
+    ended: bool = False,
+    below: Sequence[ChildItem] = (),
+    awaited: Callable[[str], bool] = _any,
+) -> Rest:
     """Return the rest at which a conversation is. `below` is what the conversations ask that its
-    calls have spawned."""
-    pending = (*pending_items(fold), *below)
+    calls have spawned; `awaited` is as for `pending_items`."""
+    pending = (*pending_items(fold, awaited), *below)
     reason: Any = str(fold.status.value)
     # While a client runs calls, its door pauses the conversation. A question that is open
     # after another pause is none of its reasons.

@@ -136,6 +136,7 @@ class _Session:
     cancels: int = 0
     requests: dict[str, asyncio.Future[Any]] = field(default_factory=dict[str, asyncio.Future[Any]])
     later: asyncio.Task[None] | None = None  # asks about what waited when the session was loaded
+    asking: asyncio.Event = field(default_factory=asyncio.Event)  # `later` asks, or has ended
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a prompt
     turn: object = None  # the turn that runs now
 
@@ -364,8 +365,9 @@ class ACPAgent:
 
     def _leave(self, session: _Session) -> None:
         self._sessions.pop(session.conversation.id, None)
-        if session.later is not None:
-            session.later.get_loop().call_soon_threadsafe(session.later.cancel)
+        for task in (session.later, *session.requests.values()):
+            if task is not None:
+                task.get_loop().call_soon_threadsafe(task.cancel)
         if self._door is not None:
             self._door.leave(session.conversation.id)
         session.place.runtime.close()
@@ -376,7 +378,8 @@ class ACPAgent:
     async def prompt(self, prompt: Sequence[Any], session_id: str, **_: Any) -> PromptResponse:
         session, content = self._find(session_id), content_of(prompt)
         cancels = session.cancels
-        if session.later is not None:  # this turn asks instead
+        if session.later is not None:  # this turn asks instead, or answers
+            await session.asking.wait()
             session.later.cancel()
         async with session.lock:
             if session.cancels == cancels:
@@ -444,6 +447,7 @@ class ACPAgent:
                 commands = ()  # decided elsewhere meanwhile
                 continue
             assert rest is not None
+            session.asking.set()
             answers: list[TurnCommand] = []
             for one in rest.pending:
                 if session.cancels != cancels:
@@ -461,7 +465,7 @@ class ACPAgent:
 
     def _ask_later(self, session: _Session) -> None:
         """Ask about what waits in a session that was opened again, after the present answer."""
-        if not session.conversation.pending():
+        if not session.conversation.asks():
             return
 
         async def ask() -> None:
@@ -470,6 +474,7 @@ class ACPAgent:
                     await self._drive(session, session.cancels)
 
         session.later = asyncio.ensure_future(ask())
+        session.later.add_done_callback(lambda _: session.asking.set())
 
     async def _show(self, session: _Session, item: Any, *, live: bool = True) -> None:
         id = session.conversation.id
@@ -576,22 +581,20 @@ class ACPAgent:
 
 
 async def _withdrawable(session: _Session, about: str, request: Coroutine[Any, Any, T]) -> T | None:
-    """Wait for the client's answer; None if the question is withdrawn."""
-    waiting = session.requests[about] = asyncio.ensure_future(request)
-    try:
-        return await waiting
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            waiting.cancel()
-            raise
-        return None
-    finally:
-        session.requests.pop(about, None)
+    """Wait for the client's answer; None if the question is withdrawn. A question that the client
+    has already, of a turn that was ended by the next prompt, is not asked twice."""
+    if (waiting := session.requests.get(about)) is None:
+        waiting = session.requests[about] = asyncio.ensure_future(request)
+    else:
+        request.close()
+    await asyncio.wait([waiting])  # a cancelled wait leaves the question to the next turn
+    if session.requests.get(about) is waiting:
+        del session.requests[about]
+    return None if waiting.cancelled() else waiting.result()
 
 
 def _withdraw(session: _Session, about: str) -> None:
-    if (request := session.requests.get(about)) is not None:
+    if (request := session.requests.pop(about, None)) is not None:
         request.cancel()
 
 

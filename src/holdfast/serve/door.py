@@ -168,10 +168,17 @@ class LocalSession:
         return self.conversation.state
 
     def pending(self) -> tuple[PendingItem, ...]:
+        journal, awaits = self._hosting.journal, self._hosting.questions.awaits
+        with journal.changed:
+            found = pending_items(journal.fold, awaits)
+        return (*found, *asked_below(self._hosting))
+
+    def asks(self) -> bool:
+        """Return True if the conversation waits for its user, or did when its process died: the
+        next turn asks such a question anew."""
         journal = self._hosting.journal
         with journal.changed:
-            found = pending_items(journal.fold)
-        return (*found, *asked_below(self._hosting))
+            return waits(journal.fold) or bool(pending_items(journal.fold))
 
     def execute(self, *commands: TurnCommand) -> None:
         for command in commands:
@@ -196,7 +203,7 @@ class LocalSession:
         self, after_seq: int, commands: Sequence[TurnCommand], left: threading.Event
     ) -> Generator[TurnItem]:
         hosting = self._hosting
-        journal, seq = hosting.journal, after_seq
+        journal, awaits, seq = hosting.journal, hosting.questions.awaits, after_seq
         own = [command for command in commands if not isinstance(command, ChildCommand)]
         decided, below = answered(commands), list[ChildItem]()
         hosting.open()
@@ -214,7 +221,7 @@ class LocalSession:
             lambda: (
                 bool(below)
                 or left.is_set()
-                or (journal.fold.status is RUNNING and waits(journal.fold))
+                or (journal.fold.status is RUNNING and waits(journal.fold, awaits))
             ),
         )
         below += asked_below(hosting, decided)  # since an earlier turn
@@ -231,7 +238,7 @@ class LocalSession:
         if not ended:
             below[:] = asked_below(hosting, decided)
         with journal.changed:
-            yield rest_of(journal.fold, seq, ended, below)
+            yield rest_of(journal.fold, seq, ended, below, awaits)
 
     def _run(self) -> None:
         hosting = self._hosting
