@@ -243,7 +243,7 @@ def test_the_command_draws_a_tree(path: Path) -> None:
         r"\n  ask_child +1 x .*█",
         r"\n  fails +1 x .* 1 error\n",
         r"\n  weather +1 x ",
-        r"\nlongest calls\n.*ask_child",
+        r"\nlongest calls\n(  .*\n)*.*ask_child",
         r"\n  root\.4\.0  2 steps",
     ):
         assert re.search(line, done.stdout), (line, done.stdout)

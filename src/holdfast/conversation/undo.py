@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 MB = 1024 * 1024
-_REST_SECONDS = 1.0  # until the loop has noticed that its run has ended
+_REST_SECONDS = 10.0  # seconds for which a run that has just ended may still come to rest
 
 
 class FileUndo:

@@ -100,7 +100,8 @@ class DeltaListener:
     __slots__ = ("_on_delta", "_sent_any")
 
     def __init__(self, on_delta: OnDelta | None) -> None:
-        refuse_async("completion: on_delta", on_delta)
+        if on_delta is not None:
+            refuse_async("completion: on_delta", on_delta)
         self._on_delta = on_delta
         self._sent_any = False
 
