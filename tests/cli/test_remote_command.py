@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import RemoteConversation, RemoteWorkspace
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, terminal
 from tests.cli.test_serve import _certificate
 from tests.cli.test_tell_command import told
@@ -27,6 +28,7 @@ from tests.waiting import until
 
 KEY = "hf_test_5d1c0a77e2b94f6c8a3d"
 MODEL_KEY = "sk-planted-90c4"
+SANDBOXED = {"plain": False, "boxed": True}
 
 
 class AgentServer:
@@ -505,6 +507,28 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
+def test_a_sandbox_on_the_server_is_asked_for(server: AgentServer, tmp_path: Path) -> None:
+    store = server.folder / "agents.db"
+    script = [calls(("terminal", {"command": f"ls {store}"})), text("Done.")] * 2
+    with ModelServer(script) as model:
+        boxed = [*options(server, model, "boxed"), "--sandbox", "require"]
+        for words in (options(server, model, "plain"), boxed):
+            ran = holdfast("run", "Look", *words, **env())
+            assert ran.returncode == 0, ran.stderr
+    seen = {id: holdfast("show", "--server", server.url, id, **env()).stdout for id in SANDBOXED}
+    assert {id: "No such file or directory" in text for id, text in seen.items()} == SANDBOXED
+    with ModelServer([text("no")]) as model:
+        words = [*options(server, model, "plain"), "--sandbox", "require"]
+        words.remove("--new")
+        ran = holdfast("run", "Look", *words, **env())
+    assert ran.returncode == 2, ran.stderr
+    assert "'plain' exists, and its commands run without a sandbox" in ran.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -522,6 +546,11 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
             ["run", "x", "--server", "SERVER", "--env", "HOME"],
             2,
             "--env cannot be combined with --server: it passes on a variable of this machine",
+        ),
+        (
+            ["run", "x", "--server", "SERVER", "--sandbox", "off"],
+            2,
+            "--sandbox cannot be combined with --server: the server decides, unless it is require",
         ),
         (
             ["run", "x", "--workspace", "w"],

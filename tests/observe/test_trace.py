@@ -162,6 +162,25 @@ def test_children_are_below_their_calls_and_forks_in_the_tree(path: Path) -> Non
     assert len(children) == 2
 
 
+def test_a_fork_of_a_fork_is_below_it_with_its_own_sums(path: Path) -> None:
+    agent = Agent(ScriptedLLM(["again"]))
+    with SQLiteStore(path, "process") as store:
+        for origin, id in (("root", "second"), ("second", "inner")):
+            with Conversation(agent, store, origin) as one:
+                one.fork(3, id=id).close()
+        with Conversation(agent, store, "inner") as inner:
+            inner.send_message("go on")
+            inner.run()
+        found = trace(store, "root").conversations
+        drawn = trace_html(trace(store, "root")), trace_svg(trace(store, "root"))
+    forks = [one for one in found if one.relation == "fork"]
+    assert [(one.depth, one.parent) for one in forks] == [(1, "root"), (1, "root"), (2, "second")]
+    assert [(one.id, one.steps) for one in forks[1:]] == [("second", 0), ("inner", 1)]
+    for picture in drawn:
+        assert "fork at event 2:" in picture
+        assert "inner" in picture
+
+
 def test_a_circle_of_parents_ends() -> None:
     one, two = Summary("a", spawned_by="b:1.0"), Summary("b", spawned_by="a:1.0")
     below = {"a": [two], "b": [one]}

@@ -1121,6 +1121,19 @@ def test_timers_are_set_seen_and_cancelled(browser: Browser, server: Serving) ->
     [timer] = server.ask("GET", "/api/conversations/t/timers").json["timers"]
     assert timer["cron"] == "0 9 * * tue"
     assert timer["content"] == [{"type": "text", "text": "Look <b>again</b>."}]
+    # What is being typed stays when the timers change, and what was set is gone.
+    assert page.run("document.querySelector('#panel [name=text]').value") == ""
+    page.fill("#panel [name=text]", "half wri")
+    assert (
+        server.ask("POST", "/api/conversations/t/timers", {"text": "another", "every": 3600}).status
+        < 300
+    )
+    page.wait("#panel .tree", "another")
+    typed = "document.querySelector('#panel [name=text]')"
+    assert page.run(f"{typed}.value") == "half wri"
+    assert page.run(f"document.activeElement === {typed}")
+    page.click("#panel .tree button", "Cancel")
+    page.until("document.querySelectorAll('#panel .tree li').length === 1")
     page.click("#panel .tree button", "Cancel")
     page.until("!document.querySelector('#panel .tree li')")
     assert server.ask("GET", "/api/conversations/t/timers").json["timers"] == []

@@ -17,7 +17,9 @@ from urllib.parse import unquote
 import pytest
 
 from holdfast import Agent, ScriptedLLM
+from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.server.openai import publish
+from holdfast.server.runtimes import WorkspaceRuntimes
 from tests.agent_servers import Serving
 from tests.browser import Browser, Page
 from tests.model_server import ModelServer, text
@@ -221,6 +223,61 @@ def test_what_is_wrong_is_said_where_it_is(browser: Browser, server: Serving) ->
     assert page.faults() == []
 
 
+BOXED = "document.querySelector('#begin-boxed')"
+
+
+@pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
+def test_a_sandbox_is_chosen_remembered_and_seen(browser: Browser, server: Serving) -> None:
+    page = shown(browser, server)
+    ready(page)
+    page.click("#begin summary")
+    page.wait("#begin-sandbox", "without a sandbox")
+    page.click("#begin-boxed")
+    page.wait("#begin-sandbox", "in a sandbox (")
+    choose(page, "#begin-agent", "")
+    page.fill("#begin-model", "ollama/qwen3")
+    page.until("document.querySelector('#begin-key-part').hidden")
+    begin(page, "Go")
+    page.wait(".message.user", "Go")
+    page.click("[role=tab]", "About")
+    page.wait("#panel dd", "commands run in one")
+    # The next one begins with the same choice, also one with an agent of the operator.
+    page.go(f"{server.server.url}/#/new")
+    page.run("window.before = true; location.reload()")
+    page.until("!window.before")
+    ready(page)
+    page.until(f"{BOXED}.checked && !{BOXED}.disabled")
+    choose(page, "#begin-agent", "helper")
+    begin(page, "Hello")
+    page.wait(".message.user", "Hello")
+    ids = [one["id"] for one in server.ask("GET", "/api/conversations").json["items"]]
+    infos = [server.ask("GET", f"/api/conversations/{id}").json for id in ids]
+    assert [one["sandboxed"] for one in infos] == [True, True]
+    assert page.faults() == []
+
+
+@pytest.mark.skipif(
+    all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
+)
+@pytest.mark.parametrize("made", [True, False])
+def test_a_sandbox_that_is_required_or_cannot_be_made_is_no_choice(
+    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    if not made:
+        monkeypatch.setattr("holdfast.runtime.sandbox.mechanisms.MECHANISMS", ())
+    with Serving(tmp_path, runtimes=WorkspaceRuntimes(sandboxed=made)) as server:
+        page = shown(chromium, server)
+        ready(page)
+        page.click("#begin summary")
+        said = "The operator requires it." if made else "No sandbox can be made there."
+        page.wait("#begin-sandbox", said)
+        assert page.run(f"[{BOXED}.checked, {BOXED}.disabled]") == [made, True]
+        assert page.faults() == []
+        chromium.close_tabs()
+
+
 def test_the_choices_reach_the_agent(browser: Browser, server: Serving) -> None:
     page = shown(browser, server)
     ready(page)
@@ -229,6 +286,7 @@ def test_the_choices_reach_the_agent(browser: Browser, server: Serving) -> None:
     page.until("document.querySelector('#begin-key-part').hidden")
     page.click("#begin summary")
     page.wait("#begin-sandbox", "without a sandbox")
+    assert not page.run("document.querySelector('#begin-boxed').checked")
     for tool in ("terminal", "plan"):
         page.click(f"#begin-tool-{tool}")
     choose(page, "#begin-confirm", "always")

@@ -117,6 +117,51 @@ def test_a_run_is_drawn_and_leads_to_its_events(browser: Browser, server: Servin
     assert page.faults() == []
 
 
+def forked(server: Any) -> None:
+    """Fork "lead" twice, and one of the forks."""
+    work(server)
+    for origin, id in (("lead", "second"), ("lead", "third"), ("second", "inner")):
+        made = server.ask("POST", f"/api/conversations/{origin}/fork", {"id": id, "seq": 5})
+        assert made.status == 201
+
+
+def test_forks_and_forks_of_forks_are_in_the_trace_and_listed(server: Serving) -> None:
+    forked(server)
+    trace = server.ask("GET", "/api/conversations/lead/trace").json
+    found = [one for one in trace["conversations"] if one.get("relation") == "fork"]
+    shown = [(one["id"], one["parent"], one["parentSeq"], one["depth"]) for one in found]
+    expected = [("second", "lead", 5, 1), ("inner", "second", 5, 2), ("third", "lead", 5, 1)]
+    assert shown == expected
+    items = server.ask("GET", "/api/conversations/lead/forks").json["items"]
+    assert [(one["id"], one["parent"]) for one in items] == [one[:2] for one in expected]
+    assert server.ask("GET", "/api/conversations/inner/forks").json["items"] == []
+    assert server.ask("GET", "/api/conversations/lead/forks", key=server.other).status == 404
+    # Of a fork that was removed, nothing is shown.
+    assert server.ask("DELETE", "/api/conversations/third").status == 204
+    items = server.ask("GET", "/api/conversations/lead/forks").json["items"]
+    assert [one["id"] for one in items] == ["second", "inner"]
+
+
+@needs_chromium
+def test_the_forks_are_in_the_pictures_of_the_page(browser: Browser, server: Serving) -> None:
+    forked(server)
+    page = shown(browser, server, "lead")
+    open_trace(page)
+    rows = "[...document.querySelectorAll('.trace tbody tr')].map(one => one.innerHTML)"
+    page.until(f"{rows}.filter(one => one.includes('fork at event 5: ')).length === 3")
+    page.click("[role=tab]", "Tree")
+    page.wait("ul.tree ul.tree a[href='#/c/inner']")
+    sums = "[...document.querySelectorAll('#tab-body [data-sums]')].map(one => one.innerText)"
+    page.until(f"{sums}.length === 4 && {sums}.every(one => one.includes('step'))")
+    # A fork that is made meanwhile comes into both.
+    made = server.ask("POST", "/api/conversations/lead/fork", {"id": "late", "seq": 2})
+    assert made.status == 201
+    page.wait("#tab-body a[href='#/c/late']")
+    page.click("[role=tab]", "Trace")
+    page.until(f"{rows}.filter(one => one.includes('#/c/late')).length === 1")
+    assert page.faults() == []
+
+
 @needs_chromium
 def test_the_rows_are_walked_with_the_keyboard(browser: Browser, server: Serving) -> None:
     work(server)

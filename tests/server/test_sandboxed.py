@@ -16,12 +16,15 @@ from holdfast import Agent, Hook, RemoteConversation, RemoteWorkspace, ScriptedL
 from holdfast.agent.serial_form import form_of
 from holdfast.commands import Send
 from holdfast.content import TextContent
+from holdfast.errors import ConfigurationError
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.server.policy import Policy
 from holdfast.server.runtimes import WorkspaceRuntimes
-from holdfast.server.shapes import CreateRequest
+from holdfast.server.shapes import AgentRequest, CreateRequest, ForkRequest
+from tests.agent_servers import Serving
 from tests.serve_process import KEY, ServeProcess
 from tests.server_host_program import host_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
@@ -46,12 +49,12 @@ def of_ann(server: ServeProcess) -> RemoteWorkspace:
     return RemoteWorkspace(server.url, key_of(server, "ann"), id="of-ann")
 
 
-def ran(server: ServeProcess, key: str, *commands: str) -> list[str]:
+def ran(server: ServeProcess, key: str, *commands: str, sandbox: bool = False) -> list[str]:
     """The results of commands in a conversation of the tenant with this key."""
     script: list[Any] = [("terminal", {"command": command}) for command in commands]
     with RemoteWorkspace(server.url, key) as workspace:
         agent = Agent(ScriptedLLM([*script, "Done."]), workspace.tools)
-        with RemoteConversation(agent, workspace=workspace) as conversation:
+        with RemoteConversation(agent, workspace, sandbox=sandbox) as conversation:
             conversation.send_message("Go.")
             conversation.run()
             events = conversation.get_history()
@@ -97,6 +100,91 @@ def test_without_the_option_they_do(tmp_path: Path, isolation: str) -> None:
     assert "s.db-wal" in seen
     assert (tmp_path / "planted").exists()
     assert "connected" in connected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", _ISOLATIONS)
+def test_a_conversation_has_a_sandbox_of_its_own_if_it_asks_for_one(
+    tmp_path: Path, isolation: str
+) -> None:
+    with serving(tmp_path, isolation) as server, of_ann(server) as ann:
+        ann.write_file("private.txt", "only for ann\n")
+        [path] = map(str, tmp_path.rglob("private.txt"))
+        mine, seen, _, connected = ran(server, KEY, *look(server, path), sandbox=True)
+        assert mine.startswith("mine\n")
+        assert seen.count("No such file or directory") == 2
+        assert not (tmp_path / "planted").exists()
+        assert "connected" not in connected
+        # Others go on without one, in the same workspace too.
+        assert "s.db-wal" in ran(server, KEY, f"ls {server.folder}")[0]
+
+
+def test_a_sandbox_that_was_asked_for_is_kept_by_forks_and_other_agents(tmp_path: Path) -> None:
+    def agent(path: str) -> dict[str, Any]:
+        made = Agent(ScriptedLLM([("terminal", {"command": f"touch {path}"}), "Done."]))
+        form = dict(form_of(made).mapping)
+        return {**form, "tools": {"builtin": ["terminal"]}}
+
+    planted = [tmp_path / name for name in ("own", "of-fork", "of-agent", "of-other")]
+    first, forked, replaced, other = map(agent, map(str, planted))
+    with host_of(tmp_path) as host:
+        boxed = CreateRequest(agent=first, id="a", sandbox="require")
+        workspace = host.create("default", boxed).workspace
+        host.create("default", CreateRequest(agent=other, id="b", workspace=workspace))
+        host.fork("default", "a", ForkRequest(id="f", agent=forked))
+        for id in ("a", "f", "b"):
+            host.execute("default", id, Send((TextContent("go"),)), f"key-{id}")
+            host.run("default", id)
+        until(lambda: {host.status("default", id) for id in "afb"} == {"finished"}, seconds=60)
+        host.use("default", "a", AgentRequest(agent=replaced))
+        host.execute("default", "a", Send((TextContent("again"),)), "key-again")
+        host.run("default", "a")
+        until(lambda: host.get("default", "a").last_seq > 12, seconds=60)
+        until(lambda: host.status("default", "a") == "finished", seconds=60)
+        known = [host.get("default", id).sandboxed for id in "afb"]
+    assert known == [True, True, False]
+    assert [path.exists() for path in planted] == [False, False, False, True]
+
+
+def test_what_would_run_outside_of_a_sandbox_that_was_asked_for_is_refused(tmp_path: Path) -> None:
+    form = dict(form_of(Agent(ScriptedLLM(["Done."]))).mapping)
+    form["tools"] = {"mcp_servers": {"x": {"command": "touch", "args": ["x"]}}}
+    with host_of(tmp_path) as host:
+        with pytest.raises(ConfigurationError, match="no programs outside of its sandbox"):
+            host.create("default", CreateRequest(agent=form, sandbox="require"))
+        plain = form_of(Agent(ScriptedLLM(["Done."]))).mapping
+        host.create("default", CreateRequest(agent=plain, id="a", sandbox="require"))
+        with pytest.raises(ConfigurationError, match="no programs outside of its sandbox"):
+            host.use("default", "a", AgentRequest(agent=form))
+
+
+@pytest.mark.slow
+def test_a_sandbox_that_cannot_be_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.sandbox.mechanisms.MECHANISMS", ())
+    form = form_of(Agent(ScriptedLLM(["Done."]))).mapping
+    with Serving(tmp_path) as server:
+        made = server.ask("POST", "/api/conversations", {"agent": form, "sandbox": "require"})
+        assert made.status == 422
+        assert "No sandbox can be made on this machine." in str(made.json)
+        assert server.ask("GET", "/api/conversations").json["items"] == []
+        assert server.ask("GET", "/api/workspaces").json["workspaces"] == []
+        assert server.ask("GET", "/api/options").json["sandboxAvailable"] == ""
+        off = server.ask("POST", "/api/conversations", {"agent": form, "sandbox": "off"})
+        assert off.status == 422
+        assert "sandbox" in str(off.json)
+
+
+@pytest.mark.slow
+def test_a_conversation_that_exists_without_a_sandbox_is_not_taken_for_one(tmp_path: Path) -> None:
+    agent = Agent(ScriptedLLM(["Done."]))
+    with Serving(tmp_path) as server, RemoteWorkspace(server.server.url, server.key) as workspace:
+        RemoteConversation(agent, workspace, "c").close()
+        with pytest.raises(ConfigurationError, match="'c' exists, and its commands run without"):
+            RemoteConversation(agent, workspace, "c", sandbox=True)
+        RemoteConversation(agent, workspace, "d", sandbox=True).close()
+        RemoteConversation(agent, workspace, "d", sandbox=True).close()
 
 
 @pytest.mark.slow

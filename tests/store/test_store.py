@@ -288,6 +288,28 @@ def test_a_fork_has_the_tags_of_its_summary(store: Store) -> None:
     assert tagged(store, "bug") == ["f"]
 
 
+def forked_from(store: Store, *ids: str, **filters: Any) -> list[str]:
+    return sorted(one.id for one in store.list(forked_from=ids, **filters))
+
+
+def test_forks_are_found_by_the_conversations_that_they_came_from(store: Store) -> None:
+    odd = """it's "a"\0,[b] ü"""
+    for id in ("a", "a:1", odd):
+        store.append(store.acquire(id), Batch([message(1), message(2)], summary(id, 2)))
+    store.fork("a", summary("f", 1))
+    store.fork("a", summary("zero", 1), [message(1)])  # it shares no event
+    store.fork("f", summary("g", 1))
+    store.fork(odd, summary("h", 2, tags=("bug",)))
+    assert forked_from(store, "a") == ["f", "zero"]
+    assert forked_from(store, "a", odd) == ["f", "h", "zero"]
+    assert forked_from(store, "f", "a:1", "unknown", "\ud800") == ["g"]
+    assert forked_from(store) == forked_from(store, "") == forked_from(store, "g") == []
+    assert forked_from(store, "a", odd, tags=["bug"]) == ["h"]
+    assert forked_from(store, "a", ids=["f", "g"]) == ["f"]
+    store.delete("f")
+    assert (forked_from(store, "a"), forked_from(store, "f")) == (["zero"], ["g"])
+
+
 # --- leases ---
 
 

@@ -45,7 +45,7 @@ _LOCAL_OPTIONS = {
     ),
     "store": "it is a file of this machine. The server keeps the conversation; --id names it",
     "allow_outside": "the file tools there work in the workspace only",
-    "sandbox": "the server decides: `holdfast serve --sandbox require`",
+    "sandbox": "the server decides, unless it is require",
     "network": "the server decides: `holdfast serve --sandbox require --network HOST`",
     "mount": "the agent works in a folder of the server",
     "env": (
@@ -71,6 +71,7 @@ class ServerSource(ConversationSource):
         started: bool = False,
         own: bool = False,
         undo: bool = False,
+        sandbox: bool = False,
     ) -> None:
         super().__init__(server.workspace, ExitStack())
         self._stack.callback(server.close)
@@ -81,6 +82,7 @@ class ServerSource(ConversationSource):
         self._started = started
         self._own = own
         self._undo = undo
+        self._sandbox = sandbox
         self._conversation: RemoteConversation | None = None
         self._gone: Callable[[], bool] = bool
 
@@ -96,6 +98,7 @@ class ServerSource(ConversationSource):
             on_delta=display.on_delta if streams else None,
             on_question="wait" if asks else None,
             secrets=self._secrets,
+            sandbox=self._sandbox,
         )
         try:
             with self.server.understood():
@@ -158,7 +161,8 @@ def forget_workspace(server: ServerConversations) -> None:
 def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Return all parts of a session on a server. Raises `UsageError`, `HoldfastError`."""
     for name, why in _LOCAL_OPTIONS.items():
-        if getattr(options, name) not in (None, False, []):
+        given = getattr(options, name)
+        if given not in (None, False, []) and (name, given) != ("sandbox", "require"):
             if why is None:
                 both = "--log and --trace cannot be combined with --server"
                 raise UsageError(f"{both}; give them to `holdfast serve`")
@@ -218,7 +222,9 @@ def _existing(
         notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    return _parts(ServerSource(server, known.id, secrets=hidden, started=known.started), notes)
+    started, boxed = known.started, options.sandbox == "require"
+    source = ServerSource(server, known.id, secrets=hidden, started=started, sandbox=boxed)
+    return _parts(source, notes)
 
 
 def _new(
@@ -250,7 +256,8 @@ def _new(
             " machine, not on this one."
         )
     undo = not getattr(options, "no_undo", True)  # chat alone has the option
-    source = ServerSource(server, id, agent, secrets=hidden, own=own, undo=undo)
+    boxed = options.sandbox == "require"
+    source = ServerSource(server, id, agent, secrets=hidden, own=own, undo=undo, sandbox=boxed)
     parts = _parts(source, notes, llm.model)
 
     def new_model(name: str) -> tuple[Model, str]:

@@ -31,6 +31,8 @@ _ModelEvent = (
 
 
 # The fields of `Stats` that count the events of a journal, with their first values.
+MAX_FORKS = 100
+"""The forks of a conversation that a tree shows."""
 _SUMS = {"events": 0, "steps": 0, "seconds": 0.0, "waited": 0.0, "condensations": 0}
 
 
@@ -183,6 +185,25 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
         known |= {child.id for child in children}
         summaries += sorted(children, key=lambda child: child.id)
     return summaries
+
+
+def forks(store: Store, conversation_id: str, limit: int) -> list[Summary]:
+    """Return the forks of a conversation and the forks of those, at most `limit`: each follows the
+    one that it was forked from, oldest first."""
+    below: dict[str, list[Summary]] = {}
+    level, known = [conversation_id], {conversation_id}
+    while level:
+        found = [one for one in store.list(forked_from=level) if one.id not in known]
+        for one in sorted(found, key=lambda one: (str(one.created), one.id)):
+            below.setdefault(one.parent, []).append(one)
+        level = [one.id for one in found]
+        known |= {*level}
+    ordered: list[Summary] = []
+    remaining = [*reversed(below.get(conversation_id, []))]
+    while remaining and len(ordered) < limit:
+        ordered.append(remaining.pop())
+        remaining += reversed(below.get(ordered[-1].id, []))
+    return ordered
 
 
 def stats(store: Store, summary: Summary) -> Stats:

@@ -15,7 +15,7 @@ from holdfast.content import Data, Usage
 from holdfast.errors import ConversationNotFound
 from holdfast.llm.info import model_info
 from holdfast.observe.changes import ChangedFile, DiffCollector
-from holdfast.observe.stats import JournalCount, own_events
+from holdfast.observe.stats import MAX_FORKS, JournalCount, forks, own_events
 from holdfast.store import Store, Summary
 
 MAX_SPANS = 2_000
@@ -78,8 +78,8 @@ class TracedConversation(Data, frozen=True):
     """One conversation of a trace, with its sums; see `Stats` for those.
 
     `relation` is "" for the traced conversation, "child" for one that a call of `parent` spawned,
-    and "fork" for one that was forked from `parent` at event `parent_seq`. The spans of a fork are
-    not in the trace. `start` is that of its first event.
+    and "fork" for one that was forked from `parent` at event `parent_seq`. The sums of a fork are
+    those since then, and its spans are not in the trace. `start` is that of its first event.
     """
 
     id: str
@@ -122,11 +122,16 @@ def trace(store: Store, conversation_id: str, limit: int = MAX_SPANS) -> RunTrac
     found = store.list([conversation_id])
     if not found:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
+    return stored_trace(store, found[0], limit)
+
+
+def stored_trace(store: Store, root: Summary, limit: int = MAX_SPANS) -> RunTrace:
+    """Return the trace of a conversation of a store, which may have no events yet."""
     return make_trace(
-        found[0],
+        root,
         lambda summary: own_events(store, summary),
         lambda parent: store.list(spawned_by=parent),
-        [one for one in store.list() if one.parent == conversation_id],
+        forks(store, root.id, MAX_FORKS),
         limit=limit,
     )
 
@@ -144,7 +149,7 @@ def make_trace(
     Args:
         events: Returns the own events of a conversation, in order.
         children: Returns the conversations that calls of one spawned.
-        forks: The forks of `root`.
+        forks: The forks of `root`, and of those, each after the one that it was forked from.
         limit: The largest number of spans.
     """
     return _Tracer(events, children, limit).trace(root, forks)
@@ -302,12 +307,14 @@ class _Tracer:
         begin = min([journal.first for journal, _ in self._journals if journal.first] or [0.0])
         begin = min([begin, *[span.start for span in spans]])
         found = [one for _, one in self._journals]
+        depths = {root.id: 0}
         for fork in forks[: _MAX_CONVERSATIONS - len(found)]:
+            depths[fork.id] = depths.get(fork.parent, 0) + 1
             journal = _Journal(fork, 0, 0)
             for event in self._events(fork):
                 journal.count.take(event)
                 journal.first = journal.first or event.timestamp.timestamp()
-            found.append(_conversation(journal, "fork", root.id, 1))
+            found.append(_conversation(journal, "fork", fork.parent, depths[fork.id]))
         files = DiffCollector(_DIFF_CHARACTERS)
         diffs = [diff for journal, _ in self._journals for diff in journal.diffs]
         for _, seq, diff in sorted(diffs, key=lambda one: one[0]):

@@ -288,7 +288,7 @@ def _tree(found: Sequence[TracedConversation], y: float) -> Iterator[str]:
     for row, one in enumerate(found):
         at = y + 32 + row * _ROW
         indent = _MARGIN + 14 * min(one.depth, 10)
-        name = f"{one.relation + ' ' if one.relation else ''}{one.id} {one.title}"
+        name = f"{_relation(one)}{one.id} {one.title}"
         yield _label(indent, at, _clip(name, _LABELS + 220 - indent))
         figures = (
             f"{one.status}, {one.steps:,} steps, {_duration(one.seconds)},"
@@ -296,6 +296,12 @@ def _tree(found: Sequence[TracedConversation], y: float) -> Iterator[str]:
             f" {_money(one.cost)}"
         )
         yield _label(_LABELS + 250, at, _clip(figures, _WIDTH - _LABELS - 260), "dim")
+
+
+def _relation(one: TracedConversation) -> str:
+    if one.relation == "fork":
+        return f"fork at event {one.parent_seq:,}: "
+    return f"{one.relation} " if one.relation else ""
 
 
 def _waterfall(trace: RunTrace, y: float) -> Iterator[str]:
@@ -358,12 +364,10 @@ def _tree_table(trace: RunTrace) -> Iterator[str]:
     for name in ("steps", "at work", "waiting", "tokens in", "out", "cost"):
         yield f'<th class="n">{name}'
     for one in trace.conversations:
-        relation = f"{one.relation} " if one.relation else ""
-        if one.relation == "fork":
-            relation = f"fork at event {one.parent_seq} "
         indent = "&#160;" * (4 * min(one.depth, 10))
         title = f' <span class="dim">{_text(one.title)}</span>' if one.title else ""
-        yield f"<tr><td>{indent}{relation}<b>{_text(one.id)}</b>{title}<td>{_text(one.status)}"
+        name = f"{_relation(one)}<b>{_text(one.id)}</b>{title}"
+        yield f"<tr><td>{indent}{name}<td>{_text(one.status)}"
         figures = (
             f"{one.steps:,}",
             _duration(one.seconds),

@@ -96,6 +96,7 @@ class CreateReply(msgspec.Struct, rename="camel"):
     open: bool = False
     driven: bool | None = None  # None from a server that does not report it
     error: str = ""
+    sandboxed: bool = False
 
     @property
     def clients(self) -> bool:
@@ -130,6 +131,9 @@ class RemoteConversation(ConversationInterface):
             here ask for them here.
         undo: True has the server keep snapshots of the workspace's files, for `rewind`. Settled
             when the conversation is created.
+        sandbox: True has the server run the conversation's commands in a sandbox, also if it runs
+            those of others without one. Settled when the conversation is created. Raises
+            `ConfigurationError` if the server can make none, or the conversation exists without.
     """
 
     fixed = {
@@ -156,6 +160,7 @@ class RemoteConversation(ConversationInterface):
         on_question: OnQuestion = None,
         secrets: SecretsByName | Secrets | None = None,
         undo: bool = False,
+        sandbox: bool = False,
         _made: CreateReply | None = None,
     ) -> None:
         listeners = {"on_delta": on_delta, "on_progress": on_progress, "on_question": on_question}
@@ -164,6 +169,7 @@ class RemoteConversation(ConversationInterface):
             "deltas": deltas,
             "secrets": Secrets.of(secrets),
             "undo": undo,
+            "sandbox": sandbox,
             **listeners,
         }
         _check(agent, workspace, id, listeners)
@@ -286,7 +292,9 @@ class RemoteConversation(ConversationInterface):
         body = agent_request(agent) | tools
         body["questions"] = options["on_question"] is not None
         body["deltas"] = options["deltas"] or options["on_delta"] is not None
-        body |= {"undo": True} if options["undo"] else {}  # an older server refuses the field
+        # an older server refuses these fields
+        body |= {"undo": True} if options["undo"] else {}
+        body |= {"sandbox": "require"} if options["sandbox"] else {}
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -296,7 +304,13 @@ class RemoteConversation(ConversationInterface):
         return self._server.read(created, "POST", "/api/conversations", body, client=self.client)
 
     def _info(self, id: str) -> CreateReply:
-        return self._server.read(created, "GET", conversation_path(id), client=self.client)
+        found = self._server.read(created, "GET", conversation_path(id), client=self.client)
+        if self._options["sandbox"] and not found.sandboxed:
+            raise ConfigurationError(
+                f"sandbox: conversation {id!r} exists, and its commands run without a sandbox. Give"
+                " another id, or leave sandbox out."
+            )
+        return found
 
     def _log_warnings(self, found: CreateReply) -> None:
         for warning in found.warnings:

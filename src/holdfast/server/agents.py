@@ -192,7 +192,7 @@ class Agents(ObjectStruct):
             if workspace and self.workers is not None:
                 folder = str(self.workspaces.hold(tenant, workspace))
             elif workspace:
-                runtime = self.workspaces.enter(tenant, workspace)
+                runtime = self.workspaces.enter(tenant, workspace, record.options.boxed)
         except ConversationNotFound as error:
             raise ConfigurationError(
                 f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} was"
@@ -252,7 +252,7 @@ class Agents(ObjectStruct):
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(forms.agent_secrets(secrets), form)
-        check_agent(form, self.policy)
+        check_agent(form, self.policy, programs=not options.boxed)
         return AgentParts(tenant, form, secrets, tools, options)
 
     def stored_parts(self, record: ConversationRecord) -> AgentParts:
@@ -306,13 +306,15 @@ class Agents(ObjectStruct):
             raise ConfigurationError(
                 "The agent's hooks or its judge run commands, which need a workspace. Name one."
             )
-        wanted = self._resolved(wanted)
+        wanted, boxed = self._resolved(wanted), wanted.options.boxed
+        if boxed:
+            self.workspaces.runtimes.check(boxed)
         if self.workers is not None:
             folder = self.workspaces.check(wanted.tenant, workspace) if workspace else ""
             return self.workers.check(wanted, str(folder))
         runtime_tools: list[Tool] = []
         if workspace:
-            runtime_tools = self.workspaces.enter(wanted.tenant, workspace).all_tools
+            runtime_tools = self.workspaces.enter(wanted.tenant, workspace, boxed).all_tools
             self.workspaces.leave(wanted.tenant, workspace)
         return build_agent(wanted, runtime_tools, self.policy, self.variables)
 

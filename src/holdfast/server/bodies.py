@@ -13,6 +13,7 @@ from holdfast.commands import Schedule
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.microagents import Microagent
+from holdfast.server.shapes import Sandbox
 from holdfast.timers import Misfire, Timer, check_ahead, time_of
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=24 * 3600)]
@@ -206,11 +207,12 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A new conversation with an agent that the server publishes. Without an `id` the server
-    generates one. Without a `workspace` the server creates one if a tool needs it. `title` and
-    `tags` are its first event."""
+    generates one. Without a `workspace` the server creates one if a tool needs it. With
+    `sandbox="require"` its commands run in a sandbox. `title` and `tags` are its first event."""
 
     id: Name = ""
     workspace: Name = ""
+    sandbox: Sandbox = ""
     title: str | None = None
     tags: tuple[str, ...] = ()
 
@@ -366,12 +368,14 @@ class ToolOption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class BeginOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """The choices for a new conversation. `sandbox` is the mechanism that confines commands, "" if
-    nothing does; `network` are the hosts that they reach from there. `folders` is True if clients
-    may create workspaces; `undo` if the server keeps snapshots of their files."""
+    """The choices for a new conversation. `sandbox` is the mechanism that confines the commands of
+    all, "" if nothing does; `network` are the hosts that they reach from there. `sandboxAvailable`
+    is the mechanism for one that asks for a sandbox, "" if none can be made. `folders` is True if
+    clients may create workspaces; `undo` if the server keeps snapshots of their files."""
 
     tools: list[ToolOption]
     sandbox: str
+    sandbox_available: str
     network: list[str]
     folders: bool
     undo: bool

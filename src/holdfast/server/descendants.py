@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import ConversationNotFound, LeaseHeld, StoreError
+from holdfast.observe.stats import MAX_FORKS, forks
 from holdfast.server.records import (
     HOSTED,
     IDLE,
@@ -116,6 +117,15 @@ class Descendants:
         found = self._store.list(spawned_by=self.place(tenant, id))
         found.sort(key=lambda one: (one.created is not None and one.created.timestamp(), one.id))
         return [item_of(one) for one in found]
+
+    def forks(self, tenant: str, id: str) -> list[Item]:
+        """Return the forks of such a conversation and the forks of those, each after its origin."""
+        found: list[Item] = []
+        for one in forks(self._store, self.place(tenant, id), MAX_FORKS):
+            with suppress(ConversationNotFound):  # it is being made or removed
+                record = self._records.find(*place_of(one.id))
+                found.append(item_of(one, record.created, record.workspace, record.driven))
+        return found
 
     def stats(self, tenant: str, id: str) -> TreeStats:
         """Return the statistics of such a conversation and of its descendants."""

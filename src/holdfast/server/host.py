@@ -257,14 +257,7 @@ class Host:
             return known
         id = _id(request.id)
         labels = _labels(request)
-        options = records.ConversationOptions(
-            request.tool_module_qualnames,
-            request.client_tools,
-            request.questions,
-            request.deltas,
-            request.undo,
-            request.child_questions,
-        )
+        options = records.ConversationOptions.requested(request)
         wanted = self._agents.requested_parts(
             tenant, request.agent, request.secrets, request.tools, options
         )
@@ -498,6 +491,7 @@ class Host:
             tools=tools.standings,
             warnings=tools.warnings,
             error=self._scheduler.fault(record),
+            sandboxed=record.options.boxed or self.workspaces.runtimes.sandboxed,
         )
 
     def timers(self, tenant: str, id: str) -> tuple[Timer, ...]:

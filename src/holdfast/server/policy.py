@@ -157,17 +157,18 @@ _PLAIN = (
 _DELEGATION_LIMITS = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
 
 
-def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
+def check_agent(mapping: Mapping[str, Any], policy: Policy, *, programs: bool = True) -> list[str]:
     """Check an agent's serial form from a client before it is loaded. Return the modules that
     loading it will import.
 
     The server refuses parts that read this machine's files (`{file: ...}`, `tools` as a path,
     skills, pins, a result_dir), local functions, and names of code beyond the policy: `use`,
     `pick`, `on` and hooks. It refuses litellm, which reads this process's environment, unless
-    the policy allows `litellm`. Raises `ConfigurationError` with the place.
+    the policy allows `litellm`. Without `programs` the agent starts none as MCP servers, whatever
+    the policy. Raises `ConfigurationError` with the place.
     """
     document, _ = load(mapping, "agent")
-    if not policy.programs:
+    if not (programs and policy.programs):
         why = "the agent server starts no programs outside of its sandbox. Use a server with a url."
         _no_commands(document, document.place, ("mcp_servers", "mcpservers"), why)
     modules: dict[str, None] = {}

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, TooMany
 from holdfast.server.database import Database, SQLiteDatabase, Statements
 from holdfast.server.sealing import Seal
+from holdfast.server.shapes import CreateRequest, Sandbox
 
 FORMAT = 1  # records of a higher one were written by a newer Holdfast
 # Transactions with these names come one after the other, also on different servers.
@@ -75,6 +76,25 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
     deltas: bool = False
     undo: bool = False
     child_questions: bool = False
+    sandbox: Sandbox = ""
+
+    @classmethod
+    def requested(cls, request: CreateRequest) -> ConversationOptions:
+        """Return the settings of a request."""
+        return cls(
+            request.tool_module_qualnames,
+            request.client_tools,
+            request.questions,
+            request.deltas,
+            request.undo,
+            request.child_questions,
+            request.sandbox,
+        )
+
+    @property
+    def boxed(self) -> bool:
+        """True if the conversation has a sandbox even on a server whose others have none."""
+        return self.sandbox == "require"
 
 
 class ConversationRecord(msgspec.Struct, frozen=True):

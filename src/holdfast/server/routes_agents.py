@@ -112,6 +112,7 @@ def _request(agent: Published, body: StartRequest) -> CreateRequest:
         **_agent_fields(agent),
         id=body.id,
         workspace=body.workspace,
+        sandbox=body.sandbox,
         questions=True,
         deltas=True,
         title=body.title,

@@ -2,6 +2,7 @@
 server offers, and the name of its key for a model."""
 
 import functools
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -12,7 +13,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.llm.address import locate
 from holdfast.llm.info import model_info
 from holdfast.llm.providers import is_local
-from holdfast.runtime import SandboxedRuntime
+from holdfast.runtime import SandboxedRuntime, SandboxUnavailable
+from holdfast.runtime.folder import FolderRuntime
 from holdfast.server.bodies import BeginOptions, ModelAdvice, ToolOption
 from holdfast.server.routes import Routes
 from holdfast.tools import Tool
@@ -33,10 +35,14 @@ def add(routes: Routes) -> None:
         with runtimes.temporary() as runtime:
             usual = {tool.name for tool in runtime.tools}
             tools = [_option(tool, tool.name in usual) for tool in runtime.all_tools]
-            sandbox = runtime.mechanism if isinstance(runtime, SandboxedRuntime) else ""
+            sandbox = _mechanism(runtime)
+        available = ""
+        with suppress(SandboxUnavailable), runtimes.temporary(boxed=True) as runtime:
+            available = _mechanism(runtime)
         return BeginOptions(
             tools=[*tools, _option(ask, True, _ASKING)],
             sandbox=sandbox,
+            sandbox_available=available,
             network=list(runtimes.network),
             folders=host.workspaces.creatable,
             undo=bool(runtimes.undo_folder),
@@ -55,7 +61,8 @@ def add(routes: Routes) -> None:
                     "readOnly": True,
                 }
             ],
-            "sandbox": "bubblewrap",
+            "sandbox": "",
+            "sandboxAvailable": "bubblewrap",
             "network": [],
             "folders": True,
             "undo": True,
@@ -108,6 +115,10 @@ def add(routes: Routes) -> None:
             input_price=found and found.input_price,
             output_price=found and found.output_price,
         )
+
+
+def _mechanism(runtime: FolderRuntime) -> str:
+    return runtime.mechanism if isinstance(runtime, SandboxedRuntime) else ""
 
 
 def _option(tool: Tool, usual: bool, module: str = "") -> ToolOption:

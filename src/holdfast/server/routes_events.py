@@ -162,6 +162,12 @@ def add_family(routes: Routes) -> None:
         others to the parent."""
         return Page(items=host.family.children(tenant, id))
 
+    @routes.get("/forks", "List forks")
+    def list_forks(tenant: str, id: Id) -> Page:
+        """The conversations that were forked from this one and from its forks, at most 100. Each
+        follows its `parent`, oldest first."""
+        return Page(items=host.family.forks(tenant, id))
+
     @routes.get("/stats", "Get a conversation's statistics", slow=True)
     def get_stats(tenant: str, id: Id) -> TreeStats:
         """Time, tokens and cost by model and tool of the conversation and of all that its calls
@@ -177,8 +183,8 @@ def add_family(routes: Routes) -> None:
         ] = MAX_SPANS,
     ) -> RunTrace:
         """The spans of its model calls, tool calls and waits with those of the conversations that
-        its calls spawned, its tokens and costs by step, and the files that calls changed. Reads
-        the journals."""
+        its calls spawned, its tokens and costs by step, the files that calls changed, and the sums
+        of its forks. Reads the journals."""
         return host.family.trace(tenant, id, limit)
 
     @routes.get(

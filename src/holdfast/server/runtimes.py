@@ -21,7 +21,8 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
     """The settings of the runtimes of workspaces.
 
     Args:
-        sandboxed: True if each conversation has a sandbox of its own in its workspace.
+        sandboxed: True if each conversation has a sandbox of its own in its workspace. Otherwise
+            those have one that ask for it.
         network: Patterns of the hosts that commands in a sandbox can reach; none: no network.
         undo_folder: The snapshots of workspaces are below this folder; "" keeps none.
     """
@@ -37,24 +38,25 @@ class WorkspaceRuntimes(msgspec.Struct, frozen=True):
             raise ConfigurationError("undo: this server has no folder for snapshots of files.")
         return FileUndo(self.undo_folder, max_bytes=_MAX_UNDO_BYTES)
 
-    def open(self, folder: str | Path) -> FolderRuntime:
-        """Return a new runtime in a folder. Raises `SandboxUnavailable`."""
-        if not self.sandboxed:
+    def open(self, folder: str | Path, boxed: bool = False) -> FolderRuntime:
+        """Return a new runtime in a folder, in a sandbox if all have one or with `boxed`. Raises
+        `SandboxUnavailable`."""
+        if not (boxed or self.sandboxed):
             return LocalRuntime(folder)
         return SandboxedRuntime(folder, network=list(self.network) or "none")
 
-    def check(self) -> None:
+    def check(self, boxed: bool = False) -> None:
         """Raise `SandboxUnavailable` if no such runtime can be made here, and `ConfigurationError`
         for an invalid pattern."""
-        with self.temporary():
+        with self.temporary(boxed):
             pass
 
     @contextmanager
-    def temporary(self) -> Generator[FolderRuntime]:
+    def temporary(self, boxed: bool = False) -> Generator[FolderRuntime]:
         """Yield a new runtime in a temporary folder."""
         folder = TemporaryFolder()
         try:
-            with self.open(folder.path) as runtime:
+            with self.open(folder.path, boxed) as runtime:
                 yield runtime
         finally:
             folder.close()

@@ -12,6 +12,7 @@ from holdfast.agent.serial_form import ToolForm
 from holdfast.content import Data
 from holdfast.conversation.rewound import PutBack
 
+Sandbox = Literal["", "require"]
 Executor = Literal["server", "client", "unavailable"]
 
 
@@ -25,7 +26,9 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     in the client. With `questions`, questions of tools wait for an answer; with `child_questions`
     those in conversations that calls have spawned, too. With `deltas`, the
     model's answers are streamed to readers. With `undo`, the server keeps snapshots of the
-    workspace's files, for a rewind. `title` and `tags` are its first event.
+    workspace's files, for a rewind. With `sandbox="require"` its commands run in a sandbox, also
+    where the server's others have none; refused if none can be made. `title` and `tags` are its
+    first event.
     """
 
     agent: dict[str, Any]
@@ -41,6 +44,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     child_questions: bool = False
     deltas: bool = False
     undo: bool = False
+    sandbox: Sandbox = ""
     title: str | None = None
     tags: tuple[str, ...] = ()
 
@@ -213,13 +217,14 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 class Info(Item, frozen=True, kw_only=True):
     """A conversation's details without its events. `error` says why the server cannot drive it
-    (a missing key, a broken agent)."""
+    (a missing key, a broken agent). `sandboxed`: its commands run in a sandbox."""
 
     open: bool = False
     busy: bool = False
     tools: list[ToolStanding] = []
     warnings: list[str] = []
     error: str = ""
+    sandboxed: bool = False
 
 
 class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.observe.stats import Stats, own_events, stats, tree
-from holdfast.observe.trace import RunTrace, make_trace
+from holdfast.observe.stats import Stats, stats, tree
+from holdfast.observe.trace import RunTrace, stored_trace
 from holdfast.store import Store, Summary
 
 
@@ -26,12 +26,7 @@ def tree_stats(store: Store, summary: Summary) -> TreeStats:
 
 def traced(store: Store, summary: Summary, limit: int) -> RunTrace:
     """Return the trace of a conversation with at most `limit` spans."""
-    found = make_trace(
-        summary,
-        lambda one: own_events(store, one),
-        lambda parent: store.list(spawned_by=parent),
-        limit=limit,
-    )
+    found = stored_trace(store, summary, limit)
     return msgspec.structs.replace(
         found,
         conversations=tuple([_with_own(one, "id", "parent") for one in found.conversations]),

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
@@ -19,10 +19,15 @@ from holdfast.server.runtimes import WorkspaceRuntimes
 
 
 class _Open(ObjectStruct):
-    lock: threading.Lock  # held while the runtime is created
-    runtime: FolderRuntime | None = None
+    lock: threading.Lock  # held while a runtime is created
+    runtimes: dict[bool, FolderRuntime] = {}  # by whether it is in a sandbox
     users: int = 0
     used: float = 0.0
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for runtime in self.runtimes.values():
+                stack.callback(runtime.close)
 
 
 class Workspaces:
@@ -114,14 +119,15 @@ class Workspaces:
             )
         self.runtimes.undo.snapshots(self.check(tenant, id))
 
-    def enter(self, tenant: str, id: str) -> FolderRuntime:
-        """Return the runtime, open until `leave`. Raises `ConversationNotFound`."""
+    def enter(self, tenant: str, id: str, boxed: bool = False) -> FolderRuntime:
+        """Return the runtime, in a sandbox if all have one or with `boxed`. It is open until
+        `leave`. Raises `ConversationNotFound` and `SandboxUnavailable`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
-                if found.runtime is None:
-                    found.runtime = self.runtimes.open(folder)
-                return found.runtime
+                if boxed not in found.runtimes:
+                    found.runtimes[boxed] = self.runtimes.open(folder, boxed)
+                return found.runtimes[boxed]
         except BaseException:
             self.leave(tenant, id)
             raise
@@ -161,8 +167,8 @@ class Workspaces:
             self._open.pop((tenant, id), None)
             gone = folder.with_name(f"~{os.urandom(8).hex()}")  # not a valid id
             folder.rename(gone)  # prevents that the workspace is opened again
-        if found is not None and found.runtime is not None:
-            found.runtime.close()
+        if found is not None:
+            found.close()
         shutil.rmtree(gone, ignore_errors=True)
         if self.runtimes.undo_folder:
             self.runtimes.undo.forget(folder)
@@ -175,8 +181,7 @@ class Workspaces:
                 if not one.users and now - one.used >= self._idle:
                     closing.append(self._open.pop(key))
         for one in closing:
-            if one.runtime is not None:
-                one.runtime.close()
+            one.close()
 
     def count(self) -> int:
         with self._lock:
@@ -189,9 +194,8 @@ class Workspaces:
             closing = list(self._open.values())
             self._open.clear()
         for one in closing:
-            if one.runtime is not None:
-                with suppress(OSError):
-                    one.runtime.close()
+            with suppress(OSError):
+                one.close()
 
 
 def check_shared(root: Path, records: Records) -> None:

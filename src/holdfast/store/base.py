@@ -398,6 +398,7 @@ class Store(Protocol):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        forked_from: Sequence[str] | None = None,
         tags: Sequence[str] = (),
     ) -> list[Summary]:
         """Return the conversations that have events, the last written first. The filters combine.
@@ -407,6 +408,7 @@ class Store(Protocol):
             status: Only conversations with this status.
             waiting: Only conversations with an undone command in the inbox, with or without events.
             spawned_by: Only conversations spawned by calls of this conversation.
+            forked_from: Only forks of these conversations. No index helps: give all ids at once.
             tags: Only conversations with all of these tags.
         """
         ...

@@ -393,6 +393,7 @@ class MemoryStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        forked_from: Sequence[str] | None = None,
         tags: Sequence[str] = (),
     ) -> list[Summary]:
         with self._lock:
@@ -411,6 +412,9 @@ class MemoryStore(Store):
             found = [
                 summary for summary in found if summary.spawned_by and summary.spawner == spawned_by
             ]
+        if forked_from is not None:
+            origins = {*forked_from} - {""}
+            found = [summary for summary in found if summary.parent in origins]
         if tags:
             found = [summary for summary in found if {*tags} <= {*summary.tags}]
         found.reverse()  # of two with the same time, the newer one first

@@ -78,8 +78,8 @@ _TAGGED = (
     "tags <> '' AND NOT EXISTS (SELECT 1 FROM json_each(:tags) wanted WHERE wanted.value NOT IN"
     " (SELECT value FROM json_each(conversations.tags)))"
 )
+_FORKED = "parent <> '' AND "
 _SET_TAGS = "UPDATE conversations SET tags = ? WHERE number = ?"
-_OF_IDS = "id IN (SELECT value FROM json_each(:ids))"
 
 # A dead owner may hold conversations at rest: whoever takes the lease gives it back.
 _DEAD = "holder IN (SELECT value FROM json_each(:dead))"
@@ -120,6 +120,17 @@ _INSERT = "INSERT INTO events (key, crc, data) VALUES (?, ?, ?)"
 
 def _tags_text(summary: Summary) -> str:
     return json.dumps(summary.tags) if summary.tags else ""
+
+
+def _one_of(column: str, ids: Sequence[str], values: dict[str, Any]) -> str:
+    """Return the condition that a column has one of these ids, which are added to `values`."""
+    known = [id for id in ids if base.is_utf8(id)]
+    # SQLite's JSON ends a text at its first NUL, so those ids are bound one by one.
+    odd = {f"{column}{number}": id for number, id in enumerate(known) if "\0" in id}
+    values[column] = json.dumps([id for id in known if "\0" not in id])
+    values |= odd
+    listed = f"{column} IN (SELECT value FROM json_each(:{column}))"
+    return f"({listed} OR {column} IN ({', '.join(f':{name}' for name in odd)}))"
 
 
 def _rows(number: int, events: Sequence[AnyEvent]) -> list[tuple[int, int, bytes]]:
@@ -706,30 +717,29 @@ class SQLiteStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        forked_from: Sequence[str] | None = None,
         tags: Sequence[str] = (),
     ) -> list[Summary]:
-        known = [id for id in ids or () if base.is_utf8(id)]
-        # SQLite's JSON ends a text at its first NUL, so those ids are bound one by one.
-        odd = {f"id{number}": id for number, id in enumerate(known) if "\0" in id}
-        of_ids = f"({_OF_IDS} OR id IN ({', '.join(f':{name}' for name in odd)}))"
+        values: dict[str, Any] = {"spawner": spawned_by, "status": status}
         conditions = (
             _UNDONE if waiting else "last_seq > 0",
             "" if spawned_by is None else _SPAWNED,
-            "" if ids is None else of_ids,
+            "" if ids is None else _one_of("id", ids, values),
+            "" if forked_from is None else _FORKED + _one_of("parent", forked_from, values),
             "" if status is None else "status = :status",
             _TAGGED if tags else "",
         )
         order = " ORDER BY updated DESC, number DESC" if ids is None else ""
         query = _LIST + " AND ".join(filter(None, conditions)) + order
-        plain = json.dumps([id for id in known if "\0" not in id])
-        wanted = json.dumps([*tags])
-        values = {"spawner": spawned_by, "status": status, "ids": plain, "tags": wanted, **odd}
+        values["tags"] = json.dumps([*tags])
 
         def look(db: sqlite3.Connection) -> list[Any]:
             format = schema.format_of_locked(db)
             if format > 5:
                 return db.execute(query, values).fetchall()
-            older_format = (format < 3 and spawned_by is not None) or (format < 2 and waiting)
+            older_format = (format < 3 and spawned_by is not None) or (
+                format < 2 and (waiting or forked_from is not None)
+            )
             if tags or older_format:
                 return []
             older = query.replace(", tags FROM", ", '' FROM")

@@ -44,9 +44,9 @@ class Talk {
 		return Boolean(this.info?.spawnedBy);
 	}
 
-	/** The forks of a conversation, as far as the list has them. */
-	forks(id) {
-		return list.items.filter((item) => item.parent === id && item.id !== id);
+	/** Return a text that changes with the forks in the list. */
+	forks() {
+		return list.items.filter((item) => item.parent).map((item) => `${item.id} ${item.status} ${item.lastSeq} ${item.title}`).join("\n");
 	}
 
 	async open() {
@@ -323,6 +323,7 @@ const list = {
 			this.items = items.sort((one, other) => waits(one) - waits(other) || (one.updated < other.updated ? 1 : -1));
 			this.more = next !== null;
 			this.render();
+			current?.panel.show(); // it shows forks
 			if (!current || !current.lost) banner("");
 			await watch(this.items, !status && !this.more, go);
 		} catch (error) {

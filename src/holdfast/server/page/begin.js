@@ -60,7 +60,9 @@ function draw(node, done) {
 	const advice = el("p.dim", { id: "begin-advice", role: "status" });
 	const keyLabel = el("label", { for: "begin-key" }, "Key");
 	const place1 = el("p.dim", { id: "begin-place" });
-	const sandbox = el("p.dim", { id: "begin-sandbox" });
+	const boxed = el("input", { id: "begin-boxed", type: "checkbox", checked: last.boxed ?? false });
+	const boxedPart = el("p.check", boxed, " ", el("label", { for: "begin-boxed" }, "Run commands in a sandbox"));
+	const sandbox = el("p.dim", { id: "begin-sandbox", role: "status" });
 	const wrong = el("p.bad", { id: "begin-wrong", role: "alert" });
 	const submit = el("button.primary", { type: "submit" }, "Begin");
 	const files = el("input", { type: "file", multiple: true, hidden: true });
@@ -70,8 +72,8 @@ function draw(node, done) {
 	const addressPart = el("div.field", { hidden: true }, el("label", { for: "begin-address" }, "Address of the model"), address);
 	const undoPart = el("p.check", undo, " ", el("label", { for: "begin-undo" }, "Keep snapshots of the files, for a rewind"));
 	const own = el("div", { id: "begin-own" }, el("label", { for: "begin-model" }, "Model"), model, models, advice, addressPart, keyPart);
-	const more = el("details", { id: "begin-more", open: last.more ?? false }, el("summary", "Folder, tools and approval"),
-		el("div.field", el("label", { for: "begin-folder" }, "Folder"), folder, folders, place1), toolPart, undoPart, sandbox);
+	const more = el("details", { id: "begin-more", open: last.more ?? false }, el("summary", "Folder, tools, approval and sandbox"),
+		el("div.field", el("label", { for: "begin-folder" }, "Folder"), folder, folders, place1), toolPart, undoPart, boxedPart, sandbox);
 	const form = el("form", { id: "begin", "aria-label": "Begin a conversation" },
 		el("a.back", { href: "#/" }, "← All conversations"),
 		el("h2", "A new conversation"),
@@ -119,6 +121,15 @@ function draw(node, done) {
 		place1.textContent = chosen?.folder ? plain(chosen.folder) : "";
 	};
 
+	const confine = () => {
+		const { options } = known ?? {};
+		if (!options) return;
+		const why = options.sandboxAvailable ? "" : " No sandbox can be made there.";
+		sandbox.textContent = boxed.checked
+			? `Commands run in a sandbox (${plain(options.sandboxAvailable)}), ${options.network.length ? `and reach ${oneLine(options.network.join(", "), 200)}` : "without a network"}.${options.sandbox ? " The operator requires it." : ""}`
+			: `Commands run on the server's machine without a sandbox.${why} The operator can give further folders (holdfast serve --workspace NAME=FOLDER).`;
+	};
+
 	offer = () => {
 		const { agents, options } = known;
 		const before = which.options.length ? which.value : last.agent;
@@ -145,14 +156,19 @@ function draw(node, done) {
 		}
 		undoPart.classList.toggle("gone", !options.undo);
 		folder.placeholder = options.folders ? "a new folder" : "none";
-		fill(sandbox, options.sandbox ? `Commands run in a sandbox (${plain(options.sandbox)}), ${options.network.length ? `and reach ${oneLine(options.network.join(", "), 200)}` : "without a network"}.` : "Commands run on the server's machine without a sandbox. Its operator can give them one (holdfast serve --sandbox require), and further folders (--workspace NAME=FOLDER).");
+		// A sandbox that the operator requires cannot be left, and one that cannot be made cannot be chosen.
+		boxed.disabled = Boolean(options.sandbox) || !options.sandboxAvailable;
+		boxed.checked = Boolean(options.sandbox) || (boxed.checked && !boxed.disabled);
+		confine();
 		choose();
 		advise();
 	};
 
+	const box = () => (boxed.checked && !boxed.disabled ? { sandbox: "require" } : {});
+
 	const body = () => {
 		const agent = published();
-		if (agent) return { path: `/api/agents/${encodeURIComponent(agent.name)}/conversations`, body: { workspace: folder.value.trim() } };
+		if (agent) return { path: `/api/agents/${encodeURIComponent(agent.name)}/conversations`, body: { workspace: folder.value.trim(), ...box() } };
 		const on = new Set([...tools.querySelectorAll("input:checked")].map((one) => one.value));
 		const fit = advised?.tools?.length ? new Set(advised.tools) : null;
 		const offered = known.options.tools.filter((one) => on.has(one.category) && (one.form || (fit ? fit.has(one.name) : one.usual !== false)));
@@ -172,7 +188,7 @@ function draw(node, done) {
 		form.confirm = confirm.value === "changes" ? { ...Object.fromEntries(known.options.tools.filter((tool) => tool.readOnly).map((tool) => [tool.name, "allow"])), plan: "allow", "*": "ask" } : confirm.value;
 		if (confirm.value === "risky") form.security = "standard";
 		const declared = offered.filter((tool) => tool.form).map((tool) => tool.form);
-		return { path: "/api/conversations", body: { agent: form, secrets, tools: declared, tool_module_qualnames: Object.fromEntries(declared.map((tool) => [tool.name, tool.module])), workspace: folder.value.trim(), questions: true, deltas: true, undo: undo.checked && known.options.undo && offered.some((tool) => !tool.form) } };
+		return { path: "/api/conversations", body: { agent: form, secrets, tools: declared, tool_module_qualnames: Object.fromEntries(declared.map((tool) => [tool.name, tool.module])), workspace: folder.value.trim(), ...box(), questions: true, deltas: true, undo: undo.checked && known.options.undo && offered.some((tool) => !tool.form) } };
 	};
 
 	/** Keep a model with its key on the server, so that the next conversation names it. */
@@ -192,7 +208,7 @@ function draw(node, done) {
 	};
 
 	const remember = () => localStorage.setItem(CHOICES, JSON.stringify({
-		agent: which.value, model: model.value.trim(), named: Boolean(named()), address: named() ? "" : address.value.trim(), addresses, folder: folder.value.trim(), confirm: confirm.value, undo: undo.checked, more: more.open,
+		agent: which.value, model: model.value.trim(), named: Boolean(named()), address: named() ? "" : address.value.trim(), addresses, folder: folder.value.trim(), confirm: confirm.value, undo: undo.checked, boxed: boxed.disabled ? last.boxed : boxed.checked, more: more.open,
 		off: [...tools.querySelectorAll("input:not(:checked)")].map((one) => one.value),
 	}));
 
@@ -275,6 +291,7 @@ function draw(node, done) {
 		soon();
 	};
 	which.onchange = folder.oninput = choose;
+	boxed.onchange = confine;
 	text.oninput = () => sessionStorage.setItem(DRAFT, text.value);
 	text.onkeydown = (event) => {
 		if (event.key !== "Enter" || event.isComposing || event.shiftKey || (matchMedia("(pointer: coarse)").matches && !event.ctrlKey && !event.metaKey)) return;

@@ -9,7 +9,7 @@ import { count, counted, json, money, oneLine, plain, seconds, statusName } from
 
 const TABS = [["plan", "Plan"], ["trace", "Trace"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
 const TIMER = { required: ["text"], properties: { text: { title: "Text" }, at: { title: "At (2026-11-24T09:00)" }, every: { type: "number", title: "Or every (s)" }, cron: { title: "Or cron" } } };
-const FORKS = 20; // shown in the tree
+const FORKS = 20; // that have sums in the tree
 const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
 const STEP_NAMES = { pending: "to do", in_progress: "in progress", done: "done", dropped: "dropped" };
 
@@ -67,8 +67,8 @@ export class Panel {
 		// Unchanged content keeps its focus and selection.
 		const name = {
 			plan: () => JSON.stringify(fold.plan),
-			trace: () => `${this.talk.id} ${fold.last} ${fold.status}`,
-			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status} ${this.#forked().map((one) => `${one.id} ${one.status} ${one.title}`)}`,
+			trace: () => `${this.talk.id} ${fold.last} ${fold.status} ${this.talk.forks()}`,
+			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status} ${this.talk.forks()}`,
 			timers: () => this.talk.id + JSON.stringify([...fold.timers]),
 			tools: () => `${fold.agent?.seq} ${JSON.stringify(info?.tools)} ${JSON.stringify(this.health)} ${this.workspaceTools?.length}`,
 			about: () => `${fold.last} ${fold.status} ${JSON.stringify(info)}`,
@@ -100,26 +100,19 @@ export class Panel {
 		if (info?.parent) up.push(el("p", `Forked at event ${info.parentSeq} from `, talkLink(info.parent)));
 		const root = this.talk.id;
 		const sums = (id) => ask("GET", place(id, "stats")).catch(() => null);
-		const [list, ...stats] = await Promise.all([this.#branch(root), ...[root, ...this.#forked().map((one) => one.id)].map(sums)]);
+		const forked = ask("GET", place(root, "forks")).then((page) => page.items).catch(() => []);
+		const [list, forks, ...stats] = await Promise.all([this.#branch(root), forked, sums(root), ...(await forked).slice(0, FORKS).map((one) => sums(one.id))]);
 		if (this.tab !== "tree" || this.talk.id !== root) return;
 		this.sums = new Map(stats.flatMap((one) => one?.conversations ?? []).map((one) => [one.id, one]));
-		refill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."), this.#forks(root));
+		refill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."), this.#forks(root, forks));
 		this.#showSums();
 	}
 
-	/** Return the forks of this conversation and those of each, at most so many that each can be counted. */
-	#forked() {
-		const found = this.talk.forks(this.talk.id);
-		for (const one of found) if (found.length < FORKS) found.push(...this.talk.forks(one.id).filter((other) => !found.includes(other)));
-		return found.slice(0, FORKS);
-	}
-
-	#forks(root) {
-		const found = this.#forked();
+	#forks(root, found) {
 		const branch = (id) => {
 			const items = found.filter((one) => one.parent === id);
 			return items.length ? el("ul.tree", items.map((item) => el("li", chip(item.status, undriven(item)), " ", talkLink(item.id, oneLine(item.title || item.id, 80)),
-				el("p.dim", `forked at event ${item.parentSeq}; since then `, el("span", { "data-sums": item.id }, "…")), branch(item.id)))) : null;
+				el("p.dim", `forked at event ${item.parentSeq}`, found.indexOf(item) < FORKS && ["; since then ", el("span", { "data-sums": item.id }, "…")]), branch(item.id)))) : null;
 		};
 		return found.length ? [el("h3", "Forks"), branch(root)] : null;
 	}
@@ -131,7 +124,7 @@ export class Panel {
 			if (!one) continue;
 			const { usage = {}, cost } = one;
 			const tokens = (usage.inputTokens ?? 0) + (usage.outputTokens ?? 0);
-			fill(node, [counted(one.steps, "step"), seconds(one.seconds), tokens ? `${count(tokens)} tokens` : "", typeof cost === "number" ? cost && money(cost) : "cost unknown"].filter(Boolean).join(" · "));
+			fill(node, [counted(one.steps, "step"), seconds(one.seconds), tokens ? `${count(tokens)} tokens` : "", typeof cost === "number" ? cost && money(cost) : one.steps && "cost unknown"].filter(Boolean).join(" · "));
 		}
 	}
 
@@ -159,16 +152,26 @@ export class Panel {
 
 	_timers({ timers }) {
 		const { talk } = this;
+		if (this.timers?.parentNode !== this.body) {
+			this.timers = el("ul.tree");
+			fill(this.body, this.timers, !talk.readOnly && this.#timerForm());
+		}
+		refill(this.timers, [...timers.values()].map((one) => el("li", blocks(one.content),
+			el("p.dim", `${plain(one.timer)}: ${new Date(one.due).toLocaleString()} ${plain(one.cron ?? one.every ?? "")}`),
+			!talk.readOnly && button("Cancel", () => talk.tell("timers/cancel", { timer: one.timer }), "quiet", { "data-name": `cancel ${one.timer}` }))));
+	}
+
+	/** Return the form of a new timer. What is typed there stays until the timer is set. */
+	#timerForm() {
+		const node = (this.timer ??= el("div"));
+		if (node.firstChild) return node;
 		const fields = schemaForm(TIMER);
-		const set = () => {
+		return fill(node, fields.node, button("Set the timer", async () => {
 			const values = fields.read();
-			if (values) talk.tell("timers", { timezone: Intl.DateTimeFormat().resolvedOptions().timeZone, ...values });
-		};
-		fill(this.body,
-			el("ul.tree", [...timers.values()].map((one) => el("li", blocks(one.content),
-				el("p.dim", `${plain(one.timer)}: ${new Date(one.due).toLocaleString()} ${plain(one.cron ?? one.every ?? "")}`),
-				!talk.readOnly && button("Cancel", () => talk.tell("timers/cancel", { timer: one.timer }), "quiet")))),
-			!talk.readOnly && [fields.node, button("Set the timer", set)]);
+			if (!values || !(await this.talk.tell("timers", { timezone: Intl.DateTimeFormat().resolvedOptions().timeZone, ...values }))) return;
+			node.replaceChildren();
+			this.#timerForm();
+		}));
 	}
 
 	async _tools(fold, info) {
@@ -277,6 +280,7 @@ export class Panel {
 			["Cost", fold.cost || fold.priced ? `${money(fold.cost)}${fold.priced ? "" : ", plus usage without a known price"}` : "unknown"],
 			["Events", String(fold.last)],
 			["Workspace", info?.workspace ? el("code", plain(info.workspace)) : "none"],
+			["Sandbox", info?.workspace ? (info.sandboxed ? "commands run in one" : "none") : null],
 			["Driven", info?.spawnedBy ? "by its parent conversation" : info?.started ? "messages are answered as they arrive" : "only when it is run"],
 			["Fault", info?.error ? el("span.bad", plain(info.error)) : null],
 		];

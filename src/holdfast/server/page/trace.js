@@ -84,27 +84,27 @@ export class TraceView {
 		this.closed = true;
 	}
 
-	/** Read the trace again if the conversation has gone on, but not too often. */
+	/** Read the trace again if the conversation or a fork has gone on, but not too often. */
 	show() {
 		const { fold } = this.talk;
-		if (this.closed || this.timer || (this.trace && this.loaded === fold.last && fold.status !== "running")) return;
+		if (this.closed || this.timer || (this.trace && this.loaded === fold.last && this.forks === this.talk.forks() && fold.status !== "running")) return;
 		const wait = Math.max(0, this.at + REFRESH_MILLISECONDS - performance.now());
 		this.timer = setTimeout(() => this.#load(), wait);
 	}
 
 	async #load() {
 		const { talk } = this;
-		const last = talk.fold.last;
+		const [last, forks] = [talk.fold.last, talk.forks()];
 		try {
 			if (this.node.isConnected && !document.hidden) {
 				const found = await ask("GET", place(talk.id, "trace"), undefined, { signal: talk.ended.signal });
-				this.loaded = last;
+				[this.loaded, this.forks] = [last, forks];
 				this.trace = found;
 				if (!this.closed) this.#render();
 			}
 		} catch (error) {
 			if (error.name === "AbortError") return;
-			this.loaded = last;
+			[this.loaded, this.forks] = [last, forks];
 			fill(this.node, el("p.bad", error.message));
 		}
 		this.at = performance.now();
@@ -274,7 +274,7 @@ export class TraceView {
 		const found = this.trace.conversations;
 		if (found.length < 2) return null;
 		return [el("h3", "Conversations"), el("div.wide", { tabindex: "0", role: "region", "aria-label": "Conversations" }, el("table", el("thead", el("tr", ["Conversation", "Status", "Steps", "At work", "Tokens in", "out", "Cost"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", found.map((one) => {
-			const name = el("td", one.relation ? `${one.relation} ` : "", talkLink(one.id, oneLine(one.title || one.id, 60)));
+			const name = el("td", one.relation === "fork" ? `fork at event ${one.parentSeq ?? 0}: ` : one.relation ? `${one.relation} ` : "", talkLink(one.id, oneLine(one.title || one.id, 60)));
 			name.style.paddingLeft = `${12 * Math.min(one.depth ?? 0, 10)}px`;
 			return el("tr", name, el("td", statusName(plain(one.status ?? ""))), [String(one.steps ?? 0), seconds(one.seconds ?? 0), count(one.usage?.inputTokens ?? 0), count(one.usage?.outputTokens ?? 0), typeof one.cost === "number" ? money(one.cost) : "unknown"].map((figure) => el("td.figure", figure)));
 		}))))];

@@ -127,6 +127,7 @@ class PipeStore(store.Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        forked_from: Sequence[str] | None = None,
         tags: Sequence[str] = (),
     ) -> list[store.Summary]:
         """Return the summaries of the conversations that this worker may see."""
@@ -143,6 +144,7 @@ class PipeStore(store.Store):
             for one in found
             if (ids is None or one.id in ids)
             and status in (None, one.status)
+            and (forked_from is None or (one.parent and one.parent in forked_from))
             and {*tags} <= {*one.tags}
         ]
 

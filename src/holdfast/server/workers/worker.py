@@ -271,16 +271,16 @@ class WorkerSide:
 
     def _build(self, order: Order) -> tuple[BuiltAgent, AgentReport]:
         sys.path[:] = order.path
+        options = msgspec.json.decode(order.options, type=ConversationOptions)
         if self._runtime is None and order.workdir:
             # The runtime's own files are in this worker's folder, which the server removes if this
             # process cannot.
             tempfile.tempdir = order.folder
             try:
-                self._runtime = order.runtimes.open(order.workdir)
+                self._runtime = order.runtimes.open(order.workdir, options.boxed)
             finally:
                 tempfile.tempdir = None
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
-        options = msgspec.json.decode(order.options, type=ConversationOptions)
         wanted = AgentParts(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         allowed = order.programs, order.hook_commands
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout, *allowed)

@@ -561,6 +561,7 @@ class PostgresStore(Store):
         status: str | None = None,
         waiting: bool = False,
         spawned_by: str | None = None,
+        forked_from: Sequence[str] | None = None,
         tags: Sequence[str] = (),
     ) -> list[Summary]:
         query = _LIST + (_UNDONE if waiting else "last_seq > 0")
@@ -570,11 +571,14 @@ class PostgresStore(Store):
             query += " AND status = %(status)s"
         if spawned_by is not None:
             query += " AND spawner <> '' AND spawner = %(spawner)s"
+        if forked_from is not None:
+            query += " AND parent <> '' AND parent = ANY(%(origins)s)"
         if tags:
             query += " AND tags <> '{}' AND tags @> %(tags)s"
         values = {
             "tags": [escaped(tag) for tag in tags],
             "ids": [escaped(id) for id in ids or () if base.is_utf8(id)],
+            "origins": [escaped(id) for id in forked_from or () if base.is_utf8(id)],
             "status": status or "",
             "spawner": escaped(spawned_by or ""),
         }
