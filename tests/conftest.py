@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
@@ -18,6 +19,12 @@ from tests.postgres import NoPostgres, PostgresServer, shared_server
 # its children with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+# A busy machine makes examples slow to draw and to run; no test is about their time.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # Commands of `holdfast run` are not in a sandbox, unless a test is about it
 # (`tests/cli/test_sandbox_command.py`).

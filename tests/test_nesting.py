@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ScriptedLLM, Tool, ToolResult
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    ScriptedLLM,
+    Tool,
+    ToolManager,
+    ToolResult,
+    commands,
+)
 from holdfast import events as ev
+from holdfast.agent.security import judge
 from holdfast.cli.render import read_arguments
-from holdfast.content import TextContent
+from holdfast.content import TextContent, ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError, ToolError
+from holdfast.llm.base import BaseModel, CompletionCall
+from holdfast.llm.completion import Completion
 from holdfast.llm.wires import openai_chat
 from holdfast.llm.wires.calls import read_call
 from holdfast.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands.shims import with_arguments
+from holdfast.remote.failures import failure
+from holdfast.serve import responses_input
 from holdfast.server.guard import RequestRefused
 from holdfast.server.intake import _decode as decode  # pyright: ignore[reportPrivateUsage]
+from holdfast.tools import hook_verdicts
 from holdfast.tools.document import SourceLocation, read_json, read_yaml
+from holdfast.tools.hook_answers import HookPlace
 from holdfast.tools.results import as_result
 
 
@@ -33,6 +51,8 @@ def nested(levels: int) -> Any:
 def text(levels: int) -> str:
     return '{"a":' + "[" * (levels - 1) + "1" + "]" * (levels - 1) + "}"
 
+
+ANY = {"type": "object", "properties": {"a": {}}}
 
 # Below every interpreter's own limit, between that of 3.11 and that of 3.13, and above both.
 DEEPER = [MAX_DEPTH + 1, 500, 5_000, 100_000]
@@ -153,3 +173,77 @@ def test_approved_arguments_have_the_same_limit(levels: int) -> None:
         ):
             conversation.approve(state.pending_confirmations[0].call.id, arguments=nested(levels))
         assert conversation.state.pending_confirmations == state.pending_confirmations
+
+
+def test_a_call_of_a_program_is_refused_in_the_same_words() -> None:
+    def echo(a: Any) -> str:
+        """Echoes."""
+        return "ran"
+
+    for tool in (Tool.from_function(echo), Tool("echo", "", echo, ANY)):
+        result = ToolManager([tool]).run(ToolCall("1.0", "echo", {"a": nested(3_000)}))
+        assert "'echo' was not run: its arguments are nested deeper than 100 levels." in result.text
+        assert result.error is not None
+        assert result.error.type == "validation"
+
+
+class Careless(BaseModel):
+    """A model of a program, whose answers no wire has read."""
+
+    model = "careless"
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+
+    def complete(self, call: CompletionCall) -> Completion:
+        if len(call.transcript) > 1:
+            return Completion("ok")
+        return Completion(calls=(ToolCall("", "echo", {"a": nested(self.levels)}),))
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+    def cost(self, usage: Usage) -> float | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("levels", DEEPER)
+def test_a_call_of_any_model_is_invalid_and_the_run_goes_on(levels: int) -> None:
+    echo = Tool("echo", "Echoes.", lambda a: "ran", input_schema=ANY)
+    call = ToolCall("", "echo", {"a": nested(levels)})
+    for model in (
+        ScriptedLLM([[("echo", call.arguments)], "ok"]),
+        ScriptedLLM([[call], "ok"]),
+        Careless(levels),
+    ):
+        with Conversation(Agent(model, [echo])) as conversation:
+            conversation.send_message("go")
+            state = conversation.run()
+        assert (state.answer, state.error) == ("ok", None)
+        results = [event.result for event in state.events if isinstance(event, ev.ToolCallFinished)]
+        assert "not run: The arguments are nested deeper than 100 levels" in results[0].text
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "content": TextContent.from_json,
+    "result": ToolResult.from_json,
+    "call": ToolCall.from_json,
+    "command": lambda data: commands.decode(data.encode()),
+    "event": ev.decode,
+    "judge": lambda data: judge.read(Completion(data)),
+    "error of a server": lambda data: failure(500, data.encode(), "here", "GET /"),
+    "answer to a question": lambda data: responses_input._value(as_result("t", data)),  # pyright: ignore[reportPrivateUsage]
+    "verdict": lambda data: hook_verdicts._read(data, HookPlace()),  # pyright: ignore[reportPrivateUsage]
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_ends_in_a_recursion_error(name: str) -> None:
+    for levels in (500, 1_500, 20_000):
+        for shape in ("%s", '{"type":"text","text":"x","meta":%s}', '{"error":{"details":%s}}'):
+            for data in (text(levels), "[" * levels):
+                with suppress(ValueError):
+                    READERS[name](shape % data)

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.content import Content, ToolResult, blocks
 from holdfast.errors import ConfigurationError
 from holdfast.labels import check_tags, check_title
+from holdfast.nesting import MAX_STORED_DEPTH, decode_json
 from holdfast.timers import Timer, make_rule
 
 
@@ -315,7 +316,7 @@ def encode(command: Command) -> bytes:
 def decode(data: bytes) -> Command:
     """Return the command that `encode` wrote. Raise `ValueError` on anything else, also a newer
     version's command."""
-    return _decoder.decode(data)
+    return decode_json(data, Command, MAX_STORED_DEPTH)
 
 
 def posted(data: bytes) -> Command | UnreadableCommand | None:

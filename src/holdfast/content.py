@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_STORED_DEPTH, decode_json
 
 S = TypeVar("S", bound="Data")
 
@@ -37,7 +38,7 @@ class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
     def from_json(cls: type[S], data: bytes | str) -> S:
         """Return the object that `to_json` wrote. Raises `msgspec.ValidationError` (a
         `ValueError`) on anything else."""
-        return msgspec.json.decode(data, type=cls)
+        return decode_json(data, cls, MAX_STORED_DEPTH)
 
 
 # --- content blocks (MCP `ContentBlock`) ---
@@ -529,7 +530,7 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     def from_json(cls, data: bytes | str) -> ToolResult:
         """Return a result from its JSON form, or from MCP's. Raises `msgspec.ValidationError` (a
         `ValueError`) on anything else."""
-        found = msgspec.json.decode(data, type=_FromMCP)
+        found = decode_json(data, _FromMCP, MAX_STORED_DEPTH)
         return cls(
             found.content,
             found.structured_content,

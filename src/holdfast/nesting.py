@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
 
 # Levels of arrays and objects in a value: a tool's arguments, a result. Protobuf's parsers stop at
 # 100 as well. The interpreter's own limit is no contract: json and msgspec read fewer than 1,000
@@ -13,6 +18,9 @@ MAX_DEPTH = 100
 # Levels in a document that contains such values: a request, a model's answer, a conversation's
 # state.
 MAX_DOCUMENT_DEPTH = MAX_DEPTH + 28
+
+# Levels in an event of a journal, or in a part of one. Its free-form parts may have 200.
+MAX_STORED_DEPTH = 228
 
 # A string, also an unterminated one. Possessive, since a failed match would try every split of a
 # long string.
@@ -39,3 +47,15 @@ def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
         left = left.replace(b"[]", b"")
         removed += 1
     return max(accumulate(map(_STEP.__getitem__, left)), default=0) > limit - removed
+
+
+@overload
+def decode_json(data: bytes | str, *, limit: int = ...) -> Any: ...
+@overload
+def decode_json(data: bytes | str, type: type[T], limit: int = ...) -> T: ...
+def decode_json(data: bytes | str, type: Any = Any, limit: int = MAX_DOCUMENT_DEPTH) -> Any:
+    """Return the object of a JSON text from outside. Raises `msgspec.DecodeError` (a `ValueError`),
+    also for a text that is nested deeper than `limit` levels."""
+    if too_deep(data, limit):
+        raise msgspec.ValidationError(f"JSON is nested deeper than {limit} levels")
+    return msgspec.json.decode(data, type=type)

@@ -258,6 +258,16 @@ def test_bad_input_gets_the_error_of_the_protocol() -> None:
 
 
 @pytest.mark.slow
+def test_a_body_that_would_hold_the_event_loop_is_refused_before_it_is_parsed() -> None:
+    with served(["done"]) as server:
+        for parts, status in (("[]," * 30_000, 413), ("[" * 5_000, 400)):
+            body = b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":[%s' % parts.encode()
+            for path in ("", "/", "/v0.3", "/message:send", "/message:stream"):
+                found, answer = rpc(server, body, f"/a2a/buyer{path}")
+                assert found == status, (path, answer)
+
+
+@pytest.mark.slow
 def test_a_cancelled_task_is_over() -> None:
     with served([[BUY], "done"]) as server:
         _, ids = rest_of(Client(server).send(text("Buy it.")))

@@ -529,6 +529,63 @@ def test_an_invalid_schema_is_told_to_the_model_as_the_tools_fault_and_not_tried
     assert ran == []
 
 
+def doubling(levels: int) -> dict[str, Any]:
+    """An object whose parameter `a` is an integer, said twice at each level."""
+    names = [f"#/$defs/L{number}" for number in range(levels)]
+    defs: dict[str, Any] = {f"L{levels}": {"type": "integer"}}
+    for number, name in enumerate([*names[1:], f"#/$defs/L{levels}"]):
+        defs[f"L{number}"] = {"allOf": [{"$ref": name}, {"$ref": name}]}
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/L0"}}, "$defs": defs}
+
+
+def test_a_schema_of_the_program_that_doubles_at_each_level_is_refused_at_once() -> None:
+    assert Tool("t", "", lambda a: a, doubling(8)).run({"a": 1}).data == 1
+    result = ToolManager([Tool("t", "", lambda a: a, doubling(26))]).run(
+        ToolCall("1.0", "t", {"a": 1})
+    )
+    assert "held against more than 5,000 subschemas" in result.text
+    assert "Tool 't': input_schema takes too much work" in result.text
+
+
+def test_a_schema_of_the_program_that_doubles_with_the_value_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.tools.untrusted._STEPS", 2_000)
+    node: dict[str, Any] = {
+        "allOf": [{"properties": {"n": {"$ref": "#/$defs/node"}}} for _ in range(2)]
+    }
+    made = Tool("t", "", lambda n: n, {"type": "object", "$defs": {"node": node}, **node})
+    value: dict[str, Any] = {}
+    for _ in range(20):
+        value = {"n": value}
+    with pytest.raises(ConfigurationError, match="checking this value takes too much work"):
+        made.run(value)
+
+
+def test_patterns_of_the_program_are_linear_where_they_can_be() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^(a+)+$"},
+            "b": {"type": "string", "pattern": "^(?=x).y$"},
+            "c": {"type": "string", "pattern": r"^(.)\1$"},
+        },
+    }
+    made = Tool("t", "", lambda **kwargs: kwargs, schema)
+    assert "a: " in refusal(made, a="a" * 60 + "!")
+    assert "b: " in refusal(made, b="zy")
+    assert "c: " in refusal(made, c="ab")
+    assert made.run({"a": "aa", "b": "xy", "c": "zz"}).success
+
+
+def test_a_large_value_of_the_program_is_checked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tools.untrusted._MAX_STEPS", 100)
+    schema = {"type": "object", "properties": {"a": {"items": {"type": "integer"}}}}
+    made = Tool("t", "", lambda a: len(a), schema)
+    assert made.run({"a": [1] * 200}).data == 200
+    assert "a.199: " in refusal(made, a=[*[1] * 199, None])
+
+
 def test_a_pattern_that_python_does_not_know_is_left_to_the_tool() -> None:
     schema = {
         "type": "object",

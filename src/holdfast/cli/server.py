@@ -28,6 +28,7 @@ from holdfast.errors import (
     LLMTimeout,
     StoreError,
 )
+from holdfast.nesting import decode_json
 from holdfast.observe.stats import Stats
 from holdfast.observe.trace import RunTrace
 from holdfast.remote import RemoteConversation, RemoteWorkspace
@@ -276,7 +277,7 @@ class ServerConversations:
     ) -> Any:
         with self.understood():
             answer = self._link.request(method, path, query=query, timeout=timeout).read()
-            return msgspec.json.decode(answer, type=kind)
+            return decode_json(answer, kind)
 
     # --- commands ---
 

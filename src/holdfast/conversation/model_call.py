@@ -44,6 +44,7 @@ from holdfast.llm.background import background_record
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import names_blind_model, with_vision
+from holdfast.llm.wires.calls import limited
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
@@ -261,13 +262,14 @@ class ModelCall(ObjectStruct):
     def _wrapped(self, request: _Request) -> Callable[[], Completion]:
         """Return the request with what wraps it, the innermost first."""
         context, journal = self._context, self._context.journal
-        complete = partial(
-            context.agent.step,
-            request.transcript,
-            request.head,
-            on_delta=self._deltas.restarted(),
-            cancelled=request.token,
-        )
+        on_delta, token = self._deltas.restarted(), request.token
+
+        def complete() -> Completion:
+            step = context.agent.step
+            return limited(
+                step(request.transcript, request.head, on_delta=on_delta, cancelled=token)
+            )
+
         if journal.secrets is not None:
             complete = partial(_masked, journal.secrets, complete)
         if journal.observed is not None:

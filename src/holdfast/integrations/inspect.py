@@ -38,6 +38,7 @@ from holdfast.llm.base import BaseModel, CompletionCall
 from holdfast.llm.completion import Completion
 from holdfast.llm.request import RequestTarget, make_request
 from holdfast.llm.wires import openai_chat
+from holdfast.nesting import decode_json
 from holdfast.object_struct import ObjectStruct
 from holdfast.store import Store
 from holdfast.tools import Tool, ToolContext
@@ -507,7 +508,7 @@ def _messages(asked: Sequence[dict[str, Any]]) -> list[Any]:
                     name, text = one["function"]["name"], one["function"]["arguments"]
                     names[one["id"]] = name
                     try:
-                        arguments: Any = msgspec.json.decode(text)
+                        arguments: Any = decode_json(text)
                     except ValueError:
                         arguments = {}
                     calls.append(tools.ToolCall(one["id"], name, arguments))

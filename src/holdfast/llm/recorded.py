@@ -22,6 +22,7 @@ from holdfast.llm.http import HttpExchange, Transport
 from holdfast.llm.info import ModelInfo
 from holdfast.llm.secrets import redact, redact_bytes, redact_path
 from holdfast.llm.transcript import Messages
+from holdfast.nesting import MAX_STORED_DEPTH, decode_json
 
 if TYPE_CHECKING:
     from holdfast.llm.wires.protocol import Wire
@@ -200,7 +201,7 @@ class Tape:
             if not line.strip():
                 continue
             try:
-                recording = msgspec.json.decode(line, type=Recording)
+                recording = decode_json(line, Recording, MAX_STORED_DEPTH)
                 key = recording.key
             except ValueError as error:
                 if "truncated" in str(error):  # a crash during a write

@@ -19,6 +19,7 @@ from holdfast.llm.base import BaseModel, CompletionCall
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.wires import openai_chat
+from holdfast.llm.wires.calls import limited
 from holdfast.tools.callables import refuse_async
 
 
@@ -132,7 +133,7 @@ class ScriptedLLM(BaseModel):
             raise Cancelled("The model call was cancelled.")
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
-        completion = self._completion(answer, len(built.transcript))
+        completion = limited(self._completion(answer, len(built.transcript)))
         refuse_async("completion: on_delta", call.on_delta)
         if call.on_delta is not None and self.stream:
             _stream(completion, call.on_delta)

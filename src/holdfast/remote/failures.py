@@ -15,6 +15,7 @@ from holdfast.errors import (
     RuntimeFault,
     StoreError,
 )
+from holdfast.nesting import decode_json
 from holdfast.runtime.textfile import NoSuchFile
 
 
@@ -31,7 +32,7 @@ class _Body(msgspec.Struct, frozen=True):
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
     """Return the error for a failed response to the request `what`, by its name or its status."""
     try:
-        error = msgspec.json.decode(body, type=_Body).error
+        error = decode_json(body, _Body).error
     except ValueError:
         error = _Error()
     if not error.message:

@@ -14,6 +14,7 @@ from holdfast.conversation.run_context import inside
 from holdfast.errors import Cancelled, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.llm.wires.sse import EventReader
+from holdfast.nesting import decode_json
 from holdfast.remote.journal_copy import JournalCopy
 from holdfast.remote.server_client import pause
 from holdfast.tools import Cancellation
@@ -153,11 +154,11 @@ class StreamFollower:
         """Deliver data that is not journaled: a piece of an answer, a tool's progress."""
         try:
             if name == b"delta" and self._delta_listeners:
-                delta = msgspec.json.decode(data, type=Delta)
+                delta = decode_json(data, Delta)
                 for listener in self._delta_listeners:
                     listener(delta)
             elif name == b"progress" and self._on_progress is not None:
-                progress = msgspec.json.decode(data, type=_Progress)
+                progress = decode_json(data, _Progress)
                 self._on_progress(progress.call_id, progress.message)
         except ValueError:
             _log.debug("conversation %s: a %s could not be decoded", self._copy.id, name.decode())

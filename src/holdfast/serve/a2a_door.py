@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from holdfast.agent.agent import Agent
+    from holdfast.server.service import Service
 
 CARD_PATH = "/.well-known/agent-card.json"
 _CARD_SECONDS = 300  # for which clients may keep a card
+# JSON values of a body. The SDK takes 2 us for each, on the event loop.
+_MAX_VALUES = 25_000
 OLD_PATH = "/v0.3"  # below an agent's path: the same agent with a card of 0.3
 
 
@@ -114,6 +117,8 @@ class A2ADoor:
                 if isinstance(route, Route):
                     route.app = _plain_json(route.app)
                     found.append(route)
+            for route in found:
+                route.app = _bounded(service, route.app)
             places = [path + CARD_PATH, path + OLD_PATH + CARD_PATH]
             places += [] if CARD_PATH in service.open else [CARD_PATH]
             for place in places:
@@ -189,6 +194,31 @@ def _of_json(endpoint: Any) -> Any:
         return JSONResponse({"jsonrpc": "2.0", "id": None, "error": refused})
 
     return checked
+
+
+def _bounded(service: Service, app: Any) -> Any:
+    """Return an application that is given a body only after it arrived whole, in time, and was
+    found small: the SDK decodes it on the event loop."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        from starlette.requests import Request
+
+        body: bytes | None = None
+        if scope["method"] == "POST":
+            body = await service.body(Request(scope, receive))
+            await service.intake.check(body, _MAX_VALUES)
+
+        async def received() -> Any:
+            nonlocal body
+            if body is None:
+                return await receive()
+            message, body = {"type": "http.request", "body": body}, None
+            scope["body"].free()
+            return message
+
+        await app(scope, received, send)
+
+    return answer
 
 
 def _plain_json(app: Any) -> Any:

@@ -21,6 +21,7 @@ from holdfast.content import (
 )
 from holdfast.conversation.fold import Fold
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import decode_json
 from holdfast.serve.door import (
     ApprovalRequest,
     ClientCallRequest,
@@ -211,7 +212,7 @@ def _value(result: ToolResult) -> object:
     """Return the answer to a question: a JSON object, a bool, null, or a text."""
     text = text_of(result.content)
     try:
-        return msgspec.json.decode(text, type=dict[str, Any] | bool | None)
+        return msgspec.convert(decode_json(text), dict[str, Any] | bool | None)
     except ValueError:
         return text
 

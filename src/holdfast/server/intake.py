@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -125,17 +126,29 @@ class Intake:
         kind = media_type.partition(";")[0].strip().lower()
         if kind and kind != "application/json":
             raise refused(415, f"Send application/json here, not {kind[:100]!r}.")
+        return await self._off_loop(_decode, body, type)
+
+    async def check(self, body: bytes, values: int) -> None:
+        """Raise `RequestRefused` for JSON with more `values`, or nested more deeply, than what a
+        parser on the event loop may be given."""
+        await self._off_loop(_check, body, values)
+
+    async def _off_loop(self, work: Callable[[bytes, Any], T], body: bytes, second: Any) -> T:
         if len(body) <= _ON_LOOP_BYTES:
-            return _decode(body, type)
-        return await anyio.to_thread.run_sync(_decode, body, type, limiter=self._decoders)
+            return work(body, second)
+        return await anyio.to_thread.run_sync(work, body, second, limiter=self._decoders)
 
 
-def _decode(body: bytes, type: type[T]) -> T:
-    if not _few_values(body):
-        most = f"at most {MAX_VALUES:,} are allowed"
+def _check(body: bytes, values: int = MAX_VALUES) -> None:
+    if not _few_values(body, values):
+        most = f"at most {values:,} are allowed"
         raise refused(413, f"The request has too many JSON values: {most}.")
     if too_deep(body, MAX_DOCUMENT_DEPTH):
         raise refused(400, f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
+
+
+def _decode(body: bytes, type: type[T]) -> T:
+    _check(body)
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
@@ -157,17 +170,17 @@ def state_of(body: bytes) -> ConversationState:
         raise ConfigurationError(f"This is not a conversation's state: {error}.") from None
 
 
-def _few_values(body: bytes) -> bool:
-    """Return True if a JSON text has at most `MAX_VALUES` values. Strings are skipped only if a
+def _few_values(body: bytes, most: int = MAX_VALUES) -> bool:
+    """Return True if a JSON text has at most `most` values. Strings are skipped only if a
     count of the whole text exceeds the limit."""
-    if _separators(body) <= MAX_VALUES:
+    if _separators(body) <= most:
         return True
     found = 0
     for token in _TOKENS.finditer(body):
         text = token.group()
         found += 1 if text.startswith(b'"') else _separators(text)
         # Twice, because a member of an object may count as two strings.
-        if found > 2 * MAX_VALUES:
+        if found > 2 * most:
             return False
     return True
 

@@ -21,6 +21,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError, SignatureInvalid
 from holdfast.events import AnyEvent
+from holdfast.nesting import MAX_STORED_DEPTH, decode_json
 
 TOLERANCE = 300.0  # seconds that a message may be old or new, as in the reference libraries
 PREFIX = "whsec_"
@@ -110,7 +111,7 @@ def verify(
             " repeats it with a new time."
         )
     try:
-        read = msgspec.json.decode(body, type=_Body)
+        read = decode_json(body, _Body, MAX_STORED_DEPTH)
         event = None if read.data.link else ev.decode(bytes(read.data.event))
     except ValueError as error:
         raise SignatureInvalid(

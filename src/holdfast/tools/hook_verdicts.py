@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.content import Message, TextContent
 from holdfast.errors import Cancelled, ToolCancelled
+from holdfast.nesting import decode_json
 from holdfast.tools.context import Cancellation, LendsModels, ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
 from holdfast.tools.results import clean
@@ -190,7 +191,7 @@ def _read(text: str, place: HookPlace) -> HookVerdict:
     text = text.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()
-    return _checked(msgspec.json.decode(text, type=HookVerdict), place)
+    return _checked(decode_json(text, HookVerdict), place)
 
 
 def _checked(verdict: HookVerdict, place: HookPlace) -> HookVerdict:

@@ -1,4 +1,4 @@
-"""Regular expressions of untrusted JSON Schemas, matched in linear time.
+"""Regular expressions of JSON Schemas, matched in linear time.
 
 Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years.
 The matcher here is Rust's regex crate, which pydantic-core contains. It never backtracks, but it
@@ -60,6 +60,21 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Return True if the pattern matches anywhere in `text`."""
         return self._matches(text)
+
+
+class PythonPattern:
+    """A pattern of a program's own schema that Python matches, since no linear time is possible.
+    Raises `re.error`. `states` is 0: nothing bounds its work."""
+
+    __slots__ = ("_search", "states")
+
+    def __init__(self, pattern: str) -> None:
+        self._search = re.compile(pattern).search
+        self.states = 0
+
+    def matches(self, text: str) -> bool:
+        """Return True if the pattern matches anywhere in `text`."""
+        return self._search(text) is not None
 
 
 def _translate(pattern: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError, StoreError
+from holdfast.nesting import decode_json
 from holdfast.tools.results import cut
 from holdfast.tools.tool import Tool
 
@@ -97,7 +98,7 @@ class Pins:
         if self.path is None:
             return
         try:
-            self._approved = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Pin])
+            self._approved = decode_json(self.path.read_bytes(), dict[str, _Pin])
         except FileNotFoundError:
             # nothing was approved yet, or the file was removed: keep the pins in memory
             return

@@ -15,6 +15,7 @@ from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.names import word_set
 from holdfast.tools.policy import RetryPolicy
 from holdfast.tools.results import as_result, clean, cut
+from holdfast.tools.schema import TOO_DEEP, validation_error
 
 if TYPE_CHECKING:
     from holdfast.tools.secrets import Secrets
@@ -64,6 +65,8 @@ def checked_arguments(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         return values
     except ToolError:
         raise
+    except RecursionError:  # of a call that no model wrote, and no journal holds
+        raise validation_error(tool.name, tool.input_schema, [TOO_DEEP]) from None
     except Exception as error:  # of the tool's schema or types, which a retry cannot repair
         raise ToolError(
             f"{tool.name!r} was not run: {_describe_error(error)}", retryable=False, max_retries=0

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolValidationError
+from holdfast.nesting import MAX_DEPTH
 from holdfast.tools.context import ToolContext
 from holdfast.tools.names import word_set
 from holdfast.tools.results import cut
@@ -34,6 +35,7 @@ _log = logging.getLogger("holdfast.tools")
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
 Explain = Callable[[str, Mapping[str, Any], list[str]], Exception]
 
+TOO_DEEP = f"its arguments are nested deeper than {MAX_DEPTH} levels"
 _MAX_VALUE_CHARS = 200  # shown of a value in an error
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
@@ -232,7 +234,7 @@ def check_schema(
 ) -> dict[str, Any]:
     """Return a copy of `schema`. Raises `ConfigurationError` naming the argument if it cannot be a
     JSON Schema. A trusted schema is checked superficially here and fully at the first call. An
-    `untrusted` schema is checked fully now, and its work is bounded."""
+    `untrusted` schema is checked fully now."""
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
             f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
@@ -299,7 +301,7 @@ def from_json_schema(
     explain: Explain | None = None,
     untrusted: bool = False,
 ) -> Validate:
-    """Return a validator by jsonschema, compiled at the first call.
+    """Return a validator by jsonschema, compiled at the first call. Its work is bounded.
 
     The validator converts a string to a number, a boolean or a JSON value where the schema requires
     one. It raises `ConfigurationError` for a schema that is malformed or cannot be applied.
@@ -307,27 +309,24 @@ def from_json_schema(
     Args:
         known: The permitted names; None permits all names.
         explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
-        untrusted: True if the schema comes from outside. Then its size and its work are bounded
-            (see `holdfast.tools.untrusted`).
+        untrusted: True if the schema comes from outside. Then patterns that have no linear time are
+            not enforced (see `holdfast.tools.untrusted`).
     """
 
     @functools.cache
     def check() -> Callable[[Any], list[Any]]:
-        if untrusted:
-            return _checker(tool, "input_schema", schema).problems
-        return _compile(tool, schema)
+        return _checker(tool, "input_schema", schema, trusted=not untrusted).problems
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
         apply = check()
         try:
             return apply(arguments)
-        except RecursionError as error:
-            problem, cause = "contains itself without end", error
+        except RecursionError:
+            raise validation_error(tool, schema, [TOO_DEEP]) from None
         except Exception as error:  # such as a missing reference
-            problem, cause = _first_line(error), error
-        raise ConfigurationError(
-            f"Tool {tool!r}: input_schema cannot be applied: {problem}"
-        ) from cause
+            raise ConfigurationError(
+                f"Tool {tool!r}: input_schema cannot be applied: {_first_line(error)}"
+            ) from error
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
@@ -375,44 +374,15 @@ def result_checker(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
     return problem
 
 
-def _checker(tool: str, argument: str, schema: dict[str, Any]) -> Checker:
+def _checker(tool: str, argument: str, schema: dict[str, Any], trusted: bool = False) -> Checker:
     """Return a bounded checker. Raises `ConfigurationError` for an unusable schema."""
-    # Imported late: tools with trusted schemas do without it.
+    # Imported late: tools without a schema do without it.
     from holdfast.tools.untrusted import Checker, UnusableSchema
 
     try:
-        return Checker(f"Tool {tool!r}: {argument}", schema)
+        return Checker(f"Tool {tool!r}: {argument}", schema, trusted)
     except UnusableSchema as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} {error}.") from None
-
-
-def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
-    from jsonschema import FormatChecker, SchemaError, validators
-    from jsonschema.validators import Draft202012Validator
-    from referencing import Registry
-
-    kind: Any = validators.validator_for(schema, default=Draft202012Validator)
-    try:
-        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
-    except SchemaError as error:
-        raise ConfigurationError(
-            f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
-            f" {error.json_path}."
-        ) from None
-    check_pattern = kind.VALIDATORS["pattern"]
-
-    def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
-        """Skip patterns that Python cannot compile, such as Unicode classes."""
-        try:
-            re.compile(wanted)
-        except re.error:
-            return ()
-        return check_pattern(validator, wanted, instance, schema) or ()
-
-    kind = cast("Any", validators).extend(kind, {"pattern": pattern})
-    # An empty registry: the default one would fetch a remote $ref over the network.
-    validator = kind(schema, registry=cast("Any", Registry)())
-    return lambda value: list(validator.iter_errors(value))
 
 
 # --- strings in place of other types ---

@@ -76,7 +76,8 @@ class Tool:
     reconcile: Reconcile | None = None
     _parallel: bool | None = None
     untrusted: bool = False
-    """True if the schemas come from outside, such as from a server. Their cost is then bounded."""
+    """True if the schemas come from outside, such as from a server. They are then checked when the
+    tool is made, and patterns that cannot be matched in linear time are not enforced."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -1,5 +1,4 @@
-"""Untrusted JSON Schemas: fully checked before the first use, and applied in a bounded number of
-steps.
+"""JSON Schemas, fully checked before the first use, and applied in a bounded number of steps.
 
 A schema of 1 KB can require unbounded work: twenty levels of `allOf` with two references each
 visit a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the
@@ -10,8 +9,10 @@ place of quadratic comparisons, short messages in place of whole values.
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from reprlib import Repr
@@ -21,7 +22,7 @@ from urllib.parse import unquote, urljoin
 import msgspec
 
 from holdfast.tools.names import word_set
-from holdfast.tools.patterns import Pattern, UnsupportedPattern
+from holdfast.tools.patterns import Pattern, PythonPattern, UnsupportedPattern
 from holdfast.tools.results import cut
 
 MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
@@ -389,21 +390,23 @@ class _Budget(threading.local):
 
 
 class Checker:
-    """A validator by an untrusted schema. Thread-safe.
+    """A validator by a schema, with bounded work. Thread-safe.
 
     `name` stands for the schema in warnings. Patterns that cannot be matched in linear time are not
     enforced; a warning names each of them. If the schema contains `patternProperties`,
-    `unevaluatedProperties` is not enforced.
+    `unevaluatedProperties` is not enforced. A `trusted` schema is the program's own: Python matches
+    those of its patterns that have no linear time, and `unevaluatedProperties` is enforced.
 
     Raises `UnusableSchema`.
     """
 
-    def __init__(self, name: str, schema: dict[str, Any]) -> None:
+    def __init__(self, name: str, schema: dict[str, Any], trusted: bool = False) -> None:
         self._name = name
         self._source = schema
+        self._trusted = trusted
         self._inspected = inspect_schema(schema)
         self._budget = _Budget()
-        self._patterns: dict[str, Pattern | None] = {}
+        self._patterns: dict[str, Pattern | PythonPattern | None] = {}
         self._values: dict[int, frozenset[Any]] = {}
         self._default: Mapping[str, Callable[..., Any]] = {}  # jsonschema's own checks
         self._validator: Any = None  # made at the first value, because jsonschema takes long
@@ -447,7 +450,8 @@ class Checker:
         if self._validator is None:
             self._validator = self._compile()
         copied, nodes = _short_copy(value)
-        self._budget.left = min(_STEPS + _STEPS_PER_NODE * nodes, _MAX_STEPS)
+        steps = _STEPS + _STEPS_PER_NODE * nodes
+        self._budget.left = steps if self._trusted else min(steps, _MAX_STEPS)
         return list(islice(self._validator.iter_errors(copied), _MAX_ERRORS))
 
     def _metered(
@@ -468,16 +472,20 @@ class Checker:
 
     # patterns
 
-    def _compiled(self, pattern: str) -> Pattern | None:
+    def _compiled(self, pattern: str) -> Pattern | PythonPattern | None:
         if pattern not in self._patterns:
+            compiled: Pattern | PythonPattern | None = None
             try:
                 compiled = Pattern(pattern)
                 self._budget.spend(100 + compiled.states)
             except UnsupportedPattern as error:
-                compiled = None
-                _log.warning(
-                    "%s: the pattern %s is not enforced: %s.", self._name, short(pattern), error
-                )
+                if self._trusted:
+                    with suppress(re.error, OverflowError, RecursionError):
+                        compiled = PythonPattern(pattern)
+                if compiled is None:
+                    _log.warning(
+                        "%s: the pattern %s is not enforced: %s.", self._name, short(pattern), error
+                    )
             self._patterns[pattern] = compiled
         return self._patterns[pattern]
 
@@ -528,7 +536,9 @@ class Checker:
         self, key: str, validator: Any, wanted: Any, instance: Any, schema: Any
     ) -> Any:
         if not isinstance(instance, dict | list) or (
-            key == "unevaluatedProperties" and self._inspected.has_pattern_properties
+            key == "unevaluatedProperties"
+            and self._inspected.has_pattern_properties
+            and not self._trusted
         ):
             return ()
         # jsonschema walks the expansion by itself, without the keywords above.
@@ -570,7 +580,8 @@ class Checker:
             listed = cast("list[Any]", value)
             self._budget.spend(1 + len(listed) // 4)
             return list, tuple(map(self._canonical, listed))
-        return value
+        # A program may pass values that are not JSON.
+        return value if isinstance(value, Hashable) else (type(value), id(value))
 
 
 def _error(message: str) -> Any:

@@ -12,6 +12,7 @@ from holdfast.agent.risk import Risk, Surroundings
 from holdfast.content import Message, TextContent, ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
+from holdfast.nesting import decode_json
 
 _BEGIN = """\
 You judge how risky one action of an AI agent is, before it is carried out. You carry out nothing
@@ -144,7 +145,7 @@ def read(answer: Completion) -> tuple[Literal["low", "medium", "unknown", "high"
     if answer.calls:
         return "unknown", "the judge called a tool in place of an answer"
     try:
-        found = msgspec.json.decode(text, type=_Answer)
+        found = decode_json(text, _Answer)
     except ValueError:
         return "unknown", "the judge did not answer with the JSON object that it was asked for"
     return found.risk, found.reason

@@ -3,12 +3,14 @@ server accepts them."""
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.content import ToolCall
+from holdfast.llm.completion import Completion
 from holdfast.llm.wires.lenient_json import clean_texts, decode, join_surrogates
 from holdfast.llm.wires.protocol import Names
 from holdfast.nesting import MAX_DEPTH, too_deep
@@ -16,6 +18,9 @@ from holdfast.tools import names as tool_names
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
+_TOO_DEEP = (
+    f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as text."
+)
 _KINDS = {"list": "an array", "str": "a string", "bool": "a boolean", "NoneType": "null"}
 _POSITION = re.compile(r" \(byte (\d+)\)")
 
@@ -42,14 +47,30 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     return ToolCall("", name, fields, provider_id, raw)
 
 
+def limited(completion: Completion) -> Completion:
+    """Return an answer of any model, a custom one included, in which a call whose arguments are
+    nested too deeply is invalid."""
+    calls = tuple([_limited(call) for call in completion.calls])
+    same = all(map(operator.is_, calls, completion.calls))
+    return completion if same else msgspec.structs.replace(completion, calls=calls)
+
+
+def _limited(call: ToolCall) -> ToolCall:
+    try:
+        if not call.arguments or not too_deep(_encoder.encode(call.arguments)):
+            return call
+    except RecursionError:
+        pass
+    except (TypeError, ValueError):  # values that are not JSON: the journal names them
+        return call
+    return msgspec.structs.replace(call, arguments={}, invalid=_TOO_DEEP)
+
+
 def _read_object(text: str) -> tuple[dict[str, Any], bool]:
     """Return the object of a JSON text, and True if the text is valid JSON for it. Raises
     `ValueError` with the reason, as a sentence, if there is no object."""
     if too_deep(text):
-        raise ValueError(
-            f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as"
-            " text."
-        )
+        raise ValueError(_TOO_DEEP)
     is_proper = True
     try:
         value: Any = _decoder.decode(text)
