@@ -2,8 +2,9 @@
 in another process sees an event.
 
 The server is PostgreSQL on this machine with fsync on. `append` is `PostgresStore.append` of one
-event of 1.4 KB that is made already; the floor inserts as many bytes into a table with the same key,
-on one connection in autocommit mode with a prepared statement, in turns with it. `seen` is the time
+event of 1.4 KB, as a conversation hands it over, which has encoded it; the floor inserts the same
+bytes into a table with the same key, on one connection in autocommit mode with a prepared statement,
+in turns with it. `seen` is the time
 from the call of `append` in one process until `follow` yields the event in another one.
 """
 
@@ -38,7 +39,7 @@ def one_append(dsn: str) -> tuple[float, float]:
     """Milliseconds per durable append, and per bare insert, in turns of 20."""
     import psycopg
 
-    from holdfast.events import encode
+    from holdfast.events import RecordedEvents
     from holdfast.store import Batch, PostgresStore, Summary
 
     name = f"c{time.monotonic_ns()}"
@@ -51,14 +52,14 @@ def one_append(dsn: str) -> tuple[float, float]:
         number = time.monotonic_ns()
         spent = [0.0, 0.0]
         for start in range(1, APPENDS + 41, 20):
-            events = [message(seq) for seq in range(start, start + 20)]
+            events = [(seq, RecordedEvents([message(seq)])) for seq in range(start, start + 20)]
             began = time.perf_counter()
-            for event in events:
-                store.append(lease, Batch([event], Summary(name, last_seq=event.seq)))
+            for seq, event in events:
+                store.append(lease, Batch(event, Summary(name, last_seq=seq)))
             middle = time.perf_counter()
-            for event in events:
-                data = encode(event)
-                row = (number, event.seq, zlib.crc32(data), data)
+            for seq, event in events:
+                [data] = event.data
+                row = (number, seq, zlib.crc32(data), data)
                 bare.execute("INSERT INTO bare VALUES (%s, %s, %s, %s)", row)
             if start > 40:  # warm
                 spent[0] += middle - began

@@ -169,8 +169,7 @@ class Survival:
         from holdfast import events as ev
         from tests.fleet_program import outcome
 
-        strikes, sent = self.effects.strikes(), Counter(self.effects.lines("sent"))
-        mailbox = Path(self.settings.folder) / "mails"
+        strikes, received = self.effects.strikes(), self.effects.mails()
         unknown = untold = mails = runs = 0
         for id in self.posted:
             events = self.store.read(id)
@@ -186,9 +185,7 @@ class Survival:
                     key, result = f"{id}:{call.id}", results.get(call.id)
                     told = "" if result is None else outcome(result.result)
                     if call.name == "mail":
-                        # A line may be missing: its worker died after the effect, a file.
-                        there = (mailbox / key.replace("/", "_")).exists()
-                        mails += not there or sent[key] > 1 or not told.startswith("sent")
+                        mails += key not in received or not told.startswith("sent")
                     elif told == "unknown":
                         unknown += 1
                     else:

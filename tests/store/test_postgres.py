@@ -465,6 +465,23 @@ def test_an_append_whose_answer_was_lost_is_found_by_reading_it_back(
 
 
 @pytest.mark.slow
+def test_an_append_is_found_though_the_connection_for_many_appends_was_lost(
+    open_store: Open, proxy: Proxy
+) -> None:
+    store = open_store(through(proxy))
+    lease = store.acquire("c")
+    for seq in range(1, 21):  # the later ones go through this connection
+        append(store, lease, seq)
+    for seq in (21, 22):  # 22 opens it again
+        proxy.marker = f"the text of event {seq}".encode()
+        event = message(seq, f"the text of event {seq}")
+        store.append(lease, Batch([event], summary("c", seq)))
+        assert proxy.swallowed == seq - 20
+    append(store, lease, 23)
+    assert seqs(store, "c") == list(range(1, 24))
+
+
+@pytest.mark.slow
 def test_a_store_closes_although_its_database_is_gone(open_store: Open, proxy: Proxy) -> None:
     store = open_store(through(proxy))
     store.acquire("c")

@@ -112,6 +112,7 @@ WHERE t.due <= ? ORDER BY t.due, t.conversation, t.timer LIMIT ?
 """
 _SET_TIMER = "INSERT OR REPLACE INTO timers (due, conversation, timer) VALUES (?, ?, ?)"
 _DROP_TIMER = "DELETE FROM timers WHERE conversation = ? AND timer = ?"
+_NEXT_EPOCH = "UPDATE conversations SET epoch = epoch + 1 WHERE number = ?"
 _POST = "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)"
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -152,12 +153,13 @@ def _fence(db: sqlite3.Cursor, number: int, lease: Lease) -> int:
 
 
 class _Rung(NamedTuple):
-    """The timers that were rung, command numbers by conversation, and the last seqs of
-    conversations whose timers were fired."""
+    """The timers that were rung, command numbers by conversation, and the last seqs and the
+    numbers of conversations whose timers were fired."""
 
     timers: list[DueTimer]
     posted: dict[int, int]
     appended: dict[str, int]
+    fired: list[int]
 
 
 def _tails(db: sqlite3.Cursor, rows: Sequence[DueRow]) -> dict[int, list[tuple[int, int, Any]]]:
@@ -633,7 +635,7 @@ class SQLiteStore(Store):
             return []  # the usual case needs no write lock
 
         def work(db: sqlite3.Cursor) -> _Rung:
-            rung = _Rung([], {}, {})
+            rung = _Rung([], {}, {}, [])
             rows: Sequence[DueRow] = [
                 DueRow(_due_timer(row), row[3], bool(row[4]), *row[5:])
                 for row in db.execute(_DUE_TO_RING, values)
@@ -649,6 +651,10 @@ class SQLiteStore(Store):
                 if not rung.timers:
                     raise
                 # the next call meets it first
+            # No lease of before fits a conversation any more.
+            db.executemany(_NEXT_EPOCH, [(number,) for number in rung.fired])
+            if self._bell is not None and rung.appended:
+                self._bell.wake_all(list(rung.appended), db)
             return rung
 
         rung = self._write(work)
@@ -670,12 +676,9 @@ class SQLiteStore(Store):
             db.execute(_DROP_TIMER, (number, one.timer))
         elif id not in rung.appended:  # the batch has all timers of its conversation
             events = _rows(number, batch.events)
-            if self._bell is not None:
-                self._bell.wake(id, db)
             self._write_batch(Lease(id, row.epoch), number, batch, events, [], db)
-            # No lease of before fits the conversation any more.
-            db.execute("UPDATE conversations SET epoch = epoch + 1 WHERE number = ?", (number,))
             rung.appended[id] = batch.events[-1].seq
+            rung.fired.append(number)
         rung.timers.append(one)
 
     # --- conversations ---

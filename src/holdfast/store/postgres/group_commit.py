@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from holdfast.errors import StoreError
 from holdfast.object_struct import ObjectStruct
@@ -17,6 +18,9 @@ from holdfast.store.postgres.pool import Pool, StatementRows, broken
 # The largest number of writes, and of their bytes, in one statement.
 MAX_WRITES = 64
 MAX_BYTES = 1 << 20
+# So many writes go through the pool before a connection of its own is opened for them: a command
+# that writes a few events does not wait for it.
+_WRITES_THROUGH_POOL = 8
 _PATIENCE_SECONDS = 1.0  # for the statements of others; a write that waited longer goes alone
 
 # The plan of a grouped statement must not depend on how full the tables are: it is made once, when
@@ -61,7 +65,8 @@ class GroupCommit:
     writes is executed alone, as if there had been no group.
 
     Args:
-        pool: Connections for writes that are executed alone. Groups have one more.
+        pool: Connections for the first writes, and for those of a group that failed. The others
+            have one more: lending one costs the client more than a statement does.
         query: The statement of a group.
         columns: Returns the values of `query` for these writes.
     """
@@ -78,6 +83,7 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._busy = False
         self._waiting: list[_Waiting] = []
+        self._through_pool = _WRITES_THROUGH_POOL  # writes that are left to it
         self._connection: Connection | None = None  # used by the leader
 
     def execute(self, write: Write) -> StatementRows:
@@ -120,10 +126,13 @@ class GroupCommit:
     def _lead(self, own: _Waiting) -> None:
         group = self._gather(own)
         try:
-            if len(group) == 1:
+            if len(group) > 1:
+                self._write(group)
+            elif self._through_pool:
+                self._through_pool -= 1
                 own.result = self._pool.execute(own.write.query, own.write.values)
             else:
-                self._write(group)
+                self._write_alone(own)
         finally:
             self._pass_on()
             for one in group[1:]:
@@ -153,21 +162,36 @@ class GroupCommit:
 
     def _write(self, group: Sequence[_Waiting]) -> None:
         """Execute a group. Leaves the results empty if that fails."""
-        values = self._columns([one.write.values for one in group])
+        rows = self._rows(group, self._query, self._columns([one.write.values for one in group]))
+        if rows is None:
+            return
+        found: dict[int | str, list[tuple[Any, ...]]] = {}
+        for key, *row in rows:
+            found.setdefault(key, []).append(tuple(row))
+        for one in group:
+            one.result = StatementRows(found.get(one.write.key, []), False)
+
+    def _write_alone(self, own: _Waiting) -> None:
+        """Execute a group of one."""
+        rows = self._rows((own,), own.write.query, own.write.values)
+        if rows is not None:
+            own.result = StatementRows(rows, False)
+
+    def _rows(
+        self, group: Sequence[_Waiting], query: LiteralString, values: Mapping[str, Any]
+    ) -> list[TupleRow] | None:
+        """Return the rows of a group's statement, None if it failed."""
         sent = False
         try:
-            connection = self._connected()
+            connection = self._connection or self._connected()
             sent = True
-            found: dict[int | str, list[tuple[Any, ...]]] = {}
-            for key, *row in connection.statements.rows(self._query, values):
-                found.setdefault(key, []).append(tuple(row))
-            for one in group:
-                one.result = StatementRows(found.get(one.write.key, []), False)
+            return connection.statements.rows(query, values)
         except (psycopg.Error, StoreError, UnicodeError) as error:
             if isinstance(error, psycopg.Error) and broken(error):
                 self._drop()
                 for one in group:
                     one.lost = sent
+            return None
         except BaseException:  # Ctrl-C: the connection is in the middle of a statement
             self._drop()
             for one in group:
@@ -175,15 +199,14 @@ class GroupCommit:
             raise
 
     def _connected(self) -> Connection:
-        if self._connection is None:
-            connection = self._pool.connect()
-            try:
-                connection.execute(_SESSION)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
+        connection = self._pool.connect()
+        try:
+            connection.execute(_SESSION)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

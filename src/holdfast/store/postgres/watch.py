@@ -120,7 +120,8 @@ class Listener:
         """Wake the followers of the conversation `number`, whose events now reach `seq`, here and
         at other stores."""
         self._reached(conversation_id, seq)
-        self.send(channels, f"{number} {seq}")
+        if channels:
+            self.send(channels, f"{number} {seq}")
 
     def _reached(self, conversation_id: str, seq: int) -> None:
         for waiter in self._followers.get(conversation_id, ()):
