@@ -1,5 +1,5 @@
-"""The loop that gives claims back and makes new ones, for backends whose wakes are rows of a
-database."""
+"""The base of backends whose wakes are rows of a database, and the loop that makes claims and gives
+them back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast.errors import StoreError
-from holdfast.fleet.backend import Handler, Room, Wake
+from holdfast.fleet.backend import (
+    DEFAULT_QUEUE,
+    FleetBackend,
+    Handler,
+    Placement,
+    Room,
+    Wake,
+)
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 
 _log = logging.getLogger("holdfast")
@@ -213,3 +220,84 @@ class ClaimLoop:
             with self._lock:
                 self._finished = [*finished, *self._finished]
             raise
+
+
+class ClaimingBackend(FleetBackend):
+    """A backend whose wakes are rows of a database.
+
+    Args:
+        database: The fleet's tables.
+        poll: Seconds between two looks for wakes that other processes wrote.
+    """
+
+    def __init__(self, database: FleetDatabase, poll: float) -> None:
+        self._database = database
+        self._poll = poll
+        self._serving: list[ClaimLoop] = []
+
+    @abstractmethod
+    def _claims(self, worker: str, queue: str, tenant_limit: int | None) -> WakeClaims:
+        """Return the claims of a worker."""
+
+    @abstractmethod
+    def _put(self, db: FleetStatements, conversation: str, place: Placement, later: float) -> None:
+        """Write a wake that rings in `later` seconds."""
+
+    @abstractmethod
+    def _put_all(self, db: FleetStatements, conversations: Sequence[tuple[str, Placement]]) -> None:
+        """Write wakes that ring now."""
+
+    @property
+    def database(self) -> FleetDatabase:
+        return self._database
+
+    def wake(
+        self,
+        conversation: str,
+        tenant: str = "",
+        priority: int = 0,
+        transaction: object = None,
+        *,
+        queue: str = DEFAULT_QUEUE,
+    ) -> None:
+        place = Placement(tenant, priority, queue)
+        self._write(lambda db: self._put(db, conversation, place, 0.0), transaction)
+
+    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+        self._write(lambda db: self._put_all(db, conversations), transaction)
+
+    def _write(self, work: Callable[[FleetStatements], None], transaction: object) -> None:
+        if transaction is None:
+            self._database.transact(work)
+        else:
+            work(self._database.within(transaction))
+        for serving in self._serving:
+            serving.ring()
+
+    def wake_at(
+        self,
+        conversation: str,
+        seconds: float,
+        tenant: str = "",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+    ) -> None:
+        place = Placement(tenant, priority, queue)
+        self._database.transact(lambda db: self._put(db, conversation, place, max(seconds, 0.0)))
+
+    def serve(
+        self, handler: Handler, worker: str, queue: str, tenant_limit: int | None
+    ) -> ClaimLoop:
+        claims = self._claims(worker, queue, tenant_limit)
+        serving = ClaimLoop(self._database, handler, claims, self._poll)
+        self._serving = [*(one for one in self._serving if not one.closed), serving]
+        return serving
+
+    def close(self) -> None:
+        for serving in self._serving:
+            serving.close(1.0)
+        self._database.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._database!r})"

@@ -21,15 +21,8 @@ from hashlib import sha256
 
 from procrastinate.schema import SchemaManager
 
-from holdfast.fleet.backend import (
-    DEFAULT_QUEUE,
-    FleetBackend,
-    Handler,
-    Placement,
-    QueueStats,
-    Wake,
-)
-from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
+from holdfast.fleet.backend import Placement, QueueStats, Wake
+from holdfast.fleet.claiming import MAX_TENANTS, ClaimingBackend, ReturnedClaim, WakeClaims
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 from holdfast.fleet.postgres import PostgresFleetDatabase
 from holdfast.store.nul_text import escaped
@@ -131,7 +124,7 @@ def _queue_name(queue: str, tenant: str) -> str:
     return f"{queue[:40]}/{sha256(name.encode()).hexdigest()}"
 
 
-class ProcrastinateBackend(FleetBackend):
+class ProcrastinateBackend(ClaimingBackend):
     """A `FleetBackend` on Procrastinate 3.10, in the schema of a Postgres store.
 
     Args:
@@ -141,59 +134,26 @@ class ProcrastinateBackend(FleetBackend):
     """
 
     def __init__(self, dsn: str, *, schema: str = "holdfast", poll: float = POLL_SECONDS) -> None:
-        self._database = PostgresFleetDatabase(dsn, schema)
-        self._poll = poll
-        self._serving: list[ClaimLoop] = []
-        self._database.prepare(
-            [_WORKERS, _RING], unless="procrastinate_jobs", script=SchemaManager.get_schema()
-        )
+        database = PostgresFleetDatabase(dsn, schema)
+        super().__init__(database, poll)
+        script = SchemaManager.get_schema()
+        database.prepare([_WORKERS, _RING], unless="procrastinate_jobs", script=script)
 
-    @property
-    def database(self) -> FleetDatabase:
-        return self._database
+    def _claims(self, worker: str, queue: str, tenant_limit: int | None) -> WakeClaims:
+        return _JobClaims(worker, queue, tenant_limit)
 
-    def wake(
-        self,
-        conversation: str,
-        tenant: str = "",
-        priority: int = 0,
-        transaction: object = None,
-        *,
-        queue: str = DEFAULT_QUEUE,
-    ) -> None:
-        values = (_queue_name(queue, tenant), tenant, conversation, priority, 0.0)
-        if transaction is None:
-            self._database.transact(lambda db: db.run(_WAKE, values))
-        else:
-            self._database.within(transaction).run(_WAKE, values)
-        for serving in self._serving:
-            serving.ring()
+    def _put(self, db: FleetStatements, conversation: str, place: Placement, later: float) -> None:
+        name = _queue_name(place.queue, place.tenant)
+        db.run(_WAKE, (name, place.tenant, conversation, place.priority, later))
 
-    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+    def _put_all(self, db: FleetStatements, conversations: Sequence[tuple[str, Placement]]) -> None:
         values = (
             [escaped(_queue_name(one.queue, one.tenant)) for _, one in conversations],
             [escaped(one.tenant) for _, one in conversations],
             [escaped(id) for id, _ in conversations],
             [one.priority for _, one in conversations],
         )
-        if transaction is None:
-            self._database.transact(lambda db: db.run(_WAKES, values))
-        else:
-            self._database.within(transaction).run(_WAKES, values)
-        for serving in self._serving:
-            serving.ring()
-
-    def wake_at(
-        self,
-        conversation: str,
-        seconds: float,
-        tenant: str = "",
-        priority: int = 0,
-        *,
-        queue: str = DEFAULT_QUEUE,
-    ) -> None:
-        values = (_queue_name(queue, tenant), tenant, conversation, priority, seconds)
-        self._database.transact(lambda db: db.run(_WAKE, values))
+        db.run(_WAKES, values)
 
     def cancel(self, conversation: str) -> None:
         query = """
@@ -202,25 +162,9 @@ class ProcrastinateBackend(FleetBackend):
         """
         self._database.transact(lambda db: db.run(query, (conversation,)))
 
-    def serve(
-        self, handler: Handler, worker: str, queue: str, tenant_limit: int | None
-    ) -> ClaimLoop:
-        claims = _JobClaims(worker, queue, tenant_limit)
-        serving = ClaimLoop(self._database, handler, claims, self._poll)
-        self._serving = [*(one for one in self._serving if not one.closed), serving]
-        return serving
-
     def stats(self, queue: str | None = None) -> QueueStats:
         [row] = self._database.read(_STATS, ("" if queue is None else f"{queue}/",))
         return QueueStats(row[0], row[1], row[2], max(row[3] or 0.0, 0.0))
-
-    def close(self) -> None:
-        for serving in self._serving:
-            serving.close(1.0)
-        self._database.close()
-
-    def __repr__(self) -> str:
-        return f"ProcrastinateBackend({self._database!r})"
 
 
 class _JobClaims(WakeClaims):

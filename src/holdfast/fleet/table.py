@@ -10,15 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.fleet.backend import (
-    DEFAULT_QUEUE,
-    FleetBackend,
-    Handler,
-    Placement,
-    QueueStats,
-    Wake,
-)
-from holdfast.fleet.claiming import MAX_TENANTS, ClaimLoop, ReturnedClaim, WakeClaims
+from holdfast.fleet.backend import Placement, QueueStats, Wake
+from holdfast.fleet.claiming import MAX_TENANTS, ClaimingBackend, ReturnedClaim, WakeClaims
 from holdfast.fleet.database import FleetDatabase, FleetStatements
 from holdfast.fleet.opening import fleet_database
 
@@ -91,7 +84,7 @@ count(CASE WHEN worker <> '' THEN 1 END), count(CASE WHEN worker = '' AND since 
 """
 
 
-class TableBackend(FleetBackend):
+class TableBackend(ClaimingBackend):
     """A `FleetBackend` in a table: `BEGIN IMMEDIATE` on SQLite, `FOR UPDATE SKIP LOCKED` on
     Postgres.
 
@@ -108,81 +101,27 @@ class TableBackend(FleetBackend):
         schema: str = "holdfast",
         poll: float = POLL_SECONDS,
     ) -> None:
-        self._database = fleet_database(place, schema)
-        self._poll = poll
-        self._serving: list[ClaimLoop] = []
-        self._database.prepare(_TABLES)
+        super().__init__(fleet_database(place, schema), poll)
+        self.database.prepare(_TABLES)
 
-    @property
-    def database(self) -> FleetDatabase:
-        return self._database
+    def _claims(self, worker: str, queue: str, tenant_limit: int | None) -> WakeClaims:
+        return _TableClaims(worker, queue, tenant_limit)
 
-    def wake(
-        self,
-        conversation: str,
-        tenant: str = "",
-        priority: int = 0,
-        transaction: object = None,
-        *,
-        queue: str = DEFAULT_QUEUE,
-    ) -> None:
-        values = (conversation, queue, tenant, priority, 0.0)
-        if transaction is None:
-            self.database.transact(lambda db: db.run(_WAKE, values))
-        else:
-            self.database.within(transaction).run(_WAKE, values)
-        for serving in self._serving:
-            serving.ring()
+    def _put(self, db: FleetStatements, conversation: str, place: Placement, later: float) -> None:
+        db.run(_WAKE, (conversation, place.queue, place.tenant, place.priority, later))
 
-    def wake_all(self, conversations: Sequence[tuple[str, Placement]], transaction: object) -> None:
+    def _put_all(self, db: FleetStatements, conversations: Sequence[tuple[str, Placement]]) -> None:
         rows = [(id, one.queue, one.tenant, one.priority) for id, one in conversations]
-
-        def ring(db: FleetStatements) -> None:
-            db.run_rows(_WAKE_ROWS, rows)
-
-        if transaction is None:
-            self.database.transact(ring)
-        else:
-            ring(self.database.within(transaction))
-        for serving in self._serving:
-            serving.ring()
-
-    def wake_at(
-        self,
-        conversation: str,
-        seconds: float,
-        tenant: str = "",
-        priority: int = 0,
-        *,
-        queue: str = DEFAULT_QUEUE,
-    ) -> None:
-        values = (conversation, queue, tenant, priority, max(seconds, 0.0))
-        self.database.transact(lambda db: db.run(_WAKE, values))
+        db.run_rows(_WAKE_ROWS, rows)
 
     def cancel(self, conversation: str) -> None:
         query = "DELETE FROM {p}fleet_wakes WHERE conversation = ? AND worker = ''"
         self.database.transact(lambda db: db.run(query, (conversation,)))
 
-    def serve(
-        self, handler: Handler, worker: str, queue: str, tenant_limit: int | None
-    ) -> ClaimLoop:
-        claims = _TableClaims(worker, queue, tenant_limit)
-        serving = ClaimLoop(self.database, handler, claims, self._poll)
-        self._serving = [*(one for one in self._serving if not one.closed), serving]
-        return serving
-
     def stats(self, queue: str | None = None) -> QueueStats:
         only = "" if queue is None else " WHERE queue = ?"
         [row] = self.database.read(_STATS + only, () if queue is None else (queue,))
         return QueueStats(row[0], row[1], row[2], max(row[3] or 0.0, 0.0))
-
-    def close(self) -> None:
-        for serving in self._serving:
-            serving.close(1.0)
-        self.database.close()
-
-    def __repr__(self) -> str:
-        return f"TableBackend({self.database!r})"
 
 
 class _TableClaims(WakeClaims):
