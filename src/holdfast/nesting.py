@@ -1,4 +1,4 @@
-"""The limit on nested JSON from outside, the same on every Python version and recursion limit."""
+"""The limits on JSON from outside, the same on every Python version and recursion limit."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _OTHER = bytes(set(range(256)) - set(b"[]{}"))
 _AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _STEP = {ord("["): 1, ord("]"): -1}
 _ROUNDS = 8  # levels of most documents
+# A string, or the text between two strings.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 
 def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
@@ -47,6 +49,26 @@ def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
         left = left.replace(b"[]", b"")
         removed += 1
     return max(accumulate(map(_STEP.__getitem__, left)), default=0) > limit - removed
+
+
+def too_many(body: bytes, most: int) -> bool:
+    """Return True if a JSON text has more than `most` values. Strings are skipped only if a
+    count of the whole text exceeds the limit."""
+    if separators(body) <= most:
+        return False
+    found = 0
+    for token in _TOKENS.finditer(body):
+        text = token.group()
+        found += 1 if text.startswith(b'"') else separators(text)
+        # Twice, because a member of an object may count as two strings.
+        if found > 2 * most:
+            return True
+    return False
+
+
+def separators(text: bytes) -> int:
+    """Return the number of commas and brackets, which is about that of values."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 @overload

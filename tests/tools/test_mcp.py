@@ -409,10 +409,10 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     started = time.monotonic()
     with (
         caplog.at_level(logging.WARNING, logger="holdfast"),
-        MCPClient(config, timeout=2.5) as client,
+        MCPClient(config, timeout=10.0) as client,
     ):
         assert [tool.name for tool in client.tools()] == [f"srv.{name}" for name in NAMES]
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 60.0
         errors = client.errors
         assert by_name(client.tools())["add"].run({"a": 1}).success
     assert set(errors) == set(config) - {"srv"}
@@ -420,10 +420,9 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     assert "'/no/such/command'" in errors["missing"]
     assert "ended before it answered. Its stderr ended with: the key is missing" in errors["exits"]
     assert (
-        "did not answer within 2.5 s. Its stdout has text that is not JSON-RPC."
-        in errors["garbage"]
+        "did not answer within 10 s. Its stdout has text that is not JSON-RPC." in errors["garbage"]
     )
-    assert "did not answer within 2.5 s. Its stderr ended with: thinking" in errors["silent"]
+    assert "did not answer within 10 s. Its stderr ended with: thinking" in errors["silent"]
     assert "ConnectError" in errors["unreachable"]
     assert sorted(
         record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp"

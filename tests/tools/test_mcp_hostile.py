@@ -198,6 +198,9 @@ def test_a_schema_that_doubles_with_the_depth_of_a_value_meets_the_budget(
 
 # --- answers that cannot be read ---
 
+MANY = '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[],"structuredContent":{"a":[%s1]}}}' % (
+    "[]," * 1_100_000
+)
 UNREADABLE = {
     "surrogate": (
         r'{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"\ud800"}]}}'
@@ -226,6 +229,7 @@ UNREADABLE = {
     "no version": '{"id":@ID@,"result":{"content":[]}}',
     "cut": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[',
     "batch": '[{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]}}]',
+    "id of a float": '{"jsonrpc":"2.0","id":@ID@.0,"result":{"content":[]}}',
     "no id": '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}',
 }
 
@@ -249,6 +253,74 @@ def test_an_answer_over_stdio_that_cannot_be_read_is_its_calls_error_at_once(
             assert wanted in str(caught.value), one.name
             assert len(str(caught.value)) < 500
             assert good.run({}).text == "fine"  # the connection is as it was
+
+
+@pytest.mark.slow
+def test_an_answer_of_a_million_values_is_not_parsed(serve: Serve) -> None:
+    """The parser would hold the interpreter's lock for all that time."""
+    with MCPClient(
+        {"srv": serve([tool("many"), tool("good")], {"many": MANY, "good": content()})}
+    ) as (client):
+        many, good = client.tools()
+        with pytest.raises(ToolError, match="cannot be read: it has more than 250,000 JSON values"):
+            many.run({})
+        assert good.run({}).text == "fine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "events"])
+def test_an_answer_of_a_million_values_over_http_is_not_parsed(stream: bool) -> None:
+    answers = {"many": MANY, "good": content()}
+    web = Web([tool(name) for name in answers], answers, stream)
+    try:
+        with MCPClient({"web": {"url": web.url}}, call_timeout=60.0) as client:
+            many, good = client.tools()
+            with pytest.raises(ToolError) as caught:
+                many.run({})
+            assert not isinstance(caught.value, ToolTimeout)
+            assert good.run({}).text == "fine"
+    finally:
+        web.stop()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        r'{"name":"bad\ud800","inputSchema":{"type":"object"}}',
+        r'{"name":"bad","description":"\udc00","inputSchema":5}',
+        '{"name":"bad","inputSchema":{"type":"object","properties":{"a":{"maximum":%s}}}}'
+        % ("9" * 5_000),
+        '{"name":"bad","inputSchema":{"type":"object","properties":{"a":%s}}}'
+        % ('{"not":' * 300 + "{}" + "}" * 300),
+        '{"name":"bad","inputSchema":{"type":"object","properties":{"a":%s}}}'
+        % ('{"not":' * 30_000 + "{}" + "}" * 30_000),
+    ],
+    ids=["name", "description", "digits", "deep", "very deep"],
+)
+def test_a_tool_that_makes_its_list_unreadable_is_left_out_alone(
+    tmp_path: Path, broken: str
+) -> None:
+    listed = json.dumps([tool("good")])[:-1] + f",{broken}]"
+    program = tmp_path / "server.py"
+    program.write_text(
+        "import json, sys\n"
+        f"LISTED = {listed!r}\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    if 'id' not in asked:\n"
+        "        continue\n"
+        "    found = {\n"
+        '        \'initialize\': \'{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},\'\n'
+        '        \'"serverInfo":{"name":"s","version":"1"}}\',\n'
+        "        'tools/list': '{\"tools\":%s}' % LISTED,\n"
+        '        \'tools/call\': \'{"content":[{"type":"text","text":"fine"}]}\',\n'
+        "    }.get(asked['method'])\n"
+        '    result = \'"error":{"code":-32601,"message":"no"}\' if found is None else \'"result":\' + found\n'
+        '    print(\'{"jsonrpc":"2.0","id":%s,%s}\' % (json.dumps(asked[\'id\']), result), flush=True)\n'
+    )
+    with MCPClient({"srv": {"command": sys.executable, "args": [str(program)]}}) as client:
+        assert [one.run({}).text for one in client.tools()] == ["fine"]
+        assert [name.startswith("srv.bad") for name in client.errors] == [True]
 
 
 class Web:

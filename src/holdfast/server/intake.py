@@ -4,7 +4,6 @@ loop."""
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ import msgspec
 
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
-from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep, too_many
 from holdfast.server.bodies import StateRequest
 from holdfast.server.guard import RequestRefused, refused, too_large
 
@@ -39,8 +38,6 @@ IDLE_SECONDS = 15.0
 GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
 _ON_LOOP_BYTES = 16 * 1024  # smaller bodies are decoded on the loop, since a thread costs more
 _DECODERS = 4  # threads
-# A string, or the text between two strings.
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)
 
 
 class BodyMemory:
@@ -140,7 +137,7 @@ class Intake:
 
 
 def _check(body: bytes, values: int = MAX_VALUES) -> None:
-    if not _few_values(body, values):
+    if too_many(body, values):
         most = f"at most {values:,} are allowed"
         raise refused(413, f"The request has too many JSON values: {most}.")
     if too_deep(body, MAX_DOCUMENT_DEPTH):
@@ -162,28 +159,9 @@ def state_of(body: bytes) -> ConversationState:
     event. Raises `RequestRefused` and `ConfigurationError`."""
     try:
         found = msgspec.json.decode(body, type=StateRequest)
-        if not all(_few_values(bytes(event)) for event in found.events):
+        if any(too_many(bytes(event), MAX_VALUES) for event in found.events):
             most = f"at most {MAX_VALUES:,} are allowed"
             raise refused(413, f"An event has too many JSON values: {most}.")
         return ConversationState.from_json(body)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"This is not a conversation's state: {error}.") from None
-
-
-def _few_values(body: bytes, most: int = MAX_VALUES) -> bool:
-    """Return True if a JSON text has at most `most` values. Strings are skipped only if a
-    count of the whole text exceeds the limit."""
-    if _separators(body) <= most:
-        return True
-    found = 0
-    for token in _TOKENS.finditer(body):
-        text = token.group()
-        found += 1 if text.startswith(b'"') else _separators(text)
-        # Twice, because a member of an object may count as two strings.
-        if found > 2 * most:
-            return False
-    return True
-
-
-def _separators(text: bytes) -> int:
-    return text.count(b",") + text.count(b"[") + text.count(b"{")

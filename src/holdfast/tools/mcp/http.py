@@ -17,8 +17,9 @@ import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
 
+from holdfast.nesting import separators
 from holdfast.tools.mcp.config import Http
-from holdfast.tools.mcp.message_filter import parsed
+from holdfast.tools.mcp.message_filter import MAX_VALUES, parsed
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 from holdfast.tools.trace_headers import trace_headers
 
@@ -52,6 +53,11 @@ async def _trace(request: httpx2.Request) -> None:
         request.headers.setdefault(name, value)
 
 
+# Commas and brackets of a message. Those in texts count, too, so that the limit is higher than that
+# of other transports.
+_MAX_SEPARATORS = 4 * MAX_VALUES
+
+
 class _Body(httpx2.AsyncByteStream):
     """A response body whose broken connection ends this stream, not the MCP connection."""
 
@@ -59,8 +65,14 @@ class _Body(httpx2.AsyncByteStream):
         self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        values = 0
         try:
             async for chunk in self._inner:
+                # Those of the last message, which begins after an empty line.
+                begin = chunk.rfind(b"\n\n") + 1
+                values = (0 if begin else values) + separators(chunk[begin:])
+                if values > _MAX_SEPARATORS:
+                    raise httpx2.ReadError(f"an answer has more than {_MAX_SEPARATORS:,} values")
                 yield chunk
         except httpx2.TransportError as error:
             _note_failure(error)

@@ -21,6 +21,7 @@ from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from holdfast.nesting import too_deep, too_many
 from holdfast.tools.mcp.streams import StreamEnd, UnreadableMessage
 from holdfast.tools.results import clip
 
@@ -32,6 +33,11 @@ _RAW_TOOL_KEY = "holdfast/tool"
 # Key in the `_meta` of a list: name and fault of each tool that the package does not see.
 _LEFT_OUT_KEY = "holdfast/left_out"
 
+MAX_VALUES = 250_000
+"""JSON values of a message: the parser holds the interpreter's lock for 0.4 us per value."""
+# Levels of a list of tools that is repaired: more than a schema may have, and fewer than JSON
+# parsers read.
+_MOST_LEVELS = 150
 # How much of an answer that is not JSON is searched for its id.
 _SCANNED_BYTES = 64 * 1024
 # The beginnings of the mcp package's error messages for unreadable answers over HTTP.
@@ -84,6 +90,12 @@ class MessageFilter:
         if isinstance(item, Exception):
             text, reason = _unreadable(item)
             asked = [self._pending.pop(str(id), None) for id in answer_ids(text)]
+            if any(one is not None and one[1] == "tools/list" for one in asked):
+                # One tool must not make the others unusable.
+                repaired = _repaired(text)
+                if repaired is not None:
+                    repaired.result = _screened(repaired.result, self._modern())
+                    return [SessionMessage(repaired)]
             return [_failure(one[0], reason) for one in asked if one is not None] or [item]
         message = item.message
         if isinstance(message, mcp_types.JSONRPCResponse):
@@ -177,13 +189,52 @@ def _reason(error: ValidationError) -> str:
 
 def parsed(text: str | bytes) -> SessionMessage | UnreadableMessage:
     """Return the message in a text from a server, or the error for a text without one."""
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    if too_many(data, MAX_VALUES):
+        return UnreadableMessage(f"it has more than {MAX_VALUES:,} JSON values", data)
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError as error:
         reason = _reason(error) if isinstance(error, ValidationError) else str(error)
-        data = text.encode(errors="replace") if isinstance(text, str) else text
         return UnreadableMessage(reason, data)
     return SessionMessage(message)
+
+
+def _repaired(text: bytes) -> mcp_types.JSONRPCResponse | None:
+    """Return an answer without what makes it unreadable: halves of surrogate pairs, numbers of
+    many digits, and levels so deep that no schema may have them. None if that is not enough."""
+    try:
+        found = json.loads(_without_depths(text), parse_int=_short_number)
+    except (ValueError, RecursionError):
+        return None
+    again = parsed(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    message = again.message if isinstance(again, SessionMessage) else None
+    return message if isinstance(message, mcp_types.JSONRPCResponse) else None
+
+
+def _short_number(digits: str) -> int | None:
+    return int(digits) if len(digits) < 100 else None
+
+
+def _without_depths(text: bytes) -> bytes:
+    """Return JSON text in which null stands for each value at more than `_MOST_LEVELS`."""
+    if not too_deep(text, _MOST_LEVELS):
+        return text
+    kept: list[bytes] = []
+    depth = begin = 0
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case b"{" | b"[":
+                depth += 1
+                if depth == _MOST_LEVELS + 1:
+                    kept += [text[begin : token.start()], b"null"]
+            case b"}" | b"]":
+                if depth == _MOST_LEVELS + 1:
+                    begin = token.end()
+                depth -= 1
+            case _:
+                pass
+    return b"".join([*kept, text[begin:]])
 
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
@@ -194,14 +245,18 @@ _LAST_ID = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,20})|"([^"\\]{1,200})")\s*\}\s
 def answer_ids(text: bytes) -> list[int | str]:
     """Return the ids of the requests that an unreadable text answers. The list is empty for a
     request, a notification, or a text that is not JSON and has no id."""
+    if too_many(text, MAX_VALUES):
+        return _scanned_ids(text)
     try:
-        found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 100 else 0)
+        found = json.loads(text, parse_int=_short_number)
     except (ValueError, RecursionError):
         return _scanned_ids(text)
     ids: list[int | str] = []
     for one in cast("list[Any]", found) if isinstance(found, list) else [found]:
         answer = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
         id = answer.get("id")
+        if isinstance(id, float) and id.is_integer():  # 7.0 is 7 in JSON
+            id = int(id)
         if "method" not in answer and isinstance(id, int | str):
             ids.append(id)
     return ids
