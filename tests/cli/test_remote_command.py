@@ -21,6 +21,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 from holdfast import RemoteConversation, RemoteWorkspace
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, terminal
+from tests.cli.test_live_chat import Screen
 from tests.cli.test_serve import _certificate
 from tests.cli.test_tell_command import told
 from tests.model_server import ModelServer, Request, calls, sse, text
@@ -504,6 +505,47 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
         ]
         assert {entry["status"] for entry in entries} == {"finished"}
         assert told("list", *place, "--status", "stuck").stdout == ""
+
+
+@pytest.mark.slow
+def test_a_chat_with_a_server_goes_on_with_another_conversation(
+    server: AgentServer, tmp_path: Path
+) -> None:
+    pytest.importorskip("prompt_toolkit")
+    asked = calls(("terminal", {"command": "pwd > seen; cat seen"}))
+    with ModelServer(
+        [text("Hello from one."), asked, text("Seen."), text("Back in one.")]
+    ) as model:
+        made = holdfast("run", "First", *options(server, model, "goes-one"), **env())
+        assert made.returncode == 0, made.stderr
+        words = [*options(server, model, "goes-two"), "--confirm", "always"]
+        shown = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
+        with terminal("chat", *words, **shown) as typist:
+            screen = Screen(typist)
+            screen.shows(r"(?m)^>$")
+            screen.types("Look\r")
+            screen.shows(r"\[y")
+            screen.types("a\r")
+            screen.shows(r"Seen\.")
+            screen.types("/resume goes-o\r")
+            screen.shows(r"continuing goes-one")
+            screen.shows(r"Hello from one\.")
+            screen.types("Again\r")
+            screen.shows(r"Back in one\.")
+            screen.types("/resume\r")
+            screen.shows(r"arrow keys")
+            screen.types("\x1b")
+            screen.shows(r"(?m)^>$")
+            screen.types("/resume goes-x\r")
+            screen.shows(r"there is no other conversation 'goes-x'")
+            screen.types("\x04")
+            assert typist.leaves() == 0
+            assert "--id goes-one" in "\n".join(screen.lines)
+    said = holdfast("show", "--server", server.url, "goes-one", **env()).stdout
+    assert "Back in one." in said
+    assert (
+        "Back in one." not in holdfast("show", "--server", server.url, "goes-two", **env()).stdout
+    )
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from holdfast import events as ev
@@ -59,7 +59,8 @@ _CREATION_OPTIONS = ("base_url", "api_key_env", "model_key_name", "retries", "ma
 
 class ServerSource(ConversationSource):
     """A conversation on an agent server. `agent` is None for an existing one, which has its own.
-    `started`: it ran before this session. `own`: this session made the workspace."""
+    `started`: it ran before this session. `own`: this session made the workspace. `connected`
+    returns the server with another workspace."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class ServerSource(ConversationSource):
         id: str,
         agent: Agent | None = None,
         *,
+        connected: Callable[[str | None], ServerConversations],
         secrets: Secrets | None,
         started: bool = False,
         own: bool = False,
@@ -78,6 +80,9 @@ class ServerSource(ConversationSource):
         self.server = server
         self.id = id
         self._agent = agent
+        self._connected = connected
+        self._other: tuple[ServerConversations, bool] | None = None  # of the one to go on with
+        self._options: dict[str, Any] = {}
         self._secrets = secrets
         self._started = started
         self._own = own
@@ -90,16 +95,17 @@ class ServerSource(ConversationSource):
         self, display: ConversationDisplay, console: Console, asks: bool
     ) -> RemoteConversation:
         streams = self._agent is None or getattr(self._agent.llm, "stream", False)
+        self._options = {"on_question": "wait" if asks else None, "secrets": self._secrets}
         make = partial(
             RemoteConversation,
             self._agent,
             self.server.workspace,
             self.id,
             on_delta=display.on_delta if streams else None,
-            on_question="wait" if asks else None,
-            secrets=self._secrets,
             sandbox=self._sandbox,
+            **self._options,
         )
+        self._options["on_delta"] = display.on_delta
         try:
             with self.server.understood():
                 try:
@@ -126,11 +132,21 @@ class ServerSource(ConversationSource):
     def go_on_with(self, conversation: AnyConversation) -> None:
         assert isinstance(conversation, RemoteConversation)
         self._leave()
-        self._conversation, self.id, self._started = conversation, conversation.id, False
+        self.server, self._started = self._other or (self.server, False)
+        self._other, self.runtime = None, self.server.workspace
+        self._conversation, self.id = conversation, conversation.id
 
     def others(self) -> Sequence[ServerSummary]:
-        where = shlex.join(["holdfast", "chat", *self.server.words, "--resume"])
-        raise UsageError(f"a chat with a server stays with its conversation; leave, and: {where}")
+        return self.server.list()
+
+    def other(self, id: str) -> RemoteConversation:
+        entry = self.server.find(id)
+        server = self._connected(entry.workspace or None)
+        self._stack.callback(server.close)
+        with server.understood():
+            conversation = RemoteConversation(None, server.workspace, entry.id, **self._options)
+        self._other = server, entry.started
+        return conversation
 
     def start(self) -> None:
         self.server.start(self.id)
@@ -177,7 +193,7 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     try:
         if options.go_on:
             newest = latest(server.list(), f"on {server.address}")
-            return _existing(options, server, newest, hidden)
+            return _existing(options, env, server, newest, hidden)
         if options.id is None:
             return _new(options, env, server, stream, hidden)
         known = server.entry(options.id) if options.new else server.matching(options.id)
@@ -187,7 +203,7 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
             return _new(options, env, server, stream, hidden)
         if options.new:
             raise already_there(known.id)
-        return _existing(options, server, known, hidden)
+        return _existing(options, env, server, known, hidden)
     except BaseException:
         server.close()
         raise
@@ -195,6 +211,7 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
 
 def _existing(
     options: Namespace,
+    env: Mapping[str, str],
     server: ServerConversations,
     known: ServerSummary,
     hidden: Secrets | None,
@@ -223,7 +240,14 @@ def _existing(
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
     started, boxed = known.started, options.sandbox == "require"
-    source = ServerSource(server, known.id, secrets=hidden, started=started, sandbox=boxed)
+    source = ServerSource(
+        server,
+        known.id,
+        connected=partial(connect, options, env, options.server),
+        secrets=hidden,
+        started=started,
+        sandbox=boxed,
+    )
     return _parts(source, notes)
 
 
@@ -257,7 +281,16 @@ def _new(
         )
     undo = not getattr(options, "no_undo", True)  # chat alone has the option
     boxed = options.sandbox == "require"
-    source = ServerSource(server, id, agent, secrets=hidden, own=own, undo=undo, sandbox=boxed)
+    source = ServerSource(
+        server,
+        id,
+        agent,
+        connected=partial(connect, options, env, options.server),
+        secrets=hidden,
+        own=own,
+        undo=undo,
+        sandbox=boxed,
+    )
     parts = _parts(source, notes, llm.model)
 
     def new_model(name: str) -> tuple[Model, str]:

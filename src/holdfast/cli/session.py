@@ -218,7 +218,10 @@ class Session:
 
     def open_other(self, id: str) -> None:
         """Go on with another conversation of the same place. Raises `HoldfastError`."""
-        self.go_on_with(self._source.other(id), show=True)
+        conversation = self._source.other(id)
+        if conversation.agent is None:  # it has an agent of its own: allow nothing there yet
+            self._parts = self._parts._replace(model="", policy=ConfirmOption([]))
+        self.go_on_with(conversation, show=True)
 
     def go_on_with(self, conversation: AnyConversation, *, show: bool = False) -> None:
         """Drive and show another conversation from now on; the present one is closed. `show`: also
