@@ -149,6 +149,26 @@ def command(line: str) -> dict[str, Any]:
 # --- help, versions, wrong arguments ---
 
 
+LOADING = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "holdfast.cli.arguments":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = ["--version"]
+runpy.run_module("holdfast.cli", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_while_the_command_loads_prints_no_traceback() -> None:
+    command = [sys.executable, "-c", LOADING]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_without_arguments_it_teaches() -> None:
     alone, asked = holdfast(), holdfast("--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")

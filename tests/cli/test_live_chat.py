@@ -72,7 +72,7 @@ class Screen:
         found = ["".join(cell.data for cell in row).rstrip() for row in self.rows()]
         return [line for line in found if line]
 
-    def shows(self, pattern: str, within: float = 15.0) -> list[str]:
+    def shows(self, pattern: str, within: float = 60.0) -> list[str]:
         """Wait until the screen matches; its lines."""
         until = time.monotonic() + within
         while not re.search(pattern, "\n".join(self.lines)):
@@ -166,6 +166,8 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 """
 
+WORK = "holdfast.cli.talk"  # it is loaded while the user types
+
 
 def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
@@ -184,6 +186,21 @@ def test_a_message_entered_before_the_box_is_there_is_sent(tmp_path: Path) -> No
             assert leaves(screen) == 0
             assert termios.tcgetattr(typist.master) == before
     assert said(tmp_path) == ["hello"]
+
+
+def test_what_was_typed_before_a_start_that_fails_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW.replace("prompt_toolkit", WORK))
+    env = {"HOLDFAST_PLAIN": "", "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": ""}
+    env |= {"PYTHONPATH": str(tmp_path / "slow"), "COLUMNS": "80"}
+    with terminal("chat", "--model", "m", "--store", str(tmp_path), **env) as typist:
+        screen = Screen(typist)
+        screen.shows(r"(?m)^>$")
+        screen.types("a long message\rand another")
+        screen.shows(r"Not sent: a long message\n")
+        screen.shows(r"Not sent: and another\n")
+        screen.shows(r"holdfast: ")
+        assert typist.leaves() != 0
 
 
 @pytest.mark.parametrize("newline", ["\n", "\x1b\r", "\\\r"])

@@ -549,6 +549,37 @@ def test_a_chat_with_a_server_goes_on_with_another_conversation(
 
 
 @pytest.mark.slow
+def test_a_chat_stays_when_its_server_goes_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+    pytest.importorskip("prompt_toolkit")
+    (tmp_path / "server").mkdir()
+    with (
+        AgentServer(tmp_path / "server", "--variable", "SERVERS_OWN") as server,
+        ModelServer([text("One."), text("Two.")]) as model,
+    ):
+        shown = env(HOLDFAST_PLAIN="", HOME=str(tmp_path / "home"), XDG_STATE_HOME="")
+        with terminal("chat", *options(server, model, "c"), **shown) as typist:
+            screen = Screen(typist)
+            screen.shows(r"Ctrl-D leaves")
+            screen.types("/approve\r")
+            screen.shows(r"No call waits for you\.")
+            screen.types("/continue\r")
+            screen.shows(r"Nothing to continue: the agent is idle\.")
+            screen.types("Hello\r")
+            screen.shows(r"One\.")
+            server.kill()
+            screen.types("/fork\r")
+            screen.shows(r"may not know of this line: /fork")
+            screen.types("Are you there?\r")
+            screen.shows(r"may not know of this line: Are you|Not sent: the agent server")
+            server.start()
+            screen.shows(r"server is back")
+            screen.types("Again\r")
+            screen.shows(r"Two\.")
+            screen.types("\x04")
+            assert typist.leaves() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     all(mechanism.missing() for mechanism in MECHANISMS), reason="no sandbox can be made here"
 )

@@ -3,16 +3,19 @@ writes to the standard streams."""
 
 from __future__ import annotations
 
-import os
-import sys
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+try:
+    import os
+    import sys
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+    from importlib import import_module
 
-from holdfast.cli.arguments import command_line
-from holdfast.cli.console import Console
-from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.errors import ConfigurationError, HoldfastError
+    from holdfast.cli.arguments import command_line
+    from holdfast.cli.console import Console
+    from holdfast.cli.exit_codes import Exit, UsageError
+    from holdfast.errors import ConfigurationError, HoldfastError
+except KeyboardInterrupt:  # Ctrl-C while the command loads
+    raise SystemExit(130) from None
 
 # The function of each command. Its module is imported only when the command runs: the help must
 # not wait for an HTTP client.

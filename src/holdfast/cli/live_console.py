@@ -384,11 +384,25 @@ class LiveConsole(Console):
             self.end_stream()
             self._on_terminal(lambda: session.app.is_running and session.app.exit(result=""))
             thread.join(_START_SECONDS)
+            unsent = self._unsent(session)
             self._session = self._thread = None
+        else:
+            unsent = []
         self._write_out()
         super()._flush(self._tail, self._out)
         self._tail = ""
+        for text in unsent:  # such as a message that was typed before a start that failed
+            self.notice(f"Not sent: {text}", "dim")
         super().close()
+
+    def _unsent(self, session: PromptSession[str]) -> list[str]:
+        """Return the messages that nobody has read, and the one that is being typed."""
+        while not self._lines.empty():
+            self._early.append(self._lines.get())
+        draft = self._draft.text if self._question else session.default_buffer.text
+        entered = [line.text or "" for line in self._early if not line.question]
+        self._early = []
+        return [text for text in (*entered, draft) if text.strip()]
 
 
 def _clipped(text: str) -> str:

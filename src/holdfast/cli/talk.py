@@ -24,7 +24,7 @@ from holdfast.cli.terminal_input import is_interactive
 from holdfast.cli.text import clip, counted, dollars, one_line, status_text, token_parts
 from holdfast.content import FileContent
 from holdfast.conversation import Conversation, ConversationStatus
-from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault
+from holdfast.errors import ConfigurationError, Conflict, HoldfastError, RuntimeFault, StoreError
 from holdfast.store import Summary
 
 _MOST_LISTED = 200  # conversations of --resume
@@ -34,7 +34,11 @@ _WARM_UP_SECONDS = 0.2  # after which the prompt is drawn
 COMMANDS = (
     ("/pause", "", "pause after the current step; Ctrl-C or Esc pauses at once"),
     ("/continue", "", "continue, also after an error; an empty line continues after a pause"),
-    ("/resume", "[ID]", "go on with another conversation of the store, which you choose or name"),
+    (
+        "/resume",
+        "[ID]",
+        "go on with another conversation, which you choose or name",
+    ),
     ("/approve", "", "run all calls that wait for you"),
     ("/attach", "[FILE]", "send a file, or the file at an address, with your next message"),
     ("/detach", "", "attach nothing after all"),
@@ -179,12 +183,12 @@ class _Talk:
             pressed = False
             if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
                 return None  # a call started to wait meanwhile: ask about it first
-            if self._take(line, echoed=True):
+            if self._take_typed(line):
                 return Exit.FINISHED if self._left else None
 
     def _take_other_line(self, line: str) -> bool:
         """Process a line typed at the prompt of a waiting call. Return True if the user left."""
-        self._take(line, echoed=True)
+        self._take_typed(line)
         return self._left
 
     def _poll(self) -> None:
@@ -201,7 +205,7 @@ class _Talk:
                 text = "answers nothing yet: you will be asked when the other calls are done."
                 session.console.notice(f"{line.strip()!r} {text}", "dim")
             elif line.strip() and not self._left:
-                self._take(line, echoed=True)
+                self._take_typed(line)
 
     def _toolbar(self) -> str:
         """Return the line below the input box. It is made anew after an event
@@ -245,6 +249,19 @@ class _Talk:
 
     # --- processing of one line ---
 
+    def _take_typed(self, line: str) -> bool:
+        """Process a line of the user as `_take` does, who stays if the server cannot be reached."""
+        try:
+            return self._take(line, echoed=True)
+        except StoreError as error:
+            if isinstance(self._session.conversation, Conversation):
+                raise
+            text = (
+                f"{str(error).rstrip('.')}. The server may not know of this line: {one_line(line)}"
+            )
+            self._session.console.notice(text, "error")
+            return False
+
     def _take(self, line: str, *, echoed: bool) -> bool:
         """Process one line. Return True if the agent may have work now, or if the user left."""
         session, conversation = self._session, self._session.conversation
@@ -262,6 +279,9 @@ class _Talk:
                 self._left = True
                 return True
             case "/continue":
+                if conversation.status in (ConversationStatus.IDLE, ConversationStatus.FINISHED):
+                    status = status_text(conversation.status)
+                    session.console.notice(f"Nothing to continue: the agent is {status}.", "dim")
                 session.resume()
                 return True
             case "/resume":
@@ -366,7 +386,7 @@ class _Talk:
         try:
             rewound = conversation.rewind(said[-1].seq - 1, **session.callbacks())
         except (Conflict, ConfigurationError, RuntimeFault) as error:
-            text = "/pause, and wait" if isinstance(error, Conflict) else str(error)
+            text = "/pause, and wait" if isinstance(error, Conflict) else str(error).rstrip(".")
             session.console.notice(f"Nothing was undone: {text}.", "error")
             return
         session.go_on_with(rewound.conversation)
@@ -430,7 +450,8 @@ class _Talk:
                 conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash)
             except (Conflict, ConfigurationError) as error:  # decided elsewhere meanwhile
                 console.notice(str(error), "error")
-        console.notice(f"{counted(len(waiting), 'call')} approved.", "dim")
+        text = f"{counted(len(waiting), 'call')} approved." if waiting else "No call waits for you."
+        console.notice(text, "dim")
 
     def _tell_tools(self) -> None:
         head = last(self._session.conversation.get_history(), ev.AgentConfigured)
