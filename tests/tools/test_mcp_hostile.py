@@ -323,6 +323,22 @@ def test_a_tool_that_makes_its_list_unreadable_is_left_out_alone(
         assert [name.startswith("srv.bad") for name in client.errors] == [True]
 
 
+def test_a_cursor_that_repeats_ends_the_list(tmp_path: Path) -> None:
+    script = tmp_path / "s.json"
+    script.write_text(json.dumps({"tools": [tool("good")], "answers": {"good": content()}}))
+    program = tmp_path / "server.py"
+    source = (DATA / "mcp_scripted_server.py").read_text()
+    changed = source.replace(
+        'found = {"tools": SCRIPT["tools"]}',
+        'found = {"tools": SCRIPT["tools"], "nextCursor": "x"}',
+    )
+    assert changed != source
+    program.write_text(changed)
+    server = {"command": sys.executable, "args": [str(program), str(script)]}
+    with MCPClient({"srv": server}) as client:
+        assert client.tools()[0].run({}).text == "fine"
+
+
 class Web:
     """The same over HTTP: each answer as one JSON body, or (`stream`) as one event."""
 

@@ -372,9 +372,9 @@ class McpConnection:
             left_out.update(faults)
             if page.ttl_ms > 0:
                 lifetimes_ms.append(page.ttl_ms)
-            cursor = page.next_cursor
-            if not cursor:
+            if not page.next_cursor or page.next_cursor == cursor:  # the latter would never end
                 break
+            cursor = page.next_cursor
         self._cancel_expiry()
         if lifetimes_ms and not self.ended:
             seconds = max(min(lifetimes_ms) / 1000, _MIN_TTL_SECONDS)
