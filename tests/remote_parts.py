@@ -344,7 +344,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         _shut(self._listener)
         self.cut_all()
-        self._thread.join(5)
+        self._thread.join(30)
 
     def cut_all(self) -> None:
         """Break every connection there is."""

@@ -509,7 +509,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
     def waits() -> str:
         """Waits for itself."""
         try:
-            conversation.wait(5)
+            conversation.wait(30)
         except Exception as error:
             raised.append(type(error).__name__)
         return "waited"

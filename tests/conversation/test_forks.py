@@ -187,7 +187,7 @@ def test_a_process_of_multiprocessing_takes_nothing_with_it(tmp_path: Path) -> N
                         process = context.Process(target=target, args=arguments)
                         process.start()
                         process.join()
-                    assert queue.get(timeout=5) == "refused"
+                    assert queue.get(timeout=30) == "refused"
                     with context.Pool(2) as pool:
                         assert pool.map(abs, [-1, -2]) == [1, 2]
                     conversation.send_message("Hi")

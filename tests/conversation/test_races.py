@@ -343,7 +343,7 @@ def test_a_close_at_any_moment_leaves_a_journal_that_goes_on(seed: int, eager: N
             closer.join(LONG)
             conversation.close()
             assert troubles == []
-            assert conversation.wait(1) is S.CLOSED
+            assert conversation.wait(30) is S.CLOSED
             check_journal(store.read("c"))
         with Conversation(world.agent, store, "c") as conversation:
             world.conversation = conversation
@@ -614,7 +614,7 @@ class Parallel:
 
     def work(self, context: ToolContext) -> None:
         if threading.current_thread() is threading.main_thread():
-            assert self.entered.wait(5)
+            assert self.entered.wait(30)
             raise KeyboardInterrupt
         self.ran += 1
         self.entered.set()
@@ -1064,7 +1064,7 @@ def test_a_tool_that_closes_and_a_caller_that_closes_leave_nothing_open(tmp_path
         with conversation:
             conversation.start_thread()
             conversation.send_message("go")
-            assert entered.wait(5)
+            assert entered.wait(30)
         assert conversation.hosting.journal.closed
         assert isinstance(store.read("c")[-1], ev.ToolCallFinished)
 
@@ -1099,10 +1099,10 @@ def test_what_a_call_left_behind_asks_to_have_cleaned_up_is_cleaned_up() -> None
     )
     conversation.start_thread()
     conversation.send_message("go")
-    assert entered.wait(5)
+    assert entered.wait(30)
     conversation.close(timeout=0)
     release.set()
-    assert cleaned.wait(5)
+    assert cleaned.wait(30)
 
 
 def test_closing_in_a_second_thread_during_a_run_ends_the_run() -> None:
@@ -1127,7 +1127,7 @@ def test_a_batch_works_with_as_many_threads_as_there_are(monkeypatch: pytest.Mon
             conversation.start_thread()
         monkeypatch.undo()
         conversation.start_thread()
-        assert conversation.wait(5) is S.FINISHED
+        assert conversation.wait(30) is S.FINISHED
     assert len(ran) == 4
 
 
@@ -1532,7 +1532,7 @@ def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
     ) as first:
         first.start_thread()
         first.send_message("go")
-        assert entered.wait(5)
+        assert entered.wait(30)
         state = first.state
         gate.set()
     store = Failing(2, StoreError("the process died here"))

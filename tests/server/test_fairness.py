@@ -160,7 +160,7 @@ def test_an_interrupted_run_gives_its_slot_back_though_its_call_goes_on(
         until(lambda: gate.entered("a"))
         second = begin(server, "b", ScriptedLLM(["hello"]))
         assert server.ask("POST", f"{first}/interrupt").status == 200
-        until(lambda: status(server, second) == "finished", seconds=5.0)
+        until(lambda: status(server, second) == "finished", seconds=30.0)
         assert server.ask("POST", f"{first}/run").status == 200
         # It has no slot while the old call goes on; the other's ends after its last event.
         until(lambda: server.host.stats()["running"] == 0)

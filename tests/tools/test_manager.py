@@ -240,13 +240,13 @@ def test_making_one_tools_schema_holds_up_no_one() -> None:
         @property
         def input_schema(self) -> dict[str, Any]:
             inside.set()
-            go_on.wait(5)
+            go_on.wait(30)
             return {"type": "object"}
 
     manager.register(Slow("slow", "", shell))
     thread = threading.Thread(target=manager.definitions)
     thread.start()
-    inside.wait(5)
+    inside.wait(30)
     manager.register(named("other"))
     assert manager.exists("other")
     go_on.set()

@@ -131,7 +131,7 @@ def test_a_question_that_is_still_open_at_the_close_is_taken_back() -> None:
     def elicit(question: Elicitation) -> None:
         question.cancelled.add_callback(cancelled.set)
         asked.set()
-        cancelled.wait(5.0)
+        cancelled.wait(30)
 
     client = MCPClient({"a": STDIO}, elicit=elicit)
     greet = by_name(client)["greet"]
@@ -145,11 +145,11 @@ def test_a_question_that_is_still_open_at_the_close_is_taken_back() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert asked.wait(5.0)
+    assert asked.wait(30)
     client.close()
-    thread.join(3.0)
+    thread.join(30)
     assert [error.error_type for error in failed] == ["network"]
-    assert cancelled.wait(3.0)
+    assert cancelled.wait(30)
 
 
 # --- completions ---
@@ -229,7 +229,7 @@ def test_a_list_whose_time_is_over_is_told_as_changed() -> None:
         source.watch(changed.set)
         source.discover()
         assert not changed.wait(0.8)
-        assert changed.wait(3.0)
+        assert changed.wait(30)
 
 
 @pytest.mark.slow
@@ -250,5 +250,5 @@ def test_a_watcher_that_raises_or_asks_at_once_harms_nobody() -> None:
         source.watch(ask)
         tools = {tool.name: tool for tool in source.discover()}
         tools["a.grow"].run({"name": "more"})
-        assert done.wait(5.0)
+        assert done.wait(30)
         assert found == [len(tools) + 1]

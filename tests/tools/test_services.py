@@ -204,7 +204,7 @@ def test_an_older_list_never_replaces_a_newer_one() -> None:
             found = super().check_all(tools)
             if threading.current_thread().name == "slow":
                 waits.set()
-                assert goes_on.wait(5)
+                assert goes_on.wait(30)
             return found
 
     waits, goes_on = threading.Event(), threading.Event()
@@ -215,7 +215,7 @@ def test_an_older_list_never_replaces_a_newer_one() -> None:
         target=lambda: manager.discover("s"), name="slow"
     )  # offers again what it found before
     slow.start()
-    assert waits.wait(5)
+    assert waits.wait(30)
     service.offers["t"] = "Evil."
     manager.discover("s", force=True)
     assert list(manager.held) == ["s.t"]
@@ -263,7 +263,7 @@ def test_an_interrupt_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> 
     first.during = lambda: None
     again = threading.Thread(target=manager.discover, daemon=True)
     again.start()
-    again.join(5)
+    again.join(30)
     assert not again.is_alive()
     assert names(manager) == ["first.t", "second.t"]
 
@@ -274,7 +274,7 @@ def test_what_a_close_cuts_short_is_asked_anew() -> None:
 
     def cut_short() -> None:
         if service.asked == 1:
-            assert gone.wait(5)
+            assert gone.wait(30)
             raise ToolError("The client was closed before it answered.", "network")
 
     service.during, service.ending = cut_short, lambda: (gone.set(), time.sleep(0.05))
@@ -291,12 +291,12 @@ def test_what_a_close_cuts_short_is_asked_anew() -> None:
 def test_who_asks_while_it_is_closed_waits_for_that() -> None:
     closing, end = threading.Event(), threading.Event()
     service = Service("a", "t")
-    service.ending = lambda: (closing.set(), end.wait(5))
+    service.ending = lambda: (closing.set(), end.wait(30))
     manager = manager_of(service)
     manager.discover()
     closer = threading.Thread(target=manager.close)
     closer.start()
-    assert closing.wait(5)
+    assert closing.wait(30)
     asker = threading.Thread(target=manager.discover)
     asker.start()
     time.sleep(0.1)
@@ -310,7 +310,7 @@ def test_who_asks_while_it_is_closed_waits_for_that() -> None:
 def test_what_connects_after_a_close_is_closed_again() -> None:
     go_on, open = threading.Event(), [0]
     service = Service("a", "t")
-    service.during = lambda: (go_on.wait(5), open.append(1))
+    service.during = lambda: (go_on.wait(30), open.append(1))
     service.ending = lambda: open.clear()
     manager = manager_of(service)
     asker = threading.Thread(target=manager.discover)
@@ -350,7 +350,7 @@ def test_a_service_that_asks_for_itself_is_told_so() -> None:
     service.during = manager.discover
     asked = threading.Thread(target=manager.discover, daemon=True)
     asked.start()
-    asked.join(5)
+    asked.join(30)
     assert not asked.is_alive()
     assert "'s' is being asked for its tools, and would wait for itself" in manager.errors["s"]
 
@@ -359,11 +359,11 @@ def test_services_that_ask_for_each_other_are_told_so() -> None:
     both = threading.Barrier(2)
     a, b = Service("a", "t"), Service("b", "t")
     manager = manager_of(a, b)
-    a.during = lambda: (both.wait(5), manager.discover("b"))
-    b.during = lambda: (both.wait(5), manager.discover("a"))
+    a.during = lambda: (both.wait(30), manager.discover("b"))
+    b.during = lambda: (both.wait(30), manager.discover("a"))
     asked = threading.Thread(target=manager.discover, daemon=True)
     asked.start()
-    asked.join(5)
+    asked.join(30)
     assert not asked.is_alive()
     assert len(manager.errors) == 1  # the other was answered
     a.during = lambda: manager.discover("c")  # no circle
