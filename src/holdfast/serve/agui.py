@@ -258,11 +258,10 @@ class _AguiRun:
                 run = AguiEvents(asked.thread_id, asked.run_id, asked.state, begun.fold)
                 if started := run.start(begun.snapshot):
                     yield b"".join(map(_encoded, started))
-                async for item in begun.turn.items():
-                    if isinstance(item, Silence):
-                        yield b": ping\n\n"
-                    if found := b"".join(map(_encoded, run.feed(item))):  # one write per item
-                        yield found
+                async for items in begun.turn.batches():  # one write for each
+                    found = [_encoded(event) for item in items for event in run.feed(item)]
+                    if found or any(isinstance(item, Silence) for item in items):
+                        yield b"".join(found) or b": ping\n\n"
             finally:
                 await asyncio.shield(asyncio.ensure_future(begun.leave()))
         except HoldfastError as error:
@@ -280,12 +279,13 @@ class _AguiRun:
         past = asked.messages[: turns[-1] + 1] if turns else []
         new = [one for one in asked.messages[len(past) :] if one.role == "user"]
         said = [(one.id, content_of(one.content)) for one in new]
-        chat = parse_request(_chat(self._agent.name, asked, past), self._agent)
+        chat = parse_request(_chat(self._agent.name, asked), self._agent)
         session = self._door.begin(
             self._agent, id, tools=chat.offers, instructions=chat.instructions
         )
         folded = session.settled()
-        if not folded.last_seq and chat.history:
+        if not folded.last_seq and past:  # only a new conversation reads the thread
+            chat = parse_request(_chat(self._agent.name, asked, past), self._agent)
             host.chats.append(tenant, id, history_events(chat, self._agent.name))
             folded = session.fold()
         known = self._known.ids(tenant, session, folded.last_seq)
@@ -390,8 +390,8 @@ def _media(kind: str, source: AguiSource) -> Content:
     return FileContent(data, mime_type)
 
 
-def _chat(model: str, asked: RunAgentInput, past: Sequence[AguiMessage]) -> ChatRequest:
-    """Return the request in the form of Chat Completions, without what is new in it."""
+def _chat(model: str, asked: RunAgentInput, past: Sequence[AguiMessage] = ()) -> ChatRequest:
+    """Return the request in the form of Chat Completions, with its `past` messages alone."""
     texts = [str(one.content) for one in asked.messages if one.role in ("system", "developer")]
     texts += [f"{one.description}: {one.value}" for one in asked.context or []]
     messages = [ChatMessage("system", text) for text in texts]

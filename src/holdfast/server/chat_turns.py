@@ -78,7 +78,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
         """Store the hash by which the client's next request is recognised."""
         if begun.is_own:
             turn = self.turn
-            digest, keep = turn.digest(progress.as_sent_back()), bool(turn.results)
+            digest, keep = turn.answered(progress.as_sent_back()), bool(turn.results)
             self.rows.store_history(self.tenant, digest, begun.id, progress.seq, turn.asked, keep)
 
     def forget(self, begun: BegunChat) -> None:
@@ -124,7 +124,7 @@ class HostedTurn(msgspec.Struct, frozen=True):
         """Return the conversation that gave the last answer, or a fork of it if it has continued
         differently since."""
         turn, tenant = self.turn, self.tenant
-        known = self.rows.find_history(tenant, turn.digest()) if turn.history else None
+        known = self.rows.find_history(tenant, turn.past) if turn.history else None
         if known is None:
             return None
         with self.host.chats.turn(tenant, known[0]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha256
 from itertools import takewhile
@@ -284,15 +284,15 @@ class TurnReader:
         self._whole = not runs
         self._decided = decided
 
-    async def items(self) -> AsyncGenerator[TurnItem]:
-        """Yield the items, of which the last is a `Rest`."""
+    async def batches(self) -> AsyncGenerator[list[TurnItem]]:
+        """Yield the items, together those that are there. The last one is a `Rest`."""
         reader, folded, seq, ended = self._reader, self.fold, self._seq, False
         below = await self._asked_below()  # also of what waits since an earlier turn
         # Until the cursor reaches the fold, what it says has not been sent yet.
         while not ended and (seq < folded.last_seq or not (below or rests(folded))):
             missed = reader.missed
             batch = await reader.next(seq, PING_SECONDS)
-            ended, quiet, looks = batch.ended, True, False
+            ended, looks, found = batch.ended, False, list[TurnItem]()
             for item in _items(batch):
                 if isinstance(item, ev.Event):
                     seq = item.seq
@@ -304,18 +304,27 @@ class TurnReader:
                     self._whole = False
                 looks = looks or isinstance(item, CallProgress)
                 if self._whole or not isinstance(item, Delta):
-                    quiet = False
-                    yield item
+                    found.append(item)
                 if seq >= folded.last_seq and rests(folded):
                     break
+            quiet = not found
             if quiet and not ended:
-                yield Silence()
+                found.append(Silence())
+            if found:
+                yield found
             if looks or quiet:  # calls report what their conversations wait for
                 below = await self._asked_below()
         over = rests(folded)
         if over:
             below = await self._asked_below()
-        yield rest_of(folded, seq, ended and not over, below)
+        yield [rest_of(folded, seq, ended and not over, below)]
+
+    async def items(self) -> AsyncGenerator[TurnItem]:
+        """Yield the items one by one."""
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for item in batch:
+                    yield item
 
     async def _asked_below(self) -> list[ChildItem]:
         if not may_ask_below(self.fold):
@@ -349,12 +358,20 @@ class AttendedTurn:
 
     async def items(self) -> AsyncGenerator[TurnItem]:
         """Yield the items, of which the last is a `Rest`."""
-        async for item in self._reader.items():
-            if isinstance(item, Rest):
-                self.over = True
-                if item.reason == "call" and item.status is RUNNING:
-                    await self.session.on_thread(self.session.hold, item)
-            yield item
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for item in batch:
+                    yield item
+
+    async def batches(self) -> AsyncGenerator[list[TurnItem]]:
+        """Yield the items, together those that are there."""
+        async with aclosing(self._reader.batches()) as batches:
+            async for batch in batches:
+                if isinstance(item := batch[-1], Rest):
+                    self.over = True
+                    if item.reason == "call" and item.status is RUNNING:
+                        await self.session.on_thread(self.session.hold, item)
+                yield batch
 
     async def leave(self) -> None:
         """End the client's wait. Idempotent; not to be cancelled."""

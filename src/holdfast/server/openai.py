@@ -148,19 +148,26 @@ class ChatTurn(msgspec.Struct):
     base: bytes  # the hash of the agent; conversations continue only with the same agent
     setting: bytes  # the hash of instructions and tools, which may change from turn to turn
     new: list[ChatMessage]
+    past: bytes = b""  # the hash of the history
     asked: bytes = b""  # the hash of the whole request
+    _messages: Any = None  # the hash object that has taken all messages
 
     def __post_init__(self) -> None:
-        found = sha256(self.digest() + self.setting)
-        for message in self.new:
-            found.update(_canonical(message))
-        self.asked = found.digest()
-
-    def digest(self, answer: ChatMessage | None = None) -> bytes:
-        """Return the hash of the history, or of all messages including `answer`."""
+        """Encode each message once: clients send the whole thread with every request."""
         found = sha256(self.base)
-        for message in self.history if answer is None else [*self.history, *self.new, answer]:
+        for message in self.history:
             found.update(_canonical(message))
+        self.past = found.digest()
+        asked = sha256(self.past + self.setting)
+        for encoded in map(_canonical, self.new):
+            found.update(encoded)
+            asked.update(encoded)
+        self.asked, self._messages = asked.digest(), found
+
+    def answered(self, answer: ChatMessage) -> bytes:
+        """Return the hash of all messages with the `answer`: the history of a next request."""
+        found = self._messages.copy()
+        found.update(_canonical(answer))
         return found.digest()
 
 
