@@ -153,7 +153,14 @@ def test_an_approval_and_a_question_are_input_that_is_required(wire: tuple[str, 
         assert "".join(pieces) == "red as a rose"
         task = client.get(ids["taskId"])
         assert task["artifacts"][0]["parts"][0]["text"] == "red as a rose"
-        assert [one["role"] for one in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
+        said = [(one["role"][5:], one["parts"][0]["text"]) for one in task["history"]]
+        assert said == [  # what was asked and answered is in the history, in this order
+            ("USER", "Buy it."),
+            ("USER", "approve"),
+            ("AGENT", "Which colour?"),
+            ("USER", "red"),
+            ("AGENT", "red as a rose"),
+        ]
 
 
 @pytest.mark.slow

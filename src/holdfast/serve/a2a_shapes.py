@@ -226,6 +226,7 @@ class TaskView:
         self._history: list[Json] = []
         self._files: list[Json] = []
         self._offers: set[str] = set()  # ids of calls that offer a file
+        self._asked: dict[str, str] = {}  # open questions by id
         self._interrupted = False
         self._working = False
         self._time = datetime.now(UTC)
@@ -235,7 +236,7 @@ class TaskView:
         found = copy(self)
         found._pieces = AnswerPieces()
         found._history, found._files = [*self._history], [*self._files]
-        found._offers = {*self._offers}
+        found._offers, found._asked = {*self._offers}, {**self._asked}
         return found
 
     def take(self, item: TurnItem) -> Generator[Json]:
@@ -257,6 +258,8 @@ class TaskView:
             case ev.AssistantReplied():
                 if item.text:
                     self._history.append(self._message(item.text, item.id))
+            case ev.DecisionMade():
+                self._history += self._exchanged(item)
             case ev.ToolCallFinished() if item.call_id in self._offers:
                 for block in item.result.content:
                     if isinstance(block, ResourceLink):
@@ -269,6 +272,20 @@ class TaskView:
                     yield self._update(WORKING)
             case _:
                 pass
+
+    def _exchanged(self, event: ev.DecisionMade) -> Generator[Json]:
+        """Yield a question that is answered now with the answer, or the decision about a call."""
+        if event.question is not None:
+            self._asked[event.question.id] = event.question.message
+        elif event.decision in ("approve", "reject"):
+            if question := self._asked.pop(event.question_id, ""):
+                yield self._message(question, f"{event.id}-question")
+            answer = list((event.arguments or {}).values()) if event.question_id else []
+            text = event.reason or event.decision
+            if event.decision == "approve" and answer:
+                one = answer[0] if len(answer) == 1 else event.arguments
+                text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            yield self._message(text, event.id, "ROLE_USER")
 
     def end(self, rest: Rest) -> Generator[Json]:
         """Yield the updates at the end of a turn."""
