@@ -16,11 +16,11 @@ from tests.model_server import ModelServer, Request, calls, text
 PROMPT = r"\[y,n,e,a,q\] "
 
 
-def agents(folder: Path) -> list[str]:
+def agents(folder: Path, tool: str = "terminal") -> list[str]:
     path = folder / "team" / "worker.md"
     path.parent.mkdir()
     path.write_text(
-        "---\ndescription: Does what it is told.\ntools: [terminal]\n---\nYou are the worker.\n"
+        f"---\ndescription: Does what it is told.\ntools: [{tool}]\n---\nYou are the worker.\n"
     )
     return ["--agents", str(path.parent)]
 
@@ -116,3 +116,43 @@ def test_a_folder_without_agents_is_said(
     assert "no readable agent was found" in capsys.readouterr().err
     assert main(["run", "x", *model, "--agents", str(tmp_path / "no")]) == 2
     assert "--agents takes a folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("run", "x"), ("chat",)])
+def test_at_a_terminal_its_questions_are_asked_like_ones_own(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    def asking(request: Request) -> Any:
+        worker = "You are the worker." in str(request.messages[0]["content"])
+        last = request.messages[-1]
+        if not worker:
+            return answer(request)
+        if last["role"] == "user":
+            found = calls(("ask_user", {"question": "Which colour?"}))
+        else:
+            found = text(f"Told: {last['content']}")
+        return sse(found) if request.json.get("stream") else found
+
+    team = agents(tmp_path, "ask_user")
+    with (
+        ModelServer(asking) as server,
+        terminal(*command, *options(server, tmp_path), "--ask", *team) as typist,
+    ):
+        if command == ("chat",):
+            typist.sees("> ")
+            typist.types("x\r")
+        shown = typist.sees(r"Answer[^\n]*\(text\): ")
+        assert re.search(r"The sub-agent \S+ asks you:", shown)
+        assert "ask_user asks: Which colour?" in shown
+        typist.types("red\r")
+        typist.sees(r"Send this to ask_user\? \[y,n,e\] ")
+        typist.types("y\r")
+        typist.sees("The worker made it.")
+    (told,) = [
+        one.messages[-1]["content"]
+        for one in server.requests
+        if "You are the worker." in str(one.messages[0]["content"])
+        and one.messages[-1]["role"] == "tool"
+    ]
+    assert "red" in told

@@ -39,8 +39,10 @@ from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.session import ConversationSource, Parts
 from holdfast.cli.terminal_input import is_interactive
 from holdfast.conversation import Conversation
+from holdfast.conversation.below import open_below
 from holdfast.conversation.undo import FileUndo
 from holdfast.errors import ConfigurationError
+from holdfast.events import Question
 from holdfast.llm import Model
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import home_folder
@@ -81,7 +83,7 @@ class LocalSource(ConversationSource):
         self._callbacks = {
             "on_delta": display.on_delta,
             "on_progress": display.on_progress,
-            "on_question": "wait" if asks else None,
+            "on_question": "wait_all" if asks else None,
         }
         self._conversation = self._open(self._id)
         self._stack.callback(self._conversation.close)
@@ -110,6 +112,14 @@ class LocalSource(ConversationSource):
 
     def waiting_child(self) -> Conversation | None:
         return None if self._conversation is None else _waiting_below(self._conversation)
+
+    def question_below(self) -> tuple[Conversation, Question] | None:
+        conversation = self._conversation
+        for child in () if conversation is None else open_below(conversation.hosting):
+            for _, question in child.state.pending_questions:
+                if child.hosting.questions.awaits(question.id):
+                    return child, question
+        return None
 
 
 def _waiting_below(conversation: Conversation) -> Conversation | None:

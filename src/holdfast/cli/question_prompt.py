@@ -35,15 +35,16 @@ class _Declined(Exception):
 
 
 def ask_question(
-    dialog: Dialog, conversation: AnyConversation, interrupt: Callable[[], None]
+    dialog: Dialog,
+    conversation: AnyConversation,
+    question: Question,
+    interrupt: Callable[[], None],
 ) -> None:
-    """Ask the first waiting question. Ctrl-D declines, Ctrl-C calls `interrupt`."""
+    """Ask a waiting question. Ctrl-D declines, Ctrl-C calls `interrupt`."""
     dialog.catch_up()
-    waiting = conversation.state.pending_questions
-    if not waiting:
-        return
-    question = waiting[0][1]
     form = _Form(dialog, conversation, question, plain_line(question.asker) or "a tool")
+    if form.gone():
+        return
     dialog.console.forget_typed()  # input typed before the question appeared is not its answer
     try:
         form.settle(form.ask())
@@ -129,12 +130,13 @@ class _Form(NamedTuple):
             self.dialog.console.notice(options, "dim")
 
     def _line(self, prompt: str, secret: bool = False) -> str:
-        line = self.dialog.ask(prompt, self._gone, hidden=secret)
+        line = self.dialog.ask(prompt, self.gone, hidden=secret)
         if line.strip() == _DECLINE:
             raise _Declined
         return line
 
-    def _gone(self) -> bool:
+    def gone(self) -> bool:
+        """Return True if the question no longer waits."""
         waiting = self.conversation.state.pending_questions
         return all(question.id != self.question.id for _, question in waiting)
 

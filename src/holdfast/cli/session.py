@@ -78,6 +78,10 @@ class ConversationSource:
         """Return a descendant that waits for confirmation here, None if there is none."""
         return None
 
+    def question_below(self) -> tuple[Conversation, ev.Question] | None:
+        """Return a descendant and the question that it asks the user here, None if there is none."""
+        return None
+
     def close(self) -> None:
         """Close the conversation and everything that the source holds. Idempotent."""
         self._stack.close()
@@ -334,8 +338,8 @@ class Session:
                     continue
             if rests:
                 return None
-            if self.interactive and self.conversation.state.pending_questions:
-                ask_question(self.dialog, self.conversation, self.interrupt)
+            if self.interactive and (asked := self._question()) is not None:
+                ask_question(self.dialog, *asked, self.interrupt)
             elif (child := self._source.waiting_child()) is not None:
                 if (code := self._confirm_child(child)) is not None:
                     return code
@@ -404,6 +408,14 @@ class Session:
             list_waiting=self.list_waiting,
             other=other,
         )
+
+    def _question(self) -> tuple[AnyConversation, ev.Question] | None:
+        """Return a conversation and the question that it asks, of which a sub-agent's is named."""
+        if waiting := self.conversation.state.pending_questions:
+            return self.conversation, waiting[0][1]
+        if (below := self._source.question_below()) is not None:
+            self.console.notice(f"The sub-agent {one_line(below[0].id)} asks you:", "dim")
+        return below
 
     def _confirm_child(self, child: Conversation) -> Exit | None:
         """Ask the user about a sub-agent's call. Return an exit code if it is left waiting."""
