@@ -292,12 +292,19 @@ class Page:
             f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}) &&"
             " !one.disabled)"
         )
-        self.until(f"!!({find})")
-        x, y = self.run(
-            f"(() => {{ const one = {find}; one.scrollIntoView({{block: 'center'}}); const box ="
+        place = (
+            f"new Promise(done => {{ const one = {find}; if (!one) return done(null);"
+            " one.scrollIntoView({block: 'center'}); const at = () => { const box ="
             " one.getBoundingClientRect(); return [box.x + box.width / 2, box.y +"
-            " Math.min(box.height / 2, 20)]; })()"
+            " Math.min(box.height / 2, 20)]; }; const first = at(); setTimeout(() => {"
+            " const last = at(), still = one.isConnected && `${first}` === `${last}`;"
+            " done([...last, still]); }, 40); })"
         )
+        tries = 0
+        # A page that is drawn anew in the meantime would be clicked somewhere else.
+        while not (found := self.until(place))[2] and tries < 20:
+            tries += 1
+        x, y, _ = found
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, settings
 from tests import samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
 
-# A suite that is started in the background of a script finds the keys of a terminal ignored, and
+# A suite that is started in the background of a script finds signals of a terminal ignored, and
 # its children with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 # A busy machine makes examples slow to draw and to run; no test is about their time.
 settings.register_profile(
