@@ -300,7 +300,7 @@ def encode(command: Command) -> bytes:
         )
     try:
         data = _encoder.encode(command)
-        found = _decoder.decode(data)
+        found = decode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigurationError(
             f"post: the command must be valid JSON: {str(error).rstrip('.')}."
