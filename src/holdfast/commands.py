@@ -10,7 +10,7 @@ conversation drops, so that it waits in no inbox for ever.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -316,7 +316,7 @@ def encode(command: Command) -> bytes:
 def decode(data: bytes) -> Command:
     """Return the command that `encode` wrote. Raise `ValueError` on anything else, also a newer
     version's command."""
-    return decode_json(data, Command, MAX_STORED_DEPTH)
+    return decode_json(data, cast("type[Command]", Command), MAX_STORED_DEPTH)
 
 
 def posted(data: bytes) -> Command | UnreadableCommand | None:

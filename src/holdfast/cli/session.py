@@ -79,7 +79,7 @@ class ConversationSource:
         return None
 
     def question_below(self) -> tuple[Conversation, ev.Question] | None:
-        """Return a descendant and the question that it asks the user here, None if there is none."""
+        """Return a descendant and the question that it asks the user here, or None."""
         return None
 
     def close(self) -> None:
