@@ -18,8 +18,9 @@ import pytest
 
 from holdfast import SQLiteStore
 from holdfast import events as ev
+from tests.cli.test_agents_command import agents
 from tests.cli.test_commands import Typist, command, options, terminal
-from tests.model_server import ModelServer, Stall, Stream, calls, sse, text
+from tests.model_server import ModelServer, Request, Stall, Stream, calls, sse, text
 from tests.waiting import until
 
 pyte = pytest.importorskip("pyte")
@@ -324,6 +325,38 @@ def test_calls_are_approved_in_the_box_and_edited_arguments_are_prefilled(tmp_pa
         screen.shows(r"Written\.")
         assert leaves(screen) == 0
     assert (tmp_path / "f").read_text() == "two\n"
+
+
+def test_a_sub_agents_question_and_call_are_asked_in_the_box(tmp_path: Path) -> None:
+    def answer(request: Request) -> Any:
+        results = [one["content"] for one in request.messages if one["role"] == "tool"]
+        if "You are the worker." in str(request.messages[0]["content"]):
+            ask = calls(("ask_user", {"question": "Which colour?"}))
+            steps = [ask, command("echo one > f"), text(f"Learnt: {results[:1]}")]
+            found = steps[len(results)]
+        elif results:
+            found = text(f"The worker ended. {results[-1]}")
+        else:
+            found = calls(("delegate", {"agent": "worker", "task": "Paint."}))
+        return sse(found) if request.json.get("stream") else found
+
+    team = agents(tmp_path, "ask_user, terminal")
+    with (
+        ModelServer(answer) as server,
+        chat(server, tmp_path, "--ask", "--confirm", "terminal", *team) as screen,
+    ):
+        screen.types("paint\r")
+        screen.shows(r"The sub-agent \S+ asks you:(?s:.*)ask_user asks: Which colour\?")
+        screen.shows(r"(?m)Answer.*: *$")
+        screen.types("green\r")
+        screen.shows(r"Send this to ask_user\? \[y,n,e\]")
+        screen.types("y\r")
+        screen.shows(r"The sub-agent \S+ waits for you:(?s:.*)\$ echo one > f")
+        screen.shows(r"(?m)^\[y,n,e,a,q\]")
+        screen.types("y\r")
+        screen.shows(r"The worker ended\.(?s:.*)green")
+        assert leaves(screen) == 0
+    assert (tmp_path / "f").read_text() == "one\n"
 
 
 def test_commands_files_and_models_are_completed(tmp_path: Path) -> None:

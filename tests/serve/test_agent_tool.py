@@ -27,17 +27,22 @@ ASK = ("ask_user", {"question": "Which colour?"})
 class Offer:
     """An agent in a file, served over stdio by a process for each use."""
 
-    def __init__(self, folder: Path, model: ModelServer, code: bool = False) -> None:
+    def __init__(
+        self, folder: Path, model: ModelServer, code: bool = False, delegated: bool = False
+    ) -> None:
         functions = [
             {"module": "tests.door_tools", "function": "pay"},
             {"module": "tests.door_tools", "function": "ask_user"},
         ]
-        form = {
-            "model": {"name": "m", "base_url": model.url, "api_key": "k"},
+        llm = {"name": "m", "base_url": model.url, "api_key": "k"}
+        form: dict[str, Any] = {
+            "model": llm,
             "tools": {"local_functions": functions},
             "confirm": ["pay"],
             "code": code,
         }
+        if delegated:
+            form = {"model": llm, "delegates": {"payer": form}}
         file = folder / "buyer.json"
         file.write_text(json.dumps(form))
         self._file, store = str(file), str(folder / "s.db")
@@ -120,6 +125,32 @@ def test_approvals_and_questions_go_to_the_user_of_the_client(tmp_path: Path, mo
     assert "calls pay" in told
     assert "paid 3" in sent
     assert "red" in sent
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_approvals_and_questions_of_a_delegate_go_to_the_user_of_the_client(
+    tmp_path: Path, mode: str
+) -> None:
+    def answer(request: Any) -> Any:
+        tools = {one["function"]["name"] for one in request.json.get("tools", ())}
+        results = [one["content"] for one in request.messages if one["role"] == "tool"]
+        if "delegate" in tools:
+            task = ("delegate", {"agent": "payer", "task": "Pay 3."})
+            return text(f"Heard: {results[-1]}") if results else calls(task)
+        steps = [calls(BUY), calls(ASK), text(f"Learnt: {results}")]
+        return steps[len(results)]
+
+    with ModelServer(answer) as model:
+        offer = Offer(tmp_path, model, delegated=True)
+        found, asked = offer.use(
+            mode,
+            lambda client: client.call_tool("ask_buyer", {"message": "Buy."}),
+            [{"approve": True}, {"answer": "red"}],
+        )
+    assert asked == ['The agent wants to call pay with {"amount": 3}.', "Which colour?"]
+    assert not found.is_error
+    assert "paid 3" in found.structured_content["answer"]
+    assert "red" in found.structured_content["answer"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
