@@ -39,12 +39,15 @@ def ask_question(
     conversation: AnyConversation,
     question: Question,
     interrupt: Callable[[], None],
+    heading: str = "",
 ) -> None:
-    """Ask a waiting question. Ctrl-D declines, Ctrl-C calls `interrupt`."""
+    """Ask a waiting question, below a heading. Ctrl-D declines, Ctrl-C calls `interrupt`."""
     dialog.catch_up()
     form = _Form(dialog, conversation, question, plain_line(question.asker) or "a tool")
     if form.gone():
         return
+    if heading:
+        dialog.console.notice(heading, "dim")
     dialog.console.forget_typed()  # input typed before the question appeared is not its answer
     try:
         form.settle(form.ask())

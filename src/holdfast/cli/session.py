@@ -339,7 +339,10 @@ class Session:
             if rests:
                 return None
             if self.interactive and (asked := self._question()) is not None:
-                ask_question(self.dialog, *asked, self.interrupt)
+                asker, question = asked
+                below = asker is not self.conversation
+                who = f"The sub-agent {one_line(asker.id)} asks you:" if below else ""
+                ask_question(self.dialog, asker, question, self.interrupt, who)
             elif (child := self._source.waiting_child()) is not None:
                 if (code := self._confirm_child(child)) is not None:
                     return code
@@ -410,12 +413,10 @@ class Session:
         )
 
     def _question(self) -> tuple[AnyConversation, ev.Question] | None:
-        """Return a conversation and the question that it asks, of which a sub-agent's is named."""
+        """Return a conversation and its waiting question: this one before those below it."""
         if waiting := self.conversation.state.pending_questions:
             return self.conversation, waiting[0][1]
-        if (below := self._source.question_below()) is not None:
-            self.console.notice(f"The sub-agent {one_line(below[0].id)} asks you:", "dim")
-        return below
+        return self._source.question_below()
 
     def _confirm_child(self, child: Conversation) -> Exit | None:
         """Ask the user about a sub-agent's call. Return an exit code if it is left waiting."""
