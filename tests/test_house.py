@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,37 @@ for name in sys.argv[1:]:
         [sys.executable, "-c", program, *names], capture_output=True, text=True, check=True
     )
     assert found.stdout == ""
+
+
+@pytest.mark.slow
+def test_a_star_import_needs_no_optional_package() -> None:
+    program = """
+import sys
+from importlib.abc import MetaPathFinder
+OPTIONAL = ("litellm", "acp", "a2a", "fastapi", "opentelemetry", "psycopg", "procrastinate", "PIL",
+            "prompt_toolkit", "rich", "pydantic_monty", "langchain_core")
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in OPTIONAL:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+for room in sys.argv[1:]:
+    try:
+        exec(f"from {room} import *")
+    except Exception as error:
+        print(f"{room}: {error}")
+try:
+    PostgresStore("")
+except Exception as error:
+    print(error)
+"""
+    rooms = {".".join(module_name(path).split(".")[:2]) for path in MODULES}
+    names = [name for name in sorted(rooms) if getattr(import_module(name), "__all__", None)]
+    found = subprocess.run(
+        [sys.executable, "-c", program, *names], capture_output=True, text=True, timeout=120
+    )
+    assert found.stderr == ""
+    assert found.stdout == "PostgresStore needs psycopg: pip install 'holdfast[postgres]'.\n"
 
 
 @pytest.mark.slow

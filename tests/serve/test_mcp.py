@@ -583,6 +583,30 @@ def test_who_has_the_token_is_let_in_and_nobody_else() -> None:
             assert [tool.name for tool in client.tools()] == ["far.add"]
 
 
+def test_a_request_of_many_small_values_is_refused_before_it_is_parsed(served: str) -> None:
+    def call(values: int) -> Answer:
+        return post(
+            served, {"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": [[]] * values}}
+        )
+
+    assert call(20_000).status == 400  # as a short request without a session
+    many = call(30_000)
+    assert (many.status, b"at most 25,000 are allowed" in many.body) == (413, True)
+
+
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.intake.IDLE_SECONDS", 0.2)
+    with MCPEndpoint(ToolManager([mcp_tools.add])) as endpoint:
+        port = int(endpoint.url.removesuffix("/mcp").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 60) as stalled:
+            stalled.sendall(
+                f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9\r\n"
+                "Content-Type: application/json\r\n\r\n{".encode()
+            )
+            assert stalled.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert post(endpoint.url).status == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "box.example", ""])
 def test_another_address_than_loopback_needs_a_token(host: str) -> None:
     with pytest.raises(ConfigurationError, match="Give a token"):

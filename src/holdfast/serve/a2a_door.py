@@ -22,7 +22,6 @@ from holdfast.serve.a2a_tasks import NAME, Tasks
 from holdfast.serve.a2a_views import TaskViews, json_of, message_of, notification
 from holdfast.server.local import LocalServer
 from holdfast.server.openai import Published
-from holdfast.server.routes import Routes
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from holdfast.agent.agent import Agent
+    from holdfast.server.routes import Routes
     from holdfast.server.service import Service
 
 CARD_PATH = "/.well-known/agent-card.json"
@@ -197,26 +197,10 @@ def _of_json(endpoint: Any) -> Any:
 
 
 def _bounded(service: Service, app: Any) -> Any:
-    """Return an application that is given a body only after it arrived whole, in time, and was
-    found small: the SDK decodes it on the event loop."""
+    """Return an application that is given a body only after it was found small."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        from starlette.requests import Request
-
-        body: bytes | None = None
-        if scope["method"] == "POST":
-            body = await service.body(Request(scope, receive))
-            await service.intake.check(body, _MAX_VALUES)
-
-        async def received() -> Any:
-            nonlocal body
-            if body is None:
-                return await receive()
-            message, body = {"type": "http.request", "body": body}, None
-            scope["body"].free()
-            return message
-
-        await app(scope, received, send)
+        await service.forward(app, scope, receive, send, _MAX_VALUES)
 
     return answer
 

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.server.answers import refusal
+from holdfast.server.guard import Caller, RequestRefused
+from holdfast.server.intake import TOTAL_BYTES, Intake
 from holdfast.server.sockets import is_loopback
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
 _MAX_REQUEST_BYTES = 32 * 1024 * 1024  # an image of 20 MB in base64, and some room
+# JSON values of a request. The mcp package takes 2 us for each, on the event loop.
+_MAX_VALUES = 25_000
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750, section 2.1
 _SHUTDOWN_SECONDS = 1  # for open streams
 
@@ -66,6 +71,7 @@ def web(
     app: Any = server.streamable_http_app(
         host=host, transport_security=security, max_request_body_size=_MAX_REQUEST_BYTES
     )
+    app = _BoundedBody(app)
     if token is not None:
         app = _TokenCheck(app, token)
     config = uvicorn.Config(
@@ -77,6 +83,30 @@ def web(
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+class _BoundedBody:
+    """An ASGI middleware that refuses a request whose body is too large, too slow, or has too
+    many JSON values."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._intake = Intake(per_key=TOTAL_BYTES)  # all clients have the same key
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope["caller"] = Caller("", "")
+        try:
+            await self._intake.forward(
+                self._app, scope, receive, send, _MAX_REQUEST_BYTES, _MAX_VALUES
+            )
+        except RequestRefused as error:
+            await refusal(error.status, error.type, str(error), error.headers)(scope, receive, send)
+        finally:
+            if "body" in scope:
+                scope["body"].free()
 
 
 class _TokenCheck:

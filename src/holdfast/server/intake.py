@@ -11,11 +11,9 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
+from starlette.requests import Request
 
-from holdfast.conversation import ConversationState
-from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep, too_many
-from holdfast.server.bodies import StateRequest
 from holdfast.server.guard import RequestRefused, refused, too_large
 
 T = TypeVar("T")
@@ -130,6 +128,26 @@ class Intake:
         parser on the event loop may be given."""
         await self._off_loop(_check, body, values)
 
+    async def forward(
+        self, app: Any, scope: Any, receive: Any, send: Any, largest: int, values: int
+    ) -> None:
+        """Call an ASGI application that decodes bodies on the event loop: only once the body has
+        arrived whole and in time, and passed `check`. Raises `RequestRefused`."""
+        body: bytes | None = None
+        if scope["method"] == "POST":
+            body = await self.read(Request(scope, receive), largest)
+            await self.check(body, values)
+
+        async def received() -> Any:
+            nonlocal body
+            if body is None:
+                return await receive()
+            message, body = {"type": "http.request", "body": body}, None
+            scope["body"].free()
+            return message
+
+        await app(scope, received, send)
+
     async def _off_loop(self, work: Callable[[bytes, Any], T], body: bytes, second: Any) -> T:
         if len(body) <= _ON_LOOP_BYTES:
             return work(body, second)
@@ -152,16 +170,3 @@ def _decode(body: bytes, type: type[T]) -> T:
         raise refused(422, f"The request is invalid: {error}.") from None
     except (ValueError, OverflowError) as error:
         raise refused(400, f"The request is not JSON: {error}.") from None
-
-
-def state_of(body: bytes) -> ConversationState:
-    """Return the conversation state of a `StateRequest`. The number of values is limited per
-    event. Raises `RequestRefused` and `ConfigurationError`."""
-    try:
-        found = msgspec.json.decode(body, type=StateRequest)
-        if any(too_many(bytes(event), MAX_VALUES) for event in found.events):
-            most = f"at most {MAX_VALUES:,} are allowed"
-            raise refused(413, f"An event has too many JSON values: {most}.")
-        return ConversationState.from_json(body)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"This is not a conversation's state: {error}.") from None

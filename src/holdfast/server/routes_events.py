@@ -9,10 +9,14 @@ from starlette.responses import Response
 
 from holdfast import events as ev
 from holdfast.content import ToolResult
+from holdfast.conversation import ConversationState
+from holdfast.errors import ConfigurationError
+from holdfast.nesting import too_many
 from holdfast.observe.trace import MAX_SPANS, RunTrace
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Events, ServiceHealth, Services, Standing, StateRequest
-from holdfast.server.intake import state_of
+from holdfast.server.guard import refused
+from holdfast.server.intake import MAX_VALUES
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
 from holdfast.server.shapes import Page
 from holdfast.server.sse import Stream
@@ -80,7 +84,7 @@ def add(routes: Routes) -> None:
         data = await service.body(request)
         tenant = service.caller(request).tenant
         return answer(
-            Standing(await service.change(lambda: host.begin_with(tenant, id, state_of(data))))
+            Standing(await service.change(lambda: host.begin_with(tenant, id, _state_of(data))))
         )
 
     @routes.get("/events", "List events", gave={"events": [_MESSAGE], "lastSeq": 2})
@@ -204,3 +208,16 @@ def add_family(routes: Routes) -> None:
             found is not None,
             [ServiceHealth(one.id, one.ok, one.seconds, one.detail) for one in found or ()],
         )
+
+
+def _state_of(body: bytes) -> ConversationState:
+    """Return the conversation state of a `StateRequest`. The number of values is limited per
+    event. Raises `RequestRefused` and `ConfigurationError`."""
+    try:
+        found = msgspec.json.decode(body, type=StateRequest)
+        if any(too_many(bytes(event), MAX_VALUES) for event in found.events):
+            most = f"at most {MAX_VALUES:,} are allowed"
+            raise refused(413, f"An event has too many JSON values: {most}.")
+        return ConversationState.from_json(body)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"This is not a conversation's state: {error}.") from None

@@ -114,6 +114,10 @@ class Service:
             request, self._largest if largest is None else min(largest, self._largest)
         )
 
+    async def forward(self, app: Any, scope: Any, receive: Any, send: Any, values: int) -> None:
+        """Call an ASGI application by `Intake.forward`, with bodies of the quota's limit."""
+        await self.intake.forward(app, scope, receive, send, self._largest, values)
+
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
         """Read a request's body as a struct. Raises `RequestRefused`."""
         found = await self.decode(request, await self.body(request, largest), type)

@@ -62,9 +62,14 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "psycopg":
                 raise
-            raise ConfigurationError(
-                "PostgresStore needs psycopg: pip install 'holdfast[postgres]'."
-            ) from error
+            return _WithoutPsycopg
 
         return PostgresStore
     raise AttributeError(f"module 'holdfast.store' has no attribute {name!r}")
+
+
+class _WithoutPsycopg:
+    """`PostgresStore` without psycopg: the name can be imported, also with `*`, but not called."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise ConfigurationError("PostgresStore needs psycopg: pip install 'holdfast[postgres]'.")
