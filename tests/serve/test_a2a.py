@@ -19,6 +19,7 @@ from holdfast.serve import CardKey, a2a
 from holdfast.tools.a2a import A2AClient
 from holdfast.tools.preset.asking import register_asking_tools
 from holdfast.tools.preset.offering import register_offering_tools
+from holdfast.tools.preset.replying import reply_only
 from tests.a2a_parts import needs_a2a
 from tests.door_tools import SCRIPT, pay
 from tests.model_server import ModelServer, Stall, calls
@@ -36,7 +37,7 @@ WIRES = [("1.0", "JSONRPC"), ("1.0", "HTTP+JSON"), ("0.3", "JSONRPC")]
 
 
 def agent(script: Sequence[Any], **options: Any) -> Agent:
-    tools = [pay, *register_asking_tools(), *register_offering_tools()]
+    tools = [pay, reply_only, *register_asking_tools(), *register_offering_tools()]
     return Agent(ScriptedLLM(script, stream=True), tools, confirm=["pay"], **options)
 
 
@@ -285,6 +286,33 @@ def test_a_cancelled_task_is_over() -> None:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "approve"}], **ids}
         _, answer = rpc(server, call("SendMessage", message=message))
         assert answer["error"]["code"] == -32004
+
+
+@pytest.mark.slow
+def test_a_message_without_work_is_answered_by_a_message() -> None:
+    no_work = ("reply_only", {})
+    with served([no_work, "I paint."]) as server:
+        message = {"messageId": "1", "role": "ROLE_USER", "parts": [text("What can you do?")]}
+        _, answer = rpc(server, call("SendMessage", message=message))
+        reply = answer["result"]["message"]
+        assert (reply["role"], reply["parts"]) == ("ROLE_AGENT", [text("I paint.")])
+        assert "taskId" not in reply
+        # The context goes on. A stream has shown its task before the agent knows.
+        events = Client(server).send(text("Hello."), contextId=reply["contextId"])
+        assert rest_of(events)[0] == "COMPLETED"
+        assert events[0]["task"]["contextId"] == reply["contextId"]
+
+
+@pytest.mark.slow
+def test_a_task_that_has_begun_is_answered_by_a_task() -> None:
+    with served([[("reply_only", {}), ASK], ("reply_only", {}), "Red, then."]) as server:
+        message = {"messageId": "1", "role": "ROLE_USER", "parts": [text("Hello.")]}
+        _, answer = rpc(server, call("SendMessage", message=message))
+        task = answer["result"]["task"]
+        assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        message |= {"messageId": "2", "taskId": task["id"], "parts": [text("red")]}
+        _, answer = rpc(server, call("SendMessage", message=message))
+        assert answer["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ from holdfast.serve.door import (
 from holdfast.server.forms import builtin_names
 from holdfast.server.openai import Published
 from holdfast.tools.preset.offering import OFFER_FILE
+from holdfast.tools.preset.replying import REPLY_ONLY
 
 Json = dict[str, Any]
 Keep = Callable[[str, bytes], str]
@@ -228,6 +229,7 @@ class TaskView:
         self._offers: set[str] = set()  # ids of calls that offer a file
         self._asked: dict[str, str] = {}  # open questions by id
         self._interrupted = False
+        self._replies = False  # the agent found that the last message asks for no work
         self._working = False
         self._time = datetime.now(UTC)
 
@@ -252,8 +254,11 @@ class TaskView:
             yield {"artifactUpdate": {**self._ids, **update}}
         if isinstance(item, ev.AssistantReplied | ev.CodeCallsMade):
             self._offers |= {call.id for call in item.calls if call.name == OFFER_FILE}
+            if item.calls:
+                self._replies = all(call.name == REPLY_ONLY for call in item.calls)
         match item:
             case ev.MessageAdded(sender="user"):
+                self._replies = False
                 self._history.append(self._message(item.text, item.id, "ROLE_USER"))
             case ev.AssistantReplied():
                 if item.text:
@@ -308,6 +313,14 @@ class TaskView:
             "artifacts": artifacts,
             "history": self._history,
         }
+
+    def reply(self, rest: Rest) -> Json | None:
+        """Return the answer as a message without a task, if the agent found no work to do."""
+        if not self._replies or rest.reason != "finished" or rest.output is not None:
+            return None
+        message = self._message(rest.answer, f"{self.id}-{rest.seq}")
+        del message["taskId"]
+        return message
 
     def status(self, rest: Rest) -> Json:
         """Return the status at a rest."""

@@ -240,7 +240,8 @@ class Tasks:
             started.reader.close()
 
     async def on_message_send(self, params: Any, context: Any) -> Any:
-        """Carry out a message, and return the task when it rests, or at once."""
+        """Carry out a message, and return the task when it rests, or at once. What was no work for
+        the agent makes no task."""
         with refusing():
             async with (
                 self._started(params, context, False) as (found, reader),
@@ -251,6 +252,8 @@ class Tasks:
                         pass
                     if isinstance(item, Rest):
                         found = found._replace(rest=item)
+                        if not params.message.task_id and (reply := found.view.reply(item)):
+                            return message_of("Message", reply)
                     elif params.configuration.return_immediately:
                         found = found.at_work()
                         break
