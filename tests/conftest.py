@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -91,6 +92,19 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 # --- the size of a run ---
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Thousands of tests are objects that live until the end: no collection of garbage looks at
+    them again and again, neither while they are found nor in a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

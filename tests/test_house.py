@@ -102,6 +102,7 @@ def test_an_inner_layer_never_imports_an_outer_one() -> None:
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_every_module_is_short_enough_and_has_a_docstring() -> None:
     for path in MODULES:
         assert len(path.read_text().splitlines()) <= 1000, path
@@ -210,37 +211,36 @@ def module_name(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
+@cache
 def imports() -> tuple[dict[str, set[str]], set[tuple[str, str]]]:
     """Return the imports at run time by module, and those inside functions."""
     paths = {module_name(path): path for path in MODULES}
     found: dict[str, set[str]] = {}
     late: set[tuple[str, str]] = set()
     for name, path in paths.items():
-        parsed = tree(path)
-        for_types = {
-            id(inner)
-            for node in ast.walk(parsed)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-            for statement in node.body
-            for inner in ast.walk(statement)
-        }
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        within = {
-            id(inner)
-            for node in ast.walk(parsed)
-            if isinstance(node, functions)
-            for inner in ast.walk(node)
-        }
         edges = found.setdefault(name, set())
-        for node in ast.walk(parsed):
-            if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+        short = name.removeprefix("holdfast.")
+        todo: list[tuple[ast.AST, bool]] = [(tree(path), False)]
+        while todo:
+            node, within = todo.pop()
+            if isinstance(node, ast.ImportFrom):
                 targets = [f"{node.module}.{alias.name}" for alias in node.names]
-                own = {one if one in paths else node.module for one in targets} & paths.keys()
-                if id(node) in within:
-                    short = name.removeprefix("holdfast.")
-                    late |= {(short, one.removeprefix("holdfast.")) for one in own - {name}}
-                edges |= own - {name}
+                own = {one if one in paths else node.module or "" for one in targets}
+                own = own & paths.keys() - {name}
+                edges |= own
+                if within:
+                    late |= {(short, one.removeprefix("holdfast.")) for one in own}
+            elif isinstance(node, ast.If) and is_for_types(node.test):
+                todo += [(child, within) for child in node.orelse]
+            elif not isinstance(node, ast.expr):
+                within = within or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                todo += [(child, within) for child in ast.iter_child_nodes(node)]
     return found, late
+
+
+def is_for_types(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
 
 
 def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
@@ -261,10 +261,12 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(one) for one in found]
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other() -> None:
     assert cycles(imports()[0]) == []
 
 
+@pytest.mark.slow
 def test_the_late_imports_are_these() -> None:
     late = imports()[1] | {
         ("agent.agent", "holdfast")
@@ -273,6 +275,7 @@ def test_the_late_imports_are_these() -> None:
     assert len(LATE_IMPORTS) <= 40
 
 
+@pytest.mark.slow
 def test_no_two_public_classes_have_the_same_name() -> None:
     found: dict[str, set[Path]] = {}
     for path in MODULES:
@@ -368,6 +371,7 @@ def test_the_library_reads_no_environment_but_in_the_cli() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_the_only_process_wide_objects_are_frozen() -> None:
     """No module-level dict, list or set that a function could fill: nothing is shared behind a
     caller's back."""

@@ -291,6 +291,7 @@ def test_a_user_attaches_a_file_in_a_chat(tmp_path: Path) -> None:
         assert typist.leaves() == 0
 
 
+@pytest.mark.slow
 def test_tell_sends_a_file(tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(PDF)
     with ModelServer([text("Hello."), text("Read.")]) as server:

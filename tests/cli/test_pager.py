@@ -223,6 +223,7 @@ def test_a_plain_chat_numbers_the_conversations(tmp_path: Path) -> None:
         assert screen.typist.leaves() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "problem"),
     [

@@ -198,6 +198,7 @@ def test_on_a_server_a_plan_waits_in_the_same_way(
     assert "early\n" not in shown.replace("touch early\n", "")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_until_its_goal_is_reached(tmp_path: Path) -> None:
     script = [text("Done."), command("echo x > report"), text("Now it is.")]
     with ModelServer(script) as server:

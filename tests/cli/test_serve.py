@@ -435,6 +435,7 @@ def test_a_database_that_does_not_fit_is_said_in_one_line_without_its_password(
         assert "planted" not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "s.db").write_text("no database at all, but quite some text in here")
     ended = holdfast("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"))

@@ -376,6 +376,7 @@ def handles(pid: int, *numbers: signal.Signals) -> bool:
 # --- show ---
 
 
+@pytest.mark.slow
 def test_show_tells_what_waits_and_how_to_approve_it(waits: Path) -> None:
     shown = holdfast("show", str(waits / "s.db"))
     assert shown.returncode == 0

@@ -450,6 +450,7 @@ boxed = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @boxed
 def test_builtin_tools_work_in_a_sandbox_that_is_required(tmp_path: Path) -> None:
     work, secret = tmp_path / "work", tmp_path / "secret"
@@ -474,6 +475,7 @@ def test_programs_of_a_config_do_not_run_outside_of_a_sandbox(folder: Path) -> N
         assert "would run outside of the sandbox" in found.stderr
 
 
+@pytest.mark.slow
 @boxed
 def test_clients_of_mcp_get_tools_in_a_sandbox(tmp_path: Path) -> None:
     work, secret = tmp_path / "work", tmp_path / "secret"

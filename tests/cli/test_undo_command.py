@@ -44,6 +44,7 @@ def test_undo_takes_back_the_last_message_and_its_files(tmp_path: Path) -> None:
     assert f"--id {fork}" in shown
 
 
+@pytest.mark.slow
 def test_undo_says_why_it_cannot(tmp_path: Path) -> None:
     with ModelServer([]) as server:
         place = ("chat", *options(server, tmp_path), *MORE)

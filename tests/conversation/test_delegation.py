@@ -733,6 +733,7 @@ def test_bounds_are_numbers() -> None:
             Delegates({"a": finder()}, **bounds)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
     ids = ("remembered-a", "remembered-b", "remembered-c")  # of no other test
     store, agent = MemoryStore(), Agent(ScriptedLLM(["done"] * 9))

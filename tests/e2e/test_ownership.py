@@ -119,6 +119,7 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
         return store.read("c"), len(posted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [1, *[pytest.param(seed, marks=pytest.mark.proof) for seed in range(2, 8)]]
 )

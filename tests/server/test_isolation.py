@@ -243,6 +243,7 @@ def test_a_conversation_in_a_worker_is_as_one_here(
         assert len({one.text for one in results(host, "a")}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [

@@ -172,6 +172,7 @@ def test_the_files_are_light_and_bring_nothing_from_elsewhere() -> None:
             assert f"/page/{name}" in found, (path, name)
 
 
+@pytest.mark.slow
 def test_the_vendored_files_are_those_of_the_pinned_packages() -> None:
     try:
         made = vendor.make()

@@ -177,6 +177,7 @@ def test_no_route_lets_another_tenant_in(server: Serving) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_anothers_is_answered_as_what_is_nowhere(server: Serving) -> None:
     for route in routes(server):
         kind, of, nowhere = (
@@ -361,6 +362,7 @@ def shown_of(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.proof)])
 def test_what_was_planted_is_in_no_file_no_answer_and_no_child(
     tmp_path: Path, isolation: str

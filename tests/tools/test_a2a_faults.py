@@ -33,7 +33,7 @@ from tests.a2a_parts import (
 from tests.leftovers import Owned
 from tests.waiting import until
 
-pytestmark = needs_a2a
+pytestmark = [needs_a2a, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,6 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 # --- cancelling, deadlines and closing ---
 
 
-@pytest.mark.slow
 def test_a_cancelled_call_ends_at_once_and_the_agent_is_told(variant: Running) -> None:
     before = len(lines(variant, "hanging")), len(lines(variant, "cancelled"))
     with A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0) as client:
@@ -83,7 +82,6 @@ def test_a_cancelled_call_ends_at_once_and_the_agent_is_told(variant: Running) -
         assert by_skill(client)["echo"].run({"message": "x"}, ToolContext("c")).success
 
 
-@pytest.mark.slow
 def test_a_call_that_is_cancelled_while_it_is_sent_is_cancelled_at_the_agent_too(
     agents: Agents,
 ) -> None:
@@ -114,7 +112,6 @@ def test_a_call_that_was_cancelled_before_it_began_is_not_sent(agents: Agents) -
         assert len(lines(shared, "execute")) == before
 
 
-@pytest.mark.slow
 def test_a_call_ends_at_its_deadline_and_the_agent_is_told(variant: Running) -> None:
     before = len(lines(variant, "cancelled"))
     with A2AClient({"ag": {"url": variant["url"], "call_timeout": 0.7}}, timeout=10.0) as client:
@@ -128,7 +125,6 @@ def test_a_call_ends_at_its_deadline_and_the_agent_is_told(variant: Running) -> 
         until(lambda: len(lines(variant, "cancelled")) > before)
 
 
-@pytest.mark.slow
 def test_closing_the_client_ends_its_calls_and_tells_the_agents(variant: Running) -> None:
     before = len(lines(variant, "hanging")), len(lines(variant, "cancelled"))
     client = A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0)
@@ -147,7 +143,6 @@ def test_closing_the_client_ends_its_calls_and_tells_the_agents(variant: Running
     assert len(lines(variant, "cancelled")) > before[1]  # `close` has waited for it
 
 
-@pytest.mark.slow
 def test_closing_one_agent_leaves_the_others_to_their_work(agents: Agents) -> None:
     shared = agents.shared()
     with A2AClient(
@@ -186,7 +181,6 @@ def test_a_conversation_that_is_interrupted_has_its_task_cancelled(agents: Agent
 # --- bad agents ---
 
 
-@pytest.mark.slow
 def test_an_agent_that_is_killed_in_mid_call_is_a_network_error_and_found_again_when_it_is_back(
     agents: Agents, variant: Running
 ) -> None:
@@ -223,7 +217,6 @@ def test_an_agent_that_has_moved_is_found_by_its_card(agents: Agents) -> None:
             assert echo.run({"message": "x"}).success
 
 
-@pytest.mark.slow
 def test_a_bad_agent_harms_only_itself_and_says_why(
     agents: Agents, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,7 +290,6 @@ def test_an_http_status_decides_the_error_type_and_no_word_does(
             assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_token_that_is_refused_is_said(agents: Agents) -> None:
     mine = agents.shared(token=TOKEN)
     config = {
@@ -355,7 +347,6 @@ def test_a_question_after_a_task_may_fail_twice(agents: Agents) -> None:
             assert caught.value.error_type == "network"
 
 
-@pytest.mark.slow
 def test_a_stream_that_breaks_off_is_asked_after(agents: Agents) -> None:
     """A proxy between us and the agent cuts every stream after its first event."""
     with agents.serve() as mine, Cutter(mine["port"]) as cutter:
@@ -387,7 +378,6 @@ def task(state: str, text: str = "", number: int = 1, **more: Any) -> dict[str, 
     return {"id": "t", "contextId": "c", "status": status, **more}
 
 
-@pytest.mark.slow
 def test_a_task_that_is_shown_as_it_was_before_the_answer_is_asked_after() -> None:
     script = [{"task": task("INPUT_REQUIRED", "Which?")}] * 2 + [
         task("INPUT_REQUIRED", "Which?"),
@@ -401,7 +391,6 @@ def test_a_task_that_is_shown_as_it_was_before_the_answer_is_asked_after() -> No
         assert agent.bodies[1]["params"]["message"]["taskId"] == "t"
 
 
-@pytest.mark.slow
 def test_a_question_without_a_mark_is_believed_each_time() -> None:
     bare = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_INPUT_REQUIRED"}}
     with Scripted([{"task": bare}] * 2) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
@@ -412,7 +401,6 @@ def test_a_question_without_a_mark_is_believed_each_time() -> None:
             )
 
 
-@pytest.mark.slow
 def test_an_answer_that_stands_in_the_history_alone_is_found_and_our_own_words_are_not_it() -> None:
     said = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "It is done."}]}
     script = [
@@ -424,7 +412,6 @@ def test_an_answer_that_stands_in_the_history_alone_is_found_and_our_own_words_a
         assert by_skill(client)["s"].run({"message": "x"}).content == ()
 
 
-@pytest.mark.slow
 def test_states_and_fields_of_a_later_protocol_are_waited_out() -> None:
     script = [
         {"task": {**task("PONDERING"), "mood": "good"}},
@@ -435,7 +422,6 @@ def test_states_and_fields_of_a_later_protocol_are_waited_out() -> None:
         assert by_skill(client)["s"].run({"message": "x"}).text == "done"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -459,7 +445,6 @@ def test_an_answer_that_is_not_the_protocols_is_an_internal_error(answer: Any) -
         assert caught.value.error_type == "internal"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -517,7 +502,6 @@ def test_credentials_never_go_to_another_host_that_a_card_names(
         assert (f"key={TOKEN}" in told[0]) == ("headers" in credentials)
 
 
-@pytest.mark.slow
 def test_an_endpoint_at_the_trusted_host_is_taken_from_among_others(agents: Agents) -> None:
     with agents.serve() as other, agents.serve() as mine:
         named = [
@@ -548,7 +532,6 @@ def test_a_card_that_turns_to_another_host_later_gets_nothing_more(agents: Agent
         assert lines(other, "") == []
 
 
-@pytest.mark.slow
 def test_even_a_request_to_another_host_would_bear_no_credentials(agents: Agents) -> None:
     import asyncio
 
@@ -566,7 +549,6 @@ def test_even_a_request_to_another_host_would_bear_no_credentials(agents: Agents
         assert TOKEN not in lines(other, "GET")[0]
 
 
-@pytest.mark.slow
 def test_a_redirect_is_not_followed(agents: Agents) -> None:
     with agents.serve() as other:
         mine = agents.shared(
@@ -580,7 +562,6 @@ def test_a_redirect_is_not_followed(agents: Agents) -> None:
         assert lines(other, "") == []
 
 
-@pytest.mark.slow
 def test_two_clients_with_one_agent_id_keep_their_tokens_and_contexts_apart(agents: Agents) -> None:
     with agents.serve() as mine:
         with (
@@ -630,7 +611,6 @@ def test_no_secret_is_logged_at_any_level(agents: Agents, caplog: pytest.LogCapt
 # --- nothing is left ---
 
 
-@pytest.mark.slow
 def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
     before = Owned()
     for _ in range(2):
@@ -664,7 +644,6 @@ def test_a_client_works_again_after_close_its_old_tools_included(agents: Agents)
     client.close()
 
 
-@pytest.mark.slow
 def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) -> None:
     before = Owned()
     client = A2AClient({"ag": {"url": agents.shared()["url"]}})
@@ -677,7 +656,6 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
     before.gone()
 
 
-@pytest.mark.slow
 def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
     agents: Agents,
 ) -> None:
@@ -702,7 +680,6 @@ def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
     assert len(lines(shared, "cancelled")) > before
 
 
-@pytest.mark.slow
 def test_calls_from_many_threads_find_one_card(agents: Agents) -> None:
     with agents.serve() as mine, A2AClient({"ag": {"url": mine["url"]}}) as client:
         echo = by_skill(client)["echo"]

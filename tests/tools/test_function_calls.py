@@ -68,6 +68,7 @@ def test_every_function_becomes_a_tool_under_a_legal_name_that_leads_back_to_it(
     assert count == 6145
 
 
+@pytest.mark.slow
 def test_no_two_functions_of_the_whole_set_share_a_wire_name(cases: list[Case]) -> None:
     names = {name for case in cases for name in case.schemas}
     assert len(names) == 1284

@@ -130,6 +130,7 @@ def test_a_list_that_cannot_be_checked_starts_nothing(tmp_path: Path) -> None:
     owned.gone()
 
 
+@pytest.mark.slow
 def test_close_leaves_no_thread_process_or_descriptor(
     work: Path, host: Host, mechanism: str
 ) -> None:

@@ -289,13 +289,19 @@ class LiveBox:
 
     def _begin(self, number: int) -> int:
         """Let the bash in the box start a command, and return the command's pid."""
+        sent = False
         for _ in range(_ATTEMPTS):
             line, pid = self._read_line(_ANSWER_SECONDS)
             with self._lock, suppress(OSError):
                 if line == b"waiting 0" and self._socket is not None:
                     self._socket.sendall(b"%d\n" % number)
+                    sent = True
             line, _ = self._read_line(_ANSWER_SECONDS)
             if line == b"started 0":
+                return pid
+            if line is None and sent and self._has_ended():
+                # A command can end its box faster than bash reports the start.
+                self.end()
                 return pid
             if line is None or not _ENDED.fullmatch(line):
                 break
@@ -303,11 +309,20 @@ class LiveBox:
         self.end()
         if self._closed:
             raise RuntimeFault("The command was not run: its box was closed.")
-        raise RuntimeFault(
-            "The command was not run: its box did not start it, and was ended with all of its"
-            " processes. The next command gets a new box. The earlier ones may have used up the"
-            " limits of processes or memory."
+        outcome = (
+            "The command may have run: its box did not report its start"
+            if sent
+            else "The command was not run: its box did not start it"
         )
+        raise RuntimeFault(
+            f"{outcome}, and was ended with all of its processes. The next command gets a new box."
+            " The earlier ones may have used up the limits of processes or memory."
+        )
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            first = self._first
+        return first < 0 or _readable(first, _HANG_SECONDS)
 
     def _read_line(self, seconds: float) -> tuple[bytes | None, int]:
         """Return the next line from the box and its sender's pid; None if the box has ended, did
@@ -390,7 +405,7 @@ class LiveBox:
                 connection.close()
 
 
-def _readable(connection: socket.socket | IO[bytes], seconds: float) -> bool:
+def _readable(connection: socket.socket | IO[bytes] | int, seconds: float) -> bool:
     poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
