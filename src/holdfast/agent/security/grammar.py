@@ -38,11 +38,6 @@ _DOCUMENT_MARK = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])")
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+")
 _BRACES = re.compile(r"(?:[^{}]|\{[\w-]*\})*", re.ASCII)  # that stand for themselves
-_BRACED = re.compile(
-    r"([\w./=*+-]*)\{(?:((?:[\w./*+-]*,)+[\w./*+-]*)|(0|[1-9]\d?)\.\.(0|[1-9]\d?))\}([\w./*+-]*)"
-    r"(?=[ \t\n;&|)]|\Z)",
-    re.ASCII,
-)
 _GLOB = re.compile(r"[*?]|\[[^\[\]]*\]")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
 # Variables with the values for which no program runs or reads something else.
@@ -124,11 +119,8 @@ def parse(text: str, home: str) -> Script:
 
 def hidden(text: str) -> str:
     """Return the reason why a text is not what it looks like; "" if there is none."""
-    if text.isascii() and text.isprintable():
-        return ""
-    if any(not one.isprintable() or one.isspace() for one in set(text) - {"\t", "\n", " "}):
-        return "it has characters that cannot be seen, or that look like others"
-    return ""
+    odd = any(not one.isprintable() or one.isspace() for one in set(text) - {"\t", "\n", " "})
+    return "it has characters that cannot be seen, or that look like others" if odd else ""
 
 
 def harmless(name: str, value: str) -> bool:
@@ -150,7 +142,6 @@ class _Parser:
     def __init__(self, text: str, home: str) -> None:
         self._text, self._home, self._at = text, home, 0
         self._names = dict[str, ShellWord]()  # the variables of the loops around the token
-        self._more = list[str]()  # words behind the token, of the same braces
         self._marks = list[re.Match[str]]()  # of here-documents that have not begun
         self._left, self._depth = _MAX_TOKENS, 0
         self._token = self._next()
@@ -262,8 +253,6 @@ class _Parser:
     def _next(self) -> str | Redirect | _Token:
         """Read the token behind the present one."""
         self._left -= 1
-        if self._more:
-            return self._braced(self._more.pop(0))
         self._match(_BLANKS)
         self._match(_COMMENT)
         if self._left < 0:
@@ -278,19 +267,7 @@ class _Parser:
             while operator[0] == "\n" and self._marks:
                 self._skip_document(self._marks.pop(0))
             return operator[0]
-        if braced := self._match(_BRACED):
-            before, texts, low, high, behind = braced.groups()
-            step = 1 if texts or int(high) >= int(low) else -1
-            within = texts.split(",") if texts else range(int(low), int(high) + step, step)
-            first, *self._more = [f"{before}{one}{behind}" for one in within]
-            return self._braced(first)
         return self._word()
-
-    def _braced(self, text: str) -> _Token:
-        """Return one of the words that braces make."""
-        if not text:
-            raise UnjudgedCommand("it has a word that braces make vanish")
-        return _Token(_joined([(text, True)]), "{}")
 
     def _redirect(self, operator: str) -> Redirect:
         if operator == "<<":

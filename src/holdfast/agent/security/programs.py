@@ -59,6 +59,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
     if path == "cd":
         return _cd(use)
     if local:
+        use.runs_written(path)
         # The folder's place counts: the Python of a virtual environment is a link to the system's.
         inside = reader.paths.is_inside(folder, cwd) and ":" not in folder
         where = "a program" if inside else "outside"
@@ -78,8 +79,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
     elif name in rows():
         _by_row(use, args)
     elif local:
-        for word in args:
-            use.argument(word)
+        use.arguments(args)
     else:
         use.note(UNKNOWN, "is no program that is in a table")
     return cwd
@@ -122,6 +122,8 @@ def _by_row(use: ProgramUse, words: Words) -> None:
             plain = use.name.startswith(("npm.", "yarn.", "pnpm.", "cargo."))
             use.operand("a" if plain else "p", word)
     found = parse_options(use, options, words[:split], use.name in table.STOPS)
+    if project:
+        use.runs_written()
     if project and any(_OUTSIDE.search(value) for _, value in found.given):
         use.note(UNKNOWN, "has an option with a path outside of the working directory")
     part = _PART.get(use.name) or _PART.get(use.name[:4])
@@ -364,6 +366,8 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
     elif name == "config" and not has("--get", "--get-all", "--list", "-l"):
         if len(words) != 1 or "." not in words[0].text:
             use.note(HIGH, "changes settings, which may run programs")
+    elif name == "apply":
+        use.reader.writing.append(use.cwd)
     elif name == "rm" and not has("--cached", "-n", "--dry-run"):
         if has("-r") or any(word.glob for word in words):
             use.note(HIGH, "deletes files")
@@ -385,6 +389,8 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
     targets = targets or found.operands[-1:]
     use.paths("R" if deep else "r", sources)
     use.paths("w", [*targets, *(sources if moves else ())])
+    if use.reader.written or not all(paths.is_inside(one.text, use.cwd) for one in sources):
+        use.reader.writing += [paths.real(word.text, use.cwd) for word in targets]
     for word in targets:
         if moves and not paths.is_inside(word.text, use.cwd):
             # A sandbox keeps such a write from the host, but the files are gone with the sandbox.
@@ -426,7 +432,8 @@ def _runs(use: ProgramUse) -> None:
     """Judge `uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
     words = list(itertools.dropwhile(lambda one: one.text in table.RUN_OPTIONS, use.args))
     name = words[0].text if words else "-"
-    if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx") and not is_project(name):
+    installed = os.path.exists(use.at(f"node_modules/.bin/{os.path.basename(name)}"))
+    if use.name in ("npx", "npm.exec") and name not in table.NODE_TOOLS and not installed:
         use.note(HIGH, "fetches a program and runs it")
     elif name.startswith("-"):
         use.note(UNKNOWN, "has options that are not in its table")
@@ -448,10 +455,10 @@ def _python(use: ProgramUse) -> None:
     before = [*itertools.takewhile(lambda word: word.text != "-m", use.args)]
     found, rest = parse_options(use, options, before, stop=True), use.args[len(before) + 1 :]
     if found.operands or len(before) == len(use.args):
-        for kind, word in zip("c" + "a" * len(use.args), _interpreter(use, found), strict=False):
-            use.operand(kind, word)
-        for word in rest:
-            use.argument(word)
+        for word in _interpreter(use, found)[:1]:
+            use.runs_code(word)
+        use.arguments(found.operands[1:])
+        use.arguments(rest)
         return
     module = rest[0].text if rest else ""
     use.note(MEDIUM, f"runs the module {module[:60]}")
@@ -464,8 +471,8 @@ def _python(use: ProgramUse) -> None:
     elif re.fullmatch(r"[A-Za-z_][\w.]*", module) and any(
         os.path.isfile(f"{one}.py") or os.path.isfile(f"{one}/__init__.py") for one in files
     ):
-        for word in [ShellWord("."), *rest[1:]]:
-            use.argument(word)
+        use.runs_written()
+        use.arguments([ShellWord("."), *rest[1:]])
     else:
         use.note(UNKNOWN, f"runs the module {module[:60]}, which is not of the project")
 

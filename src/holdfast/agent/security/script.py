@@ -58,6 +58,7 @@ class ScriptReader:
     Attributes:
         rearranged: Whether symlinks may be anywhere now, so that no path is known.
         wrote: Whether files may have been made since the directories were looked at.
+        written: Files whose content the commands before this one gave, and `writing` this one.
         feeds: The words of the programs before this one in its pipeline.
     """
 
@@ -72,6 +73,7 @@ class ScriptReader:
         self.confinement = confinement
         self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
         self.feeds = list[Sequence[ShellWord]]()
+        self.written, self.writing = list[str](), list[str]()
         self._left = _MAX_CALLS
 
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
@@ -82,6 +84,7 @@ class ScriptReader:
             for one in before:
                 cwds = self._script(grammar.parse(one, self.paths.home), cwds)
                 self.wrote, self.found = self.wrote or self.found.rank > LOW, RiskFinding(LOW)
+                self.written.clear()
             cwds = self._script(grammar.parse(command, self.paths.home), cwds)
         except (UnjudgedCommand, OSError, ValueError) as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
@@ -164,6 +167,7 @@ class ScriptReader:
                 inside = self.paths.is_inside(folder or ".", cwd or "/")
                 self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80]}")
         after = self.judge(self, call.words, cwd, stdin) if call.words else cwd
+        self.written, self.writing = [*self.written, *self.writing], []
         fed = any(redirect.operator[0] == "<" for redirect in call.redirects)
         self.feeds.append(() if fed else call.words)
         return [after]
@@ -179,6 +183,8 @@ class ScriptReader:
             self.note(HIGH, "opens a connection")
         kind = "read" if reads else "write"
         self.use_path(target, cwd, kind, SHOWN[kind])
+        if not reads and target.text not in ("/dev/null", "/dev/stdout", "/dev/stderr"):
+            self.writing.append(self.paths.real(target.text, cwd))
         return "pipe" if reads else ""
 
 

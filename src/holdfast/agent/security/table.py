@@ -70,7 +70,7 @@ find l* -LPH :print :print0 :ls :prune :quit :depth :d :mount :xdev :empty :true
  :wholename= :printf= :type= :xtype= :size= :mtime= :mmin= :atime= :ctime= :perm= :user= :newer=
  :maxdepth= :mindepth= :regextype= :newermt=
 xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs
-env 0+ | printenv n*+ | file r* -bEhikLNnrsSv0 -eFP= mime-type &long
+file r* -bEhikLNnrsSv0 -eFP= mime-type &long
 free,w,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
 grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r max-count= include= exclude=
  exclude-dir= context= files-with-matches recursive* &long
@@ -186,7 +186,7 @@ npm,pnpm,yarn.config.get,list t* json | yarn.list,why t* pattern= &node
 npm,pnpm,yarn.view,info,show,outdated,search,audit,fund,version t*@ &node
 npm,yarn,pnpm.install,i,ci,add,update,up,upgrade,dedupe,prune,remove,rm,uninstall,rebuild y*! &node
 bun.install,add,remove y*! -d dev production frozen-lockfile
-npm,yarn,pnpm,bun.run,run-script,test,t,start,build,lint,dev,format,typecheck,check p*! &node &tool
+npm,yarn,pnpm.run,run-script,test,t,start,build,lint,dev,format,typecheck,check p*! &node &tool
 npm.pack p*! dry-run json
 cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,update,fetch,nextest
  p*! -qvr -j= -pFi= release quiet verbose all workspace all-targets all-features check fix no-deps
@@ -197,14 +197,13 @@ bundle.install,check,list,show i*! quiet jobs= | composer.install,validate,show,
 dotnet.build,test,run,restore,format,clean,list p*! -vqc? configuration= no-restore no-build
  verbosity= filter= | deno,bun.test,lint,check,fmt,info,task p*! quiet check coverage watch bail
 zig,dune,stack,cabal,mix,flutter,dart,swift.build,test,fmt,format,check,analyze p*!
-docker.ps,images,logs,inspect,version,info t*@ -aqnfts all tail? since?
-docker.compose.ps,logs,config t*@ -aqnft all tail?
+docker.ps,images,logs,version,info t*@ -aqnfts all tail? since? | docker.compose.ps,logs t*@ -aqnft
 gh.pr,issue,repo,run,release,workflow.list,view,status,diff,checks,watch t*@ color? -cwj -LsRalqBHA?
  job? interval? limit? state? json? repo? comments log log-failed name-only author? label? jq?
 gh.api p*@ jq= -q= paginate -XfF=^ method=^ field=^ raw-field=^ input=^
 apt.list,show,search,policy t* -a installed upgradable | apt-cache.search,show,policy t* -n
 dpkg.-l,-L,-s,-S t* | crontab.-l 0 | ping,host,nslookup,dig t*@ -46nv -c= -i= -W= -w= -t= count=
-systemctl.status,show,list-units,is-active,is-enabled,cat t* -aln all no-pager type= state=
+systemctl.status,list-units,is-active,is-enabled t* -aln all no-pager type= state=
 curl t* -sSfLIigGkvNO0246j -dF=s$ -T=r$ -ub=$ -Hw=h -XAmYyrCz= -o=w silent show-error fail location
  head verbose compressed data=$ data-raw=$ data-binary=$ request= data-urlencode=$ upload-file=r$
  header=h user-agent= output=w max-time=
@@ -234,7 +233,6 @@ m? (?!(?:SHELL|MAKEFLAGS)=)\w+(?::\w+)?=(?:\d*|yes|no|true|false|on|off|release|
 v! 0?[0-7][0-7][0145]|[ugoa]*[-+=][rxX]*|[ug]+[-+=][rwxX]*|\+[rwxX]*
  |[ugoa]*-[rwxX]*(?:,[ug]*[-+=][rwxX]*)*|u=[rwx]*(?:,(?:g|o
  |go)=[rx]*)*  # lets everybody write, or lends rights
-n! (?!.*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH))\w+  # may show a secret
 P? importtime|dev|utf8|faulthandler|tracemalloc  # may import something
 j? (?!(?s:.*)(?:\$ENV|(?<![.\w$\"])env\b|\b(?:import|include|input_filename|get_search_list)\b
  |\$__prog))(?s:.*)  # has a program that may read the environment or other files
@@ -256,6 +254,13 @@ promisor worktreeconfig renames conflictstyle auto sparsecheckout postbuffer ver
 """
 # Programs that only read the files behind their other words.
 READERS = word_set("cat echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
+# Programs that write what they are given; so do redirections, and copies of what is such.
+WRITERS = word_set("tee sed curl wget iconv sort uniq xxd")
+# Programs of the npm packages of their name.
+NODE_TOOLS = word_set("""
+ts-node tsx tsc jest vitest mocha playwright cypress eslint prettier stylelint gulp next vite nx
+webpack turbo vue-tsc astro
+""")
 # Programs that print their version and nothing else.
 VERSIONED = word_set("""
 python python2 python3 pip pip3 node nodejs ruby perl php gcc g++ cc clang git make cmake java javac

@@ -35,6 +35,9 @@ _TEXTS = {
     one[0]: (one[2], RiskFinding(HIGH if one[1] == "!" else UNKNOWN, one[3]))
     for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
+# Files that no program of a project runs, by their whole path; pytest runs `test*.txt`.
+_DATA = re.compile(r".*/(?!test|CMakeLists)[^/]*\.(?:txt|log|md|rst|csv|tsv|out|err|html|svg|png)")
+_TAKES_CODE = re.compile(r"-[cer]|--(?:command|eval|exec|execute|code)\b|(?:shell|runner|eval)$")
 _ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
 
@@ -117,6 +120,15 @@ class ProgramUse(NamedTuple):
         for word in words:
             reads, act = names if kind == "R" else None, f"{self.name} {what or SHOWN[_ACTS[kind]]}"
             self.reader.use_path(word, self.cwd, _ACTS[kind], act, reads)
+            if kind == "w" and self.name in table.WRITERS:
+                self.reader.writing.append(self.reader.paths.real(word.text, self.cwd))
+
+    def runs_written(self, path: str = "") -> None:
+        """Note code that the command itself has written, since nobody has seen it: this file, or
+        any other that may be code."""
+        written, real = self.reader.written, self.reader.paths.real(path, self.cwd) if path else ""
+        if any(one == real or not _DATA.fullmatch(one) for one in written):
+            self.note(UNKNOWN, "runs what this command has written")
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -154,6 +166,7 @@ class ProgramUse(NamedTuple):
         if word.glob or word.text[:1] in ("@", "-"):
             self.note(UNKNOWN, "runs a file that is not known beforehand")
         self.reader.use_path(word, self.cwd, "use", f"{self.name} runs")
+        self.runs_written(word.text)
         self.note(MEDIUM, f"runs the code of {word.text[:80]}")
 
     def argument(self, word: ShellWord, strict: bool = False) -> None:
@@ -168,12 +181,23 @@ class ProgramUse(NamedTuple):
             self.note(UNKNOWN, f"is given what may be code: {text[:60]}")
         if {"install", "exec"} & set(re.split(r"[:.]", text)) or re.search(r"://|@", path):
             self.note(UNKNOWN, f"is given what is not looked at: {word.text[:60]}")
+        if self.name in ("mvn", "mvnw") and text.count(":") > 1:
+            self.note(HIGH, f"fetches a program and runs it: {text[:60]}")
+        if strict and path in self.reader.written:
+            self.runs_written(path)
         self.reader.use_path(ShellWord(path, word.glob), self.cwd, "use", f"{self.name} is given")
+
+    def arguments(self, words: Words) -> None:
+        """Judge the words of a program of the project. What stands behind an option or a command
+        that takes code must be a plain word."""
+        for before, word in zip(("", *[one.text for one in words]), words, strict=False):
+            self.argument(word, _TAKES_CODE.match(before or word.text) is not None)
 
 
 @functools.lru_cache(maxsize=1024)
 def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
     """Return the options of a row: how each takes a value, the value's kind, and a flag."""
+    # A letter that may stand with others in one word has no dash, and is there a second time.
     found: dict[str, tuple[str, str, str]] = dict.fromkeys(("--help", "--version"), ("", "", ""))
     for token in text.split():
         if token[0] == "&":
@@ -182,8 +206,8 @@ def _option_specs(text: str) -> Mapping[str, tuple[str, str, str]]:
             found["#"] = ("", "", "")
         elif match := _OPTION.fullmatch(token):
             dash, names, *spec = match.groups()
-            single = {"-": list(names), ":": [names]}.get(dash)
-            keys = [f"-{one}" for one in single] if single else [f"--{names}"]
+            keys = [f"-{one}" for one in names] + list(names) if dash == "-" else [f"--{names}"]
+            keys = [f"-{names}"] if dash == ":" else keys
             found |= dict.fromkeys(keys, (spec[0], spec[1], spec[2]))
     return found
 
@@ -211,11 +235,11 @@ def parse_options(
                 continue
             # Letters: the first that takes a value takes what is left of the word.
             place = 1
-            while (spec := allowed.get(f"-{text[place]}")) and not spec[0] and text[place + 1 :]:
+            while (spec := allowed.get(text[place])) and not spec[0] and text[place + 1 :]:
                 _add_option(use, found, f"-{text[place]}", spec, "")
                 place += 1
             name, value = f"-{text[place]}", text[place + 1 :]
-            equals = value
+            name, equals = name if text[place] in allowed else text, value
         spec = allowed.get(name)
         is_text = spec is not None and spec[0] and not spec[1] and text.startswith("--")
         if spec is None or (equals and not spec[0]) or (word.glob and not (is_text and equals)):
