@@ -104,7 +104,7 @@ _SYSTEM_FILES = word_set(
 )
 # Names within a working directory that git, a shell or an editor obeys later, unseen.
 _OBEYED = word_set(
-    ".git .hg .bashrc .bash_profile .profile .zshrc .zshenv .gitconfig .netrc .inputrc"
+    ".git .hg HEAD .bashrc .bash_profile .profile .zshrc .zshenv .gitconfig .netrc .inputrc"
 )
 # Folders and files that tools make again.
 _AGAIN = word_set("""
@@ -341,7 +341,7 @@ def text_of(path: str) -> str:
 def repository(folder: str) -> str:
     """Return the nearest folder, upwards, that has a repository or looks like one, or ""."""
     while not os.path.lexists(os.path.join(folder, ".git")):
-        if os.path.isdir(os.path.join(folder, "objects")):
+        if any(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects")):
             break
         folder, below = os.path.dirname(folder), folder
         if folder == below:

@@ -324,9 +324,11 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
         if not value or use.reader.rearranged or not paths.is_inside(value, use.cwd):
             use.note(UNKNOWN, "works outside of the working directory")
         use = use._replace(cwd=paths.real(value, use.cwd) if use.cwd else "")
-    if not use.cwd:
-        use.note(UNKNOWN, "works in a folder that is not known beforehand")
     root = repository(use.cwd) if use.cwd else ""
+    # A folder without a repository of its own may become what looks like one.
+    moved = use.reader.wrote or use.reader.rearranged or not os.path.isdir(use.cwd)
+    if not use.cwd or (root != use.cwd and moved):
+        use.note(UNKNOWN, "works in a folder that is not known beforehand")
     folder = os.path.join(root, ".git")
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
         use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
@@ -335,6 +337,9 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
         if not all(_PLAIN_LINE.fullmatch(line) for file in files for line in file.splitlines()):
             use.note(MEDIUM, "runs what the settings of the repository name")
     return use
+
+
+_CREDENTIAL = re.compile(r"header|insteadof|token|password|credential|proxy", re.IGNORECASE)
 
 
 def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
@@ -366,6 +371,8 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
     elif name == "config" and not has("--get", "--get-all", "--list", "-l"):
         if len(words) != 1 or "." not in words[0].text:
             use.note(HIGH, "changes settings, which may run programs")
+    elif name == "config" and any(_CREDENTIAL.search(word.text) for word in words):
+        use.note(HIGH, "may show a secret")
     elif name == "apply":
         use.reader.writing.append(use.cwd)
     elif name == "rm" and not has("--cached", "-n", "--dry-run"):
@@ -388,7 +395,9 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
     sources = found.operands if targets else found.operands[:-1]
     targets = targets or found.operands[-1:]
     use.paths("R" if deep else "r", sources)
-    use.paths("w", [*targets, *(sources if moves else ())])
+    names = [os.path.basename(one.text.rstrip("/")) for one in sources if not one.glob]
+    inside = [ShellWord(os.path.join(one.text, name)) for one in targets for name in names]
+    use.paths("w", [*targets, *inside, *(sources if moves else ())])
     if use.reader.written or not all(paths.is_inside(one.text, use.cwd) for one in sources):
         use.reader.writing += [paths.real(word.text, use.cwd) for word in targets]
     for word in targets:
@@ -399,7 +408,8 @@ def _copies(use: ProgramUse, found: ProgramOptions) -> Words:
         scan = paths.scan(paths.real(word.text, use.cwd), deep=deep, everywhere=True)
         if not moves and (scan.leads_out or not scan.whole):
             use.note(UNKNOWN, f"writes to {word.text[:80]}, which has links out")
-    use.reader.rearranged = use.reader.rearranged or deep or moves
+    globbed = len(names) < len(sources)  # may be names that git obeys
+    use.reader.rearranged = use.reader.rearranged or deep or moves or globbed
     return ()
 
 

@@ -134,7 +134,8 @@ class ScriptReader:
     def _script(self, script: Script, cwds: Sequence[str]) -> Sequence[str]:
         """Judge pipelines in each folder that the shell may be in. Return those afterwards."""
         now = cwds  # where the pipeline before has succeeded
-        for pipeline in script:
+        for pipeline in [*script, *[one for one in script if one.background]]:
+            # What runs in the background may run what later commands write.
             now = now if pipeline.operator == "&&" else cwds
             now = list(dict.fromkeys([to for cwd in now for to in self._pipeline(pipeline, cwd)]))
             cwds = list(dict.fromkeys([*cwds, *now]))
@@ -144,9 +145,13 @@ class ScriptReader:
 
     def _pipeline(self, pipeline: grammar.ShellPipeline, cwd: str) -> Sequence[str]:
         """Judge the commands of a pipeline. Return the folders that it may leave the shell in."""
-        outer, after, self.feeds = self.feeds, list[str](), list[Sequence[ShellWord]]()
-        for index, call in enumerate(pipeline.calls):
-            after = self._call(call, cwd, "pipe" if index else "")
+        outer, after, written = self.feeds, list[str](), len(self.written)
+        for _ in range(2):
+            self.feeds = []
+            for index, call in enumerate(pipeline.calls):
+                after = self._call(call, cwd, "pipe" if index else "")
+            if len(pipeline.calls) == 1 or len(self.written) == written:
+                break  # otherwise its first command may run what its last one writes
         self.feeds = outer
         return [cwd] if len(pipeline.calls) > 1 or pipeline.background else after
 

@@ -27,14 +27,15 @@ from holdfast.agent.security.paths import word_set
 GROUPS = {
     # Long options of programs that only read. Their values are glued on: a word behind one counts
     # as an operand, which is judged more strictly.
-    "long": """all? brief color? count extended-regexp fixed-strings format? human-readable
-        ignore-all-space ignore-case invert-match key? line-number lines? list? long max-depth?
-        no-filename null numeric-sort only-matching quiet reverse size sort? summarize text time?
-        type? unified? unique utc verbose version-sort width? with-filename word-regexp""",
-    "log": """# -abcdefghiklpqrstuvwzEFPRWy0 -nLGSU= -M? -B? -C? oneline stat? numstat shortstat
+    "long": """all? brief color? count extended-regexp no-messages fixed-strings format?
+        human-readable ignore-all-space ignore-case invert-match key? line-number lines? list? long
+        max-depth? no-filename null numeric-sort only-matching quiet reverse size sort? summarize
+        text time? type? unified? unique utc verbose version-sort width? with-filename
+        word-regexp""",
+    "log": """# -abcdefghiklpqrstuvwzEFPRWy0 -nGSU= -M? -B? -C? oneline stat? numstat shortstat
         summary name-only name-status patch no-patch graph decorate? no-decorate all pretty?
         format= abbrev-commit date= author= grep= since= after= max-count= skip= merges no-merges
-        first-parent follow reverse color? no-color word-diff? cached staged unified=
+        -L=g first-parent follow reverse color? no-color word-diff? cached staged unified=
         ignore-space-change ignore-all-space diff-filter= quiet check no-ext-diff no-textconv
         count until= before= find-renames? topo-order remotes? branches? tags? left-right""",
     "ref": "count= sort= format= points-at=* merged?* no-merged?* contains?* color? list*",
@@ -58,9 +59,9 @@ PROGRAMS = """
 echo,true,false,:,whoami,expr,sleep,basename,dirname,type,clear,exit,seq,id,which,
  whereis x*
 base64 r* -diD -w= decode &long | cat r* -AbeEnstTuv number &long
-cmp,comm,column,expand,fold,nl,paste,tac,rev,size,strings,od,hexdump,nm,join,objdump,readelf,zcat
+cmp,comm,column,expand,fold,fmt,nl,paste,tac,rev,size,strings,od,hexdump,nm,join,objdump,readelf,zcat
  r* # -0123abcdefhgiklmnopqrstuvwxyzACDEFHIJLMNPRSTVW?r table &long
-md5sum,sha1sum,sha256sum,shasum r* -btwz -a= tag &long | wc r* -clmLw &long
+md5sum,sha1sum,sha256sum,sha512sum,shasum,cksum,b2sum r* -btwz -a= tag &long | wc r* -clmLw &long
 cut r* -nsz -bcdf= complement only-delimited output-delimiter= &long
 date d* -uR -d= -I? date= iso-8601? utc | df l* -aHhiklPTv -tBx= output? &long
 diff r* # -abBcdeEHiNnpPqstTuvwyZ -r* -CUIxWFSD= recursive* new-file &long
@@ -68,10 +69,10 @@ du l* -0aAbcDHhkLlmPSsx -dtB= max-depth= exclude= apparent-size &long
 find l* -LPH :print :print0 :ls :prune :quit :depth :d :mount :xdev :empty :true :readable :writable
  :executable :daystart :a :and :o :or :not :name= :iname= :path= :ipath= :regex= :iregex= :lname=
  :wholename= :printf= :type= :xtype= :size= :mtime= :mmin= :atime= :ctime= :perm= :user= :newer=
- :maxdepth= :mindepth= :regextype= :newermt=
+ :maxdepth= :mindepth= :regextype= :newermt= :amin= :cmin= :group= :links= :nouser :nogroup :noleaf
 xargs X -0rt -nILPs= null no-run-if-empty max-args= verbose | bc r* -lqs
 file r* -bEhikLNnrsSv0 -eFP= mime-type &long
-free,w,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
+free,w,who,lscpu,lsblk,uptime 0 # -abhmgktwpsfiuHTJlq &long
 grep,egrep,fgrep tr* # -abcEFGHhiIlLnoPqsTuUvwxyZz -rR* -eABCm= -f=r max-count= include= exclude=
  exclude-dir= context= files-with-matches recursive* &long
 head r* # -qvz -nc= lines= bytes= &long | tail r* # -fFqvz -ncs= lines= bytes= &long
@@ -79,8 +80,10 @@ hostname 0 -adfisI | iconv r* -cls -ft= -o=w from-code= to-code= output=w
 jq jr* -nrjaeCMsScR null-input raw-output slurp sort-keys compact-output | man,whatis e* -fkaw
 less,more r* # -aeEFgGiIJmMnNqQrRsSuUwWX | locale,sysctl e* -ackvnmtqNA &long
 ls,dir l* -aAbBcCdDfFgGhHiklLmnNopqQrRsStuUvxXZ1 -ITw= almost-all time-style? &long
-lsof t* -abhlnNPRtUvV -cdgpsu= -i? | netstat,ss,nproc,arch,uname t* -aAcghlmnopstTuUevrdi6Hx all
+lsof t* -abhlnNPRtUvV -cdgpsu= -i? | netstat,ss,nproc,arch,uname,groups,users,
+ tty,cal t* -aAcghlmnopstTuUevrdi6Hx all
 pgrep,pidof t* -afilnovxs -uPt= &long
+top 0 -bcHi -ndpuow= | ip.addr,a,address,link,route 0 | ip.addr,address,link,route.show t*
 ps Bt* -AaCdeFfHjLlMNTwyV -CGgopqstuUknO= forest no-headers sort= format= pid= user= | pwd 0
 readlink,realpath l* -femnqsvzLP canonicalize-existing canonicalize-missing relative-to= &long
 rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r glob= type= files hidden no-ignore
@@ -88,7 +91,7 @@ rg tr* # -abcFHhiIlLnNopPqrRsSuUvwxz0. -eABCgmtTjMEd= -f=r glob= type= files hid
 sed r* -nErszu -el= -i? expression= in-place? quiet regexp-extended | shuf r* -rz -n= &long
 sort r* # -bdfghiMnrRVcCmsuz -ktS= -o=w key= field-separator= output=w &long
 stat l* -Lft -c= printf= terse &long | tr t* -cCdst delete complement &long
-tree l* -aAdfiCDFghilnNpqrsStuUvxXJQ -LPI= prune gitignore &long
+tree l* du -aAdfiCDFghilnNpqrsStuUvxXJQ -LPI= prune gitignore &long
 uniq rw # -cdDiuz -fsw= repeated skip-fields= &long | xxd rw -abCdeEipruhv -cglosn=
 unzip.-l,-Z1 r*+ | bash,sh,dash,zsh ca*! -exun
 timeout tX -fvp -k= -s= foreground preserve-status kill-after= signal= | nice X # -n= | nohup X
@@ -99,14 +102,15 @@ cp r*w+ -bfiHLnpTuvx -adlPrRs* -t=w preserve? recursive* target-directory=w
 mv w*w+ -fintTuv -t=w target-directory=w | install r*w+ -bcCDpTv -m=v mode=v verbose
 rm w*+ -fdvi -rR* -I recursive* force dir verbose one-file-system | chmod vw*+ -cfv verbose
 gzip,gunzip,xz w*+ # -cdfkltqv stdout decompress force keep list test
-kill z*+ -l :9 :15 :TERM :KILL :INT :HUP | git.log,diff,show,rev-list,diff-tree g* &log
-git.shortlog g* -snec
+kill z*+ -l :9 :15 :TERM :KILL :INT :HUP | git.shortlog g* -snec
+git.log,diff,show,rev-list,diff-tree,whatchanged,diff-index g* &log
 git.status g* -sbvz -u? short branch porcelain? untracked-files? ignored?
-git.blame g* # -bcefklnpstwz -lL= -M? -C? porcelain
+git.blame g* # -bcefklnpstwz -l= -L=g -M? -C? porcelain
 git.grep tg* # -aiIwvhHEFGPnlLzcopqWr -eABCm= ignore-case line-number files-with-matches
 git.ls-files g* -cdmosuktvz -x= cached modified others ignored exclude= exclude-standard
 git.ls-tree g* -drtlz long name-only name-status full-name full-tree abbrev? format=
-git.cat-file,merge-base,show-ref,check-ignore,describe g* -tspeadqvznH all always tags is-ancestor
+git.cat-file,merge-base,name-rev,cherry,show-ref,check-ignore,describe g* -tspeadqvznH all always
+ tags is-ancestor
 git.for-each-ref t* &ref | git.version,help,count-objects t* -agvH
 git.rev-parse t* -q show-toplevel git-dir is-inside-work-tree abbrev-ref? verify short?
 git.ls-remote t*@ -htq heads tags refs symref get-url | git.reflog 0 &log | git.reflog.show g* &log
@@ -123,7 +127,7 @@ git.config t* -lz get get-all list show-origin global local
 git.add w*+ -AuvnNf all update verbose dry-run intent-to-add
 git.commit t*+ -aqvsn -mcC= -u? -F=r all message= author= amend no-edit no-verify allow-empty
  allow-empty-message file=r signoff dry-run fixup= squash= date= reuse-message= cleanup=
- no-gpg-sign no-status | git.init w*+ -q -b= quiet bare initial-branch=
+ no-gpg-sign no-status | git.init w*+ -q -b= quiet initial-branch=
 git.mv w*w+~ -vkn verbose dry-run | git.rm w*+~ -qnr quiet dry-run cached ignore-unmatch
 git.apply r*+~ -vR3N -p= check stat reverse cached
 git.checkout O*+~ -qtd -b= -f^ -B=^ quiet detach track? no-track orphan= force^
@@ -253,7 +257,7 @@ active required access defaultbranch default autosetupremote ui objectformat par
 promisor worktreeconfig renames conflictstyle auto sparsecheckout postbuffer version enabled
 """
 # Programs that only read the files behind their other words.
-READERS = word_set("cat echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
+READERS = word_set("cat du echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
 # Programs that write what they are given; so do redirections, and copies of what is such.
 WRITERS = word_set("tee sed curl wget iconv sort uniq xxd")
 # Programs of the npm packages of their name.

@@ -36,7 +36,9 @@ _TEXTS = {
     for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
 # Files that no program of a project runs, by their whole path; pytest runs `test*.txt`.
-_DATA = re.compile(r".*/(?!test|CMakeLists)[^/]*\.(?:txt|log|md|rst|csv|tsv|out|err|html|svg|png)")
+_DATA = re.compile(
+    r".*/(?!test.*t\Z|CMakeLists)[^/]*\.(?:txt|log|md|rst|csv|tsv|out|err|html|svg|sql)"
+)
 _TAKES_CODE = re.compile(r"-[cer]|--(?:command|eval|exec|execute|code)\b|(?:shell|runner|eval)$")
 _ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
@@ -149,8 +151,8 @@ class ProgramUse(NamedTuple):
             self.runs_code(word)
         elif kind == "s" and (file := re.match(r"[\w.-]*=?[@<]([^;]*)", text)):
             self.paths("r", [ShellWord(file[1])])
-        elif kind == "g" and self.cwd and text[:1] not in ("-", "^", "@"):
-            path, paths = text.partition(":")[2] or text, self.reader.paths
+        elif kind == "g" and self.cwd and text[:1] != "-":  # `HEAD:x`, `:(top)x`, `1,9:x`
+            path, paths = re.split(r"[:)]", text)[-1] or text, self.reader.paths
             self.reader.note(*paths.judge("read", path, self.cwd, f"{self.name} reads"))
             if word.glob or "*" in path:  # git's own pattern, of any depth
                 self.reader.note(*paths.judge_glob("read", path, self.cwd, f"{self.name} reads"))
