@@ -10,25 +10,27 @@ from collections.abc import Callable, Mapping
 
 from holdfast.agent.security import table
 from holdfast.agent.security.grammar import ShellWord
-from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import (
     HIGH,
     LOW,
     MEDIUM,
     UNKNOWN,
     FileNames,
+    fetch,
     ignored,
+    is_url,
     made_again,
     repository,
     split_glob,
     text_of,
     word_set,
 )
-from holdfast.agent.security.script import ScriptReader, changes
-from holdfast.agent.security.use import (
+from holdfast.agent.security.script import (
     ProgramOptions,
     ProgramUse,
+    ScriptReader,
     Words,
+    changes,
     commanded,
     parse_options,
     row,

@@ -15,7 +15,6 @@ from holdfast import patches
 from holdfast.agent.risk import Level, Risk, Surroundings
 from holdfast.agent.security.analyzers import checked
 from holdfast.agent.security.grammar import harmless
-from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import (
     LOW,
     MEDIUM,
@@ -23,6 +22,8 @@ from holdfast.agent.security.paths import (
     FileNames,
     RiskFinding,
     ShellPaths,
+    fetch,
+    is_url,
     word_set,
 )
 from holdfast.agent.security.programs import judge
