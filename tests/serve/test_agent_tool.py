@@ -60,9 +60,13 @@ class Offer:
         mode: str,
         work: Callable[[Any], Awaitable[Any]],
         answers: list[Any] | None = None,
+        *,
+        killed: bool = False,
+        **options: Any,
     ) -> tuple[Any, list[str]]:
         """What `work(client)` returns, and what the user was asked. Each of `answers` is the
-        content of an accepted form, None to decline, or a function to call instead."""
+        content of an accepted form, None to decline, or a function to call instead. `killed`
+        kills the server after the work."""
         from mcp import Client, StdioServerParameters
         from mcp_types import ElicitResult
 
@@ -85,13 +89,17 @@ class Offer:
             ended = asyncio.Event()
             target = StdioServerParameters(command=sys.executable, args=self._command, cwd=REPO)
             more = {} if answers is None else {"elicitation_callback": elicit}
+            more |= options
             async with Client(target, mode=mode, **more) as client:
                 working = asyncio.ensure_future(work(client))
-                killed = asyncio.ensure_future(ended.wait())
-                await asyncio.wait({working, killed}, return_when=asyncio.FIRST_COMPLETED)
-                killed.cancel()
+                ending = asyncio.ensure_future(ended.wait())
+                await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+                ending.cancel()
                 if not ended.is_set():
-                    return await working
+                    found = await working
+                    if killed:
+                        self.kill()
+                    return found
                 working.cancel()
             return None
 

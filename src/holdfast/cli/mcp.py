@@ -16,7 +16,7 @@ from holdfast.cli.sandbox import open_required
 from holdfast.cli.tools import Toolset, toolset
 from holdfast.errors import ConfigurationError
 from holdfast.serve import mcp as serve
-from holdfast.serve.agent_tool import agent_tool
+from holdfast.serve.agent_tasks import AgentTasks
 from holdfast.serve.door import LocalDoor
 from holdfast.serve.http import check
 from holdfast.serve.serving import over_stdio
@@ -63,10 +63,9 @@ def _over_stdio(options: Namespace, env: Mapping[str, str], console: Console) ->
         text = "Serving MCP on standard input and output, for a client that starts this command."
         console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
-    with claimed() as wire, _offered(options, env) as tools:
-        number = over_stdio(
-            ToolServer(tools.manager, _name(options), None, 32, tools.runtime), wire
-        )
+    with claimed() as wire, _offered(options, env) as (tools, tasks):
+        offer = ToolServer(tools.manager, _name(options), None, 32, tools.runtime, tasks)
+        number = over_stdio(offer, wire)
     return SERVER_CODES[number]
 
 
@@ -78,7 +77,7 @@ def _over_http(
     except ConfigurationError as error:
         option = "Give a token, with --token-env NAME,"
         raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
-    with _offered(options, env) as tools:
+    with _offered(options, env) as (tools, tasks):
         number = serve(
             tools.manager,
             http=options.http,
@@ -86,6 +85,7 @@ def _over_http(
             allowed_hosts=options.allow_host,
             name=_name(options),
             runtime=tools.runtime,
+            tasks=tasks,
             on_ready=lambda url: console.notice(f"Serving MCP at {url}. Ctrl-C ends it."),
         )
     return SERVER_CODES[number]
@@ -98,11 +98,13 @@ def _name(options: Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _offered(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
-    """Yield the tools of a config, or the tool that asks an agent."""
+def _offered(
+    options: Namespace, env: Mapping[str, str]
+) -> Generator[tuple[Toolset, AgentTasks | None]]:
+    """Yield the tools of a config, or the tool that asks an agent, with its tasks."""
     if options.agent is None:
         with toolset(options, env) as tools:
-            yield tools
+            yield tools, None
         return
     path = path_of(options.agent)
     with contextlib.ExitStack() as stack:
@@ -118,5 +120,6 @@ def _offered(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
             stack.callback(store.close)
         door = LocalDoor(agent, store, runtime=runtime)
         stack.callback(door.close)
-        manager = ToolManager([agent_tool(door, _name(options), agent.description)])
-        yield Toolset(stack.enter_context(manager), runtime)
+        tasks = AgentTasks(door, _name(options), agent.description)
+        manager = stack.enter_context(ToolManager([tasks.tool]))
+        yield Toolset(manager, runtime), tasks

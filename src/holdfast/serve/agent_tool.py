@@ -32,7 +32,7 @@ from holdfast.tools.policy import ToolAnnotations
 from holdfast.tools.running import start_thread
 from holdfast.tools.tool import Tool
 
-_APPROVAL = {
+APPROVAL = {
     "type": "object",
     "properties": {
         "approve": {"type": "boolean", "title": "Let the agent do this"},
@@ -54,19 +54,22 @@ _SCHEMA = {
 }
 
 
+def tag_of(name: str) -> str:
+    """Return the tag of the conversations that clients have begun with an agent of this name."""
+    return f"mcp={name}"[:100]
+
+
 def agent_tool(door: LocalDoor, name: str, description: str = "") -> Tool:
     """Return the tool `ask_{name}` that asks the agent of a door. `name` is shortened to letters,
     digits and `_-`."""
-    tag = f"mcp={name}"[:100]
+    tag = tag_of(name)
 
     def ask(context: ToolContext, message: str = "", conversation_id: str = "") -> ToolResult:
-        if not message.strip() and not conversation_id:
-            raise ToolValidationError("message is missing.")
-        session = _session(door, conversation_id, tag)
+        session = session_of(door, message, conversation_id, tag)
         # The first message, so that a client can go on if the call's result never comes.
         context.report_progress(f"conversation_id: {session.id}")
         commands = [cmd.Send((TextContent(message),))] if message.strip() else []
-        return _result(session, _turns(session, commands, context))
+        return outcome(session, _turns(session, commands, context))
 
     return Tool(
         f"ask_{re.sub(r'[^A-Za-z0-9_-]+', '_', name)[:100]}",
@@ -77,8 +80,11 @@ def agent_tool(door: LocalDoor, name: str, description: str = "") -> Tool:
     )
 
 
-def _session(door: LocalDoor, id: str, tag: str) -> LocalSession:
+def session_of(door: LocalDoor, message: str, id: str, tag: str) -> LocalSession:
+    """Return the conversation of a call, a new one without an id. Raises `ToolValidationError`."""
     if not id:
+        if not message.strip():
+            raise ToolValidationError("message is missing.")
         return door.begin(tags=[tag])
     try:
         session = door.find(id)
@@ -129,7 +135,7 @@ def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> Tu
     if not context.reachable:
         return None
     if isinstance(item, ApprovalRequest):
-        values = context.ask(_described(item), _APPROVAL)
+        values = context.ask(described(item), APPROVAL)
         if values is None:  # a form that was dismissed, or timed out, decides nothing
             asks = context.asks
             declined = isinstance(asks, McpQuestions) and asks.declined
@@ -144,18 +150,19 @@ def _asked(item: PendingItem, session: LocalSession, context: ToolContext) -> Tu
     return None
 
 
-def _described(item: PendingItem) -> str:
+def described(item: PendingItem) -> str:
+    """Return what waits for the user, in words."""
     if isinstance(item, QuestionRequest):
         return item.question.message
     arguments = json.dumps(item.call.arguments, ensure_ascii=False)
     return f"The agent wants to call {item.call.name} with {arguments}."
 
 
-def _result(session: LocalSession, rest: Rest) -> ToolResult:
+def outcome(session: LocalSession, rest: Rest) -> ToolResult:
     """Return the result of a call: the answer, and how to go on."""
     text = rest.answer if rest.output is None else json.dumps(rest.output, ensure_ascii=False)
     if rest.pending:
-        waits = "\n".join(_described(item) for item in rest.pending)
+        waits = "\n".join(described(item) for item in rest.pending)
         text = (
             f"{waits}\nNobody has decided yet. Call this tool again with conversation_id"
             f" {session.id!r} alone to ask the user again."

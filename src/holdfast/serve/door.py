@@ -173,6 +173,14 @@ class LocalSession:
             found = pending_items(journal.fold, awaits)
         return (*found, *asked_below(self._hosting))
 
+    def rest(self) -> Rest:
+        """Return where the conversation is now; the reason is `ended` while it has work."""
+        below = asked_below(self._hosting)
+        journal, awaits = self._hosting.journal, self._hosting.questions.awaits
+        with journal.changed:
+            fold = journal.fold
+            return rest_of(fold, fold.last_seq, fold.asked, below, awaits)
+
     def asks(self) -> bool:
         """Return True if the conversation waits for its user, or did when its process died: the
         next turn asks such a question anew."""

@@ -60,9 +60,7 @@ class McpQuestions:
         self.declined = False
         sent: Future[Any] | None = None
         if self._modern:
-            params = {"mode": "form", "message": text, "requestedSchema": form}
-            request = {"method": "elicitation/create", "params": params}
-            self._loop.call_soon_threadsafe(self.asked.set_result, request)
+            self._loop.call_soon_threadsafe(self.asked.set_result, form_request(text, form))
         else:
             session, id = self._context.session, self._context.request_id
             work = session.elicit_form(text, form, related_request_id=id)
@@ -88,6 +86,12 @@ class McpQuestions:
         self.asked = self._loop.create_future()
         if not self._answer.done():
             self._answer.set_result((response.action, response.content))
+
+
+def form_request(text: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a question as the request that a client's user is asked by."""
+    params = {"mode": "form", "message": text, "requestedSchema": schema or _YES}
+    return {"method": "elicitation/create", "params": params}
 
 
 def _pass_on(answer: Future[Any], sent: Future[Any]) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
@@ -16,6 +16,9 @@ from holdfast.serve.tool_server import ToolServer
 from holdfast.server import sockets
 from holdfast.tools.loop import LoopThread
 from holdfast.tools.manager import ToolManager
+
+if TYPE_CHECKING:
+    from holdfast.serve.agent_tasks import AgentTasks
 
 _START_SECONDS = 30.0  # until the web server must be ready; it takes 0.1 s
 _CLOSE_SECONDS = 5.0  # for connections to end
@@ -32,6 +35,7 @@ def mcp(
     instructions: str | None = None,
     max_calls: int = 32,
     runtime: object | None = None,
+    tasks: AgentTasks | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
     """Serve all tools of a manager as one MCP server, under their canonical names, until the end of
@@ -64,12 +68,13 @@ def mcp(
             instructions=instructions,
             max_calls=max_calls,
             runtime=runtime,
+            tasks=tasks,
         )
         with _signals() as wait, endpoint:
             if on_ready is not None:
                 on_ready(endpoint.url)
             return wait(endpoint.ended)
-    offer = ToolServer(manager, name, instructions, max_calls, runtime)
+    offer = ToolServer(manager, name, instructions, max_calls, runtime, tasks)
     with stdio.claimed() as wire:
         return over_stdio(offer, wire)
 
@@ -162,6 +167,7 @@ class MCPEndpoint(_ServedOffer):
             Without a token only loopback is served.
         max_calls: The number of concurrent calls, each on a thread. Further calls wait.
         runtime: The `context.runtime` of the tools.
+        tasks: Gives clients that know tasks one for each call of its tool.
 
     Raises `ConfigurationError` naming the argument that is invalid, or if it cannot listen.
     """
@@ -179,9 +185,10 @@ class MCPEndpoint(_ServedOffer):
         instructions: str | None = None,
         max_calls: int = 32,
         runtime: object | None = None,
+        tasks: AgentTasks | None = None,
     ) -> None:
         http.check(host, token)
-        offer = ToolServer(manager, name, instructions, max_calls, runtime)
+        offer = ToolServer(manager, name, instructions, max_calls, runtime, tasks)
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 
+    from holdfast.serve.agent_tasks import AgentTasks
+
 _log = logging.getLogger("holdfast.serve")
 
 _POLL_SECONDS = 0.5  # between two checks for changed tools
@@ -65,6 +67,7 @@ class ToolServer:
         instructions: str | None,
         max_calls: int,
         runtime: object | None,
+        tasks: AgentTasks | None = None,
     ) -> None:
         if isinstance(max_calls, bool) or not isinstance(max_calls, int) or max_calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
@@ -72,6 +75,7 @@ class ToolServer:
             )
         self._manager = manager
         self._runtime = runtime
+        self._tasks = tasks
         self._id = f"mcp-{secrets.token_hex(6)}"
         self._calls = 0
         self._running: set[Cancellation] = set()
@@ -118,6 +122,8 @@ class ToolServer:
         server.add_notification_handler(
             "notifications/initialized", mcp_types.NotificationParams, self._initialized
         )
+        if self._tasks is not None:
+            self._tasks.add_to(server)
         return server
 
     # --- lifecycle ---
@@ -244,6 +250,10 @@ class ToolServer:
         if params.request_state is not None:
             call = self._answered(params)
             return await self._until_asked(call, params.name, context)
+        if self._tasks is not None and params.name == self._tasks.tool.name:
+            task = await self._tasks.begin(context, params.arguments or {})
+            if task is not None:
+                return task
         loop = asyncio.get_running_loop()
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
