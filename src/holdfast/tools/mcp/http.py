@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urljoin
@@ -17,9 +17,9 @@ import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
 
-from holdfast.nesting import separators
 from holdfast.tools.mcp.config import Http
-from holdfast.tools.mcp.message_filter import MAX_VALUES, parsed
+from holdfast.tools.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedBody
+from holdfast.tools.mcp.message_filter import parsed
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 from holdfast.tools.trace_headers import trace_headers
 
@@ -53,39 +53,16 @@ async def _trace(request: httpx2.Request) -> None:
         request.headers.setdefault(name, value)
 
 
-# Commas and brackets of a message. Those in texts count, too, so that the limit is higher than that
-# of other transports.
-_MAX_SEPARATORS = 4 * MAX_VALUES
-
-
-class _Body(httpx2.AsyncByteStream):
-    """A response body whose broken connection ends this stream, not the MCP connection."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        values = 0
-        try:
-            async for chunk in self._inner:
-                # Those of the last message, which begins after an empty line.
-                begin = chunk.rfind(b"\n\n") + 1
-                values = (0 if begin else values) + separators(chunk[begin:])
-                if values > _MAX_SEPARATORS:
-                    raise httpx2.ReadError(f"an answer has more than {_MAX_SEPARATORS:,} values")
-                yield chunk
-        except httpx2.TransportError as error:
-            _note_failure(error)
-            raise httpx2.StreamError(f"{type(error).__name__}: {error}") from error
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 def _note_failure(error: Exception) -> None:
     trace = trace_of_call.get()
     if trace is not None:
         trace.failure = error
+
+
+def _stream_error(error: httpx2.TransportError) -> Exception:
+    """Return the error that ends one stream, not the MCP connection."""
+    _note_failure(error)
+    return httpx2.StreamError(f"{type(error).__name__}: {error}")
 
 
 class _Contained(httpx2.AsyncHTTPTransport):
@@ -102,17 +79,18 @@ class _Contained(httpx2.AsyncHTTPTransport):
         self._connected = connected
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method != "POST" or not self._connected():
-            return await super().handle_async_request(request)
+        contained = request.method == "POST" and self._connected()
         try:
             response = await super().handle_async_request(request)
         except httpx2.TransportError as error:
+            if not contained:
+                raise
             _note_failure(error)
             failure = {"code": -32000, "message": f"{type(error).__name__}: {error}"}
             body = {"jsonrpc": "2.0", "id": None, "error": failure}
             return httpx2.Response(503, json=body, extensions={"holdfast": True}, request=request)
-        if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Body(response.stream)
+        response.request = request
+        response.stream = BoundedBody(response, _stream_error if contained else lambda error: error)
         return response
 
 
@@ -121,7 +99,7 @@ def http_client(
 ) -> httpx2.AsyncClient:
     """Return the HTTP client of one connection. It reads no proxy and no .netrc."""
     return httpx2.AsyncClient(
-        headers=server.headers,
+        headers={"accept-encoding": ACCEPTED_ENCODINGS, **server.headers},
         auth=auth,
         # `call_timeout` limits how long a tool takes; reading has no limit of its own.
         timeout=httpx2.Timeout(timeout, read=None),
