@@ -37,6 +37,7 @@ from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
 from holdfast.server.openai import Published
+from holdfast.server.route_index import RouteIndex
 from holdfast.server.routes import Description, Routes
 from holdfast.server.service import Service
 from holdfast.server.sse import PING
@@ -215,6 +216,7 @@ def _fastapi(
     routes_webhooks.add(routes)
     _add_own(routes, usage, metrics)
     methods = _methods(app)
+    app.router.routes.insert(0, RouteIndex(app.routes))
 
     async def refused(_: Request, error: Exception) -> Response:
         found = cast(RequestRefused, error)

@@ -26,6 +26,7 @@ _START_SECONDS = 30.0  # limit for the web server's start, which usually takes 0
 # Longer than clients keep idle connections, so that the server closes none under a request.
 _KEEP_ALIVE_SECONDS = 75
 _HEAD_SECONDS = 10.0  # limit for a request's head, from its first byte or from the connection on
+_JOINED_BYTES = 64 * 1024  # the most bytes of a connection that wait for the end of a pass
 # After this time a reader that accepts no data is disconnected. It resumes after its last event.
 _STALLED_MILLISECONDS = 120_000
 
@@ -159,6 +160,41 @@ class AgentServer:
             _log.exception("Closing the conversations failed")
 
 
+class _JoinedWrites:
+    """A connection's transport, as the web server uses it. What is written in one pass of the event
+    loop leaves together: the client is woken once for the head of an answer and its body."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._pending: list[bytes] = []
+        self._size = 0
+        self.abort = transport.abort
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.set_protocol = transport.set_protocol
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._pending.append(data)
+        self._size += len(data)
+        if self._size >= _JOINED_BYTES:  # so that the transport can make the writer wait
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._transport.write(b"".join(self._pending))
+            self._pending, self._size = [], 0
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+
 def _default_connections() -> int:
     import resource
 
@@ -193,7 +229,7 @@ def _web(
             return self.cycle is not None and not self.cycle.response_complete
 
         def connection_made(self, transport: Any) -> None:
-            base.connection_made(self, transport)
+            base.connection_made(self, _JoinedWrites(transport))
             if len(open) >= connections:
                 oldest = next((one for one in open if not one.asked), self)
                 open.pop(oldest, None)  # now: more connections may arrive before it is lost

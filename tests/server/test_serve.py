@@ -1,0 +1,64 @@
+"""What the web server writes to a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+
+from holdfast.server import serve
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written to it, and says when it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.sent.append(b"closed")
+
+
+def written(work: Any) -> list[bytes]:
+    wire = Wire()
+
+    async def main() -> None:
+        work(serve._JoinedWrites(wire))
+        wire.sent.append(b"|")  # the end of this pass of the loop
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return wire.sent
+
+
+def test_what_is_written_in_one_pass_leaves_together() -> None:
+    def work(joined: Any) -> None:
+        for part in (b"head", b"", b"body"):
+            joined.write(part)
+
+    assert written(work) == [b"|", b"headbody"]
+
+
+def test_a_connection_is_closed_after_what_was_written() -> None:
+    def work(joined: Any) -> None:
+        joined.write(b"all")
+        joined.close()
+
+    assert written(work) == [b"all", b"closed", b"|"]
+
+
+def test_much_leaves_at_once_so_that_its_writer_can_be_made_to_wait() -> None:
+    much = b"x" * serve._JOINED_BYTES
+
+    def work(joined: Any) -> None:
+        for part in (b"head", much, b"tail"):
+            joined.write(part)
+
+    assert written(work) == [b"head" + much, b"|", b"tail"]
