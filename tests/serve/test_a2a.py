@@ -276,6 +276,38 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_before_it_is_parsed() 
 
 
 @pytest.mark.slow
+def test_messages_are_the_same_as_those_of_the_sdk() -> None:
+    from holdfast.serve.a2a_views import message_of, plain_message
+
+    ids = {"taskId": "t", "contextId": "c"}
+    part = {"data": {"a": [1, None, {"b": "x"}], "é": 2.5}, "mediaType": "application/json"}
+    message = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hi"}, part], **ids}
+    status = {"state": "TASK_STATE_COMPLETED", "timestamp": "2026-01-01T00:00:00.123Z"}
+    file = {"url": "https://a.example/x", "filename": "x", "mediaType": "text/plain"}
+    artifact = {"artifactId": "a", "name": "a", "parts": [file, {"data": None}, {"data": [1]}]}
+    task = {"id": "t", "contextId": "c", "status": {**status, "message": message}}
+    task |= {"artifacts": [artifact], "history": [message, message]}
+    assert plain_message("Task", task) == message_of("Task", task)
+    for update in (
+        {"statusUpdate": {**ids, "status": status}},
+        {"artifactUpdate": {**ids, "artifact": artifact, "append": True, "lastChunk": False}},
+    ):
+        assert plain_message("StreamResponse", update) == message_of("StreamResponse", update)
+    with pytest.raises(KeyError, match="unknown"):
+        plain_message("Task", {"unknown": 1})
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_published_anew_gets_the_next_task(tmp_path: Path) -> None:
+    answers: list[str] = []
+    for said in ("one", "two"):
+        with served([said], tmp_path) as server:
+            events = Client(server).send(text("Hi"))
+            assert rest_of(events)[0] == "COMPLETED"
+            answers.append(Client(server).get(rest_of(events)[1]["taskId"])["history"][1]["parts"])
+    assert answers == [[text("one")], [text("two")]]
+
+
 def test_a_cancelled_task_is_over() -> None:
     with served([[BUY], "done"]) as server:
         _, ids = rest_of(Client(server).send(text("Buy it.")))

@@ -29,7 +29,14 @@ from holdfast import errors
 from holdfast import events as ev
 from holdfast.serve import a2a_shapes as shapes
 from holdfast.serve.a2a_push import Pushes
-from holdfast.serve.a2a_views import TaskAt, TaskViews, json_of, message_of
+from holdfast.serve.a2a_views import (
+    TaskAt,
+    TaskViews,
+    json_of,
+    message_of,
+    new_task,
+    plain_message,
+)
 from holdfast.serve.door import Rest, TurnCommand, conversation_id
 from holdfast.server.hosted import (
     PING_SECONDS,
@@ -52,7 +59,7 @@ _MAX_PAGE = 100  # the protocol's limit
 
 
 def _stream_event(update: shapes.Json) -> Any:
-    response = message_of("StreamResponse", update)
+    response = plain_message("StreamResponse", update)
     return getattr(response, response.WhichOneof("payload"))
 
 
@@ -144,9 +151,11 @@ class Tasks:
         id, key = message.get("taskId", ""), context.state["headers"].get("idempotency-key")
         with nullcontext() if id or not key else self._host.chats.turn(tenant, f"a2a {key}"):
             is_new, tags = True, ()
-            if not id:
-                id, is_new, tags = self._new(context, message, key)
-            found = self._find(context, id, tags)
+            if id:
+                found = self._find(context, id)
+            else:
+                found, is_new, tags = self._new(context, message, key)
+                id = found.session.id
             commands = self._commands(context, found, message) if is_new else ()
             if params.configuration.HasField("task_push_notification_config"):
                 config = params.configuration.task_push_notification_config
@@ -161,9 +170,9 @@ class Tasks:
 
     def _new(
         self, context: Any, message: shapes.Json, key: str | None
-    ) -> tuple[str, bool, tuple[str, ...]]:
-        """Make the conversation of a new task. Return its id; False if the message was sent before;
-        and the tags that it does not have yet."""
+    ) -> tuple[TaskAt, bool, tuple[str, ...]]:
+        """Make the conversation of a new task. Return the task; False if the message was sent
+        before; and the tags that it does not have yet."""
         tenant, context_id = context.state["caller"].tenant, message.get("contextId", "")
         id = conversation_id("a2a", self._agent.name, key or os.urandom(16).hex())
         tags = (self._tag, f"context={context_id or id}")
@@ -174,11 +183,12 @@ class Tasks:
                 known, item = door.find(id), self._host.family.item(tenant, id)
                 begin = known.events(item.parent_seq, item.parent_seq + _BEGIN_EVENTS)
                 is_new = not any(isinstance(event, ev.MessageAdded) for event in begin)
-                return id, is_new, () if self._tag in item.tags else tags  # or the server died
+                tags = () if self._tag in item.tags else tags  # or the server died
+                return self._find(context, id, tags), is_new, tags
         finished = self._host.list(tenant, "finished", None, 1, tags).items if context_id else []
         if not finished:
-            door.begin(self._agent, id)
-            return id, True, tags
+            session, made = door.create(self._agent, id)
+            return new_task(session, tags, made.workspace), True, tags
         wanted = request_for(self._agent)
         fork = ForkRequest(
             id=id,
@@ -190,7 +200,7 @@ class Tasks:
             client_tools=True,
         )
         self._host.chats.with_room(tenant, lambda: self._host.fork(tenant, finished[0].id, fork))
-        return id, True, ()
+        return self._find(context, id), True, ()
 
     def _send(self, context: Any, found: TaskAt, message: shapes.Json) -> cmd.Send:
         tenant, id = context.state["caller"].tenant, message.get("messageId", "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +28,35 @@ def message_of(kind: str, data: shapes.Json) -> Any:
     from google.protobuf.json_format import ParseDict
 
     return ParseDict(data, getattr(types, kind)())
+
+
+def plain_message(kind: str, data: shapes.Json) -> Any:
+    """Return the same as `message_of`, in a twentieth of its time, for a message whose fields are
+    none of bytes or maps."""
+    from a2a import types
+
+    made = getattr(types, kind)
+    return made(**_arguments(made.DESCRIPTOR, data))
+
+
+def _arguments(kind: Any, data: shapes.Json) -> dict[str, Any]:
+    """Return the fields of a message as arguments of its class."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        field = kind.fields_by_camelcase_name[name]
+        inner = field.message_type
+        if inner is None:
+            found[field.name] = value
+        elif inner.file.package == "google.protobuf":  # a time, or any JSON
+            from google.protobuf.json_format import ParseDict
+            from google.protobuf.message_factory import GetMessageClass
+
+            found[field.name] = ParseDict(value, GetMessageClass(inner)())
+        elif isinstance(value, list):
+            found[field.name] = [_arguments(inner, one) for one in cast("list[Any]", value)]
+        else:
+            found[field.name] = _arguments(inner, value)
+    return found
 
 
 def json_of(message: Any) -> shapes.Json:
@@ -55,7 +85,7 @@ class TaskAt(NamedTuple):
             task["history"] = task["history"][-history:] if history else []
         if not artifacts:
             del task["artifacts"]
-        return message_of("Task", task)
+        return plain_message("Task", task)
 
     def at_work(self) -> TaskAt:
         """Return the task as one that works."""
@@ -81,7 +111,7 @@ class TaskViews:
         with self._lock:
             seq, view = self._known.pop(key, (item.parent_seq, None))
         if view is None or seq > last:
-            seq, view = item.parent_seq, _view(item)
+            seq, view = item.parent_seq, _view(item.id, item.tags, item.workspace)
         view = view.copy()
         for event in session.events(seq, last):
             for _ in view.take(event):
@@ -93,10 +123,16 @@ class TaskViews:
         return TaskAt(session, view, session.rest(folded), item.workspace)
 
 
-def _view(item: Item) -> shapes.TaskView:
-    context_id = next((tag[8:] for tag in item.tags if tag.startswith("context=")), item.id)
-    files = f"/api/workspaces/{quote(item.workspace)}/files/" if item.workspace else ""
-    return shapes.TaskView(item.id, context_id, files)
+def new_task(session: HostedSession, tags: Sequence[str], workspace: str) -> TaskAt:
+    """Return the task of a conversation that has no events yet."""
+    view = _view(session.id, tags, workspace)
+    return TaskAt(session, view, session.rest(Fold()), workspace)
+
+
+def _view(id: str, tags: Sequence[str], workspace: str) -> shapes.TaskView:
+    context_id = next((tag[8:] for tag in tags if tag.startswith("context=")), id)
+    files = f"/api/workspaces/{quote(workspace)}/files/" if workspace else ""
+    return shapes.TaskView(id, context_id, files)
 
 
 def notification(

@@ -82,6 +82,7 @@ class BuiltAgent(NamedTuple):
     standings: list[ToolStanding]
     warnings: list[str]
     secrets: Secrets | None = None  # of the conversation
+    parts: AgentParts | None = None  # from which it was built in this process
 
     def created(
         self, record: NewRecord | ConversationRecord, status: str = "idle"
@@ -138,30 +139,43 @@ def build_agent(
     for name, value in masked:
         secrets.mask_from_now_on(name, value)
     any_secrets = secrets if own or masked else None
-    return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets)
+    return BuiltAgent(agent, tools, standings, learned.warnings, any_secrets, wanted)
 
 
 _MOST_FRESH = 32  # agents that are kept for conversations which are not open yet
+
+
+class FreshAgent(NamedTuple):
+    """An agent that was built for a new conversation, from the parts that are stored of it."""
+
+    stored: AgentParts
+    built: BuiltAgent
 
 
 class FreshAgents(ObjectStruct):
     """The agents that were built for the newest conversations and are not used yet. Thread-safe."""
 
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
-    _built: dict[str, tuple[AgentParts, BuiltAgent]] = {}
+    _built: dict[str, tuple[NewRecord, FreshAgent]] = {}
 
-    def put(self, id: str, parts: AgentParts, built: BuiltAgent) -> None:
+    def put(self, new: NewRecord, fresh: FreshAgent) -> None:
         """Keep an agent in place of the oldest one."""
         with self._lock:
             if len(self._built) >= _MOST_FRESH:
                 del self._built[next(iter(self._built))]
-            self._built[id] = parts, built
+            self._built[store_id(new.tenant, new.id)] = new, fresh
 
-    def take(self, id: str, parts: AgentParts) -> BuiltAgent | None:
-        """Return the agent of a conversation, once, if it was built from these parts."""
+    def take(
+        self, record: ConversationRecord, digest: Callable[[bytes], bytes]
+    ) -> FreshAgent | None:
+        """Return the agent of a conversation, once, if its record still says the same. `digest`
+        makes the hashes in records."""
         with self._lock:
-            found = self._built.pop(id, None)
-        return found[1] if found is not None and found[0] == parts else None
+            new, fresh = self._built.pop(record.store_id, (None, None))
+        if new is None or (new.created, new.options) != (record.created, record.options):
+            return None
+        parts = digest(new.agent), digest(new.tools), new.secrets
+        return fresh if parts == (record.agent, record.tools, record.secrets) else None
 
 
 class Agents(ObjectStruct):
@@ -214,10 +228,12 @@ class Agents(ObjectStruct):
                     self.elsewhere.open(record.store_id)
                 return self.workers.open(record, self._opened_parts, folder, note, leave)
             tools = [] if runtime is None else runtime.all_tools
-            parts = self._opened_parts(record)
-            built = self.fresh.take(record.store_id, parts) or build_agent(
-                parts, tools, self.policy, self.variables
-            )
+            fresh = self.fresh.take(record, self.records.seal.digest)
+            parts = self._resolved(self.stored_parts(record) if fresh is None else fresh.stored)
+            if fresh is not None and fresh.built.parts == parts:
+                built = fresh.built
+            else:
+                built = build_agent(parts, tools, self.policy, self.variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalConversation(
@@ -252,7 +268,11 @@ class Agents(ObjectStruct):
         bounds.check("tools", max(len(tools), len(options.modules)), message)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), message)
         forms.check_secrets(forms.agent_secrets(secrets), form)
-        check_agent(form, self.policy, programs=not options.boxed)
+        approved = self.policy.approved
+        hash = approved.hash(form, "requested", options.boxed)
+        if hash not in approved:
+            check_agent(form, self.policy, programs=not options.boxed)
+            approved.add(hash)
         return AgentParts(tenant, form, secrets, tools, options)
 
     def stored_parts(self, record: ConversationRecord) -> AgentParts:
@@ -297,8 +317,8 @@ class Agents(ObjectStruct):
 
     def keep(self, new: NewRecord, wanted: AgentParts, built: BuiltAgent) -> None:
         """Keep the agent that was built for a new conversation until it is opened."""
-        if self.workers is None and not new.workspace:  # a workspace's tools belong to its runtime
-            self.fresh.put(store_id(new.tenant, new.id), self._resolved(wanted), built)
+        if built.parts is not None and not new.workspace:  # whose tools belong to its runtime
+            self.fresh.put(new, FreshAgent(wanted, built))
 
     def build(self, wanted: AgentParts, workspace: str) -> BuiltAgent:
         """Build an agent to check that it can be built. Raises `ConfigurationError`."""

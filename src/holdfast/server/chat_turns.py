@@ -161,8 +161,8 @@ class HostedTurn(msgspec.Struct, frozen=True):
     def _begun(self) -> BegunChat:
         """Create a conversation with the content of the history."""
         events = history_events(self.turn, self.agent.name)
-        made = created(self.host, self.tenant, self.agent, self._request())
-        self.rows.add(self.tenant, made, self.turn.setting)
+        setting = self.turn.setting
+        made = created(self.host, self.tenant, self.agent, self._request(), setting).id
         if events:
             self.host.chats.append(self.tenant, made, events)
         return self._sent_first(made)

@@ -20,6 +20,7 @@ from holdfast.conversation.fold import Fold, fold
 from holdfast.conversation.journal import Journal, utc_now
 from holdfast.errors import ConversationNotFound, HoldfastError, LeaseHeld, TooMany
 from holdfast.server.agents import Agents
+from holdfast.server.database import Statements
 from holdfast.server.keyed_locks import KeyedLocks
 from holdfast.server.named_leases import NamedLeases
 from holdfast.server.open_conversations import OpenConversations
@@ -89,13 +90,19 @@ class ChatRecords:
     def _run(self, statement: str, *values: object) -> None:
         self._records.run(statement, *values, forced=False)
 
-    def add(self, tenant: str, id: str, setting: bytes) -> None:
-        """Record that a conversation is a chat, with the hash of its instructions and tools."""
+    def insertion(self, tenant: str, id: str, setting: bytes) -> Callable[[Statements], object]:
+        """Return the statement which records that a conversation is a chat, with the hash of its
+        instructions and tools."""
         statement = (
             "INSERT INTO chats VALUES (?, ?, ?, ?) ON CONFLICT(tenant, conversation) DO UPDATE SET"
             " setting = excluded.setting"
         )
-        self._run(statement, tenant, id, setting, time.time())
+        return lambda db: db.execute(statement, (tenant, id, setting, time.time()))
+
+    def add(self, tenant: str, id: str, setting: bytes) -> None:
+        """Record that a conversation is a chat, or that its setting has changed."""
+        with self._records.writing(forced=False) as db:
+            self.insertion(tenant, id, setting)(db)
 
     def setting(self, tenant: str, id: str) -> bytes:
         """Return the hash of a chat's instructions and tools, or b"" if this is no chat."""

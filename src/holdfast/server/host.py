@@ -166,7 +166,7 @@ class Host:
             self._appended,
             lambda gone: self.webhooks.forget(gone),
             records.recorded,
-            None if shared is None else self._posted,
+            None if shared is None else lambda place: self._scheduler.wake(place),
         )
         self._others = None if shared is None else OtherServers(store, records)
         self._leases = None if shared is None else NamedLeases(records)
@@ -247,10 +247,10 @@ class Host:
     # --- create, list and remove ---
 
     def create(
-        self, tenant: str, request: shapes.CreateRequest, key: str = "", *, runs: bool = False
+        self, tenant: str, request: shapes.CreateRequest, key: str = "", chat: bytes | None = None
     ) -> shapes.CreatedConversation:
         """Create a conversation without opening it. A repeated request under the same `key`
-        returns the same answer. `runs` is True if the caller begins a run next."""
+        returns the same answer. A `chat` has this setting, and the caller begins a run next."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
@@ -272,11 +272,12 @@ class Host:
                 self.workspaces.check_undo(tenant, workspace)
             self._check_free(tenant, id)
             new = self._agents.new_record(id, wanted, built, workspace, own)
-            new = msgspec.structs.replace(new, driven=records.RUN if runs else records.IDLE)
+            new = msgspec.structs.replace(new, driven=records.IDLE if chat is None else records.RUN)
             self.check()
             made, most = encode(built.created(new)), self.bounds.conversations
             if labels is None:
-                found = self._records.add(new, made, key, digest, most)
+                also = None if chat is None else self.chats.rows.insertion(tenant, id, chat)
+                found = self._records.add(new, made, key, digest, most, also)
                 self._agents.keep(new, wanted, built)
             else:
                 found = self._add_labelled(new, built, labels, (made, key, digest))
@@ -642,9 +643,6 @@ class Host:
 
     # --- requests to one conversation ---
 
-    def _posted(self, place: str) -> None:
-        self._scheduler.wake(place)
-
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Pass appended events on to all listeners. A child's report wakes its parent. An
         interrupt frees the run's slot."""
@@ -841,9 +839,9 @@ class Host:
             return False
         return True
 
-    def feed(self, tenant: str, id: str) -> Feed:
-        """Return the feed of the conversation's events, for readers on event loops."""
-        return self._feeds.get(self.family.place(tenant, id))
+    def feed(self, tenant: str, id: str, place: str = "") -> Feed:
+        """Return the feed of the conversation's events. `place` is its store id, once found."""
+        return self._feeds.get(place or self.family.place(tenant, id))
 
     def services(self, tenant: str, id: str) -> _Healths | None:
         """Check and return the health of the conversation's tool services. None if it is not

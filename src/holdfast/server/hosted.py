@@ -42,7 +42,8 @@ from holdfast.server.feed import FeedReader
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
 from holdfast.server.published import created, request_for
-from holdfast.server.shapes import FeedBatch, ForkRequest, Page
+from holdfast.server.records import store_id
+from holdfast.server.shapes import CreatedConversation, FeedBatch, ForkRequest, Page
 
 _PAGE = 1000  # the most events that are read at once
 _SETTLE_SECONDS = 5.0  # for a call to ask again
@@ -59,7 +60,8 @@ class HostedSession:
     """A tenant's conversation on a host. See `DoorSession`.
 
     `change(function, *arguments)` calls a blocking function on a thread, for `stream`. Raises
-    `ConversationNotFound` if there is no such conversation.
+    `ConversationNotFound` if there is no such conversation; `place` is the store id of one that
+    the caller has found.
     """
 
     def __init__(
@@ -68,12 +70,13 @@ class HostedSession:
         tenant: str,
         id: str,
         change: OnThread = asyncio.to_thread,
+        place: str = "",
     ) -> None:
         self._host = host
         self._tenant = tenant
         self._id = id
         self._change = change
-        self._feed = host.feed(tenant, id)
+        self._feed = host.feed(tenant, id, place)
 
     @property
     def id(self) -> str:
@@ -440,24 +443,35 @@ class HostedDoor:
             tools: Tools that the client runs, for the turns from now on.
             instructions: The client's addition to the system prompt, for the same turns.
         """
-        host, tenant, rows = self._host, self._tenant, self._host.chats.rows
-        request = request_for(agent, tools, instructions)
-        encoded = msgspec.json.encode([instructions, tools], order="deterministic")
-        setting = sha256(encoded).digest()
+        host, tenant, setting = self._host, self._tenant, _setting(tools, instructions)
         found: HostedSession | None = None
         if id:
             with suppress(ConversationNotFound):
                 found = self.find(id)
         if found is None:
             with suppress(Conflict):  # another request was first
-                made = created(host, tenant, agent, replace(request, id=id))
-                rows.add(tenant, made, setting)
-                return self.find(made)
+                return self.create(agent, id, tools=tools, instructions=instructions)[0]
             found = self.find(id)
-        if rows.setting(tenant, id) != setting:
+        if host.chats.rows.setting(tenant, id) != setting:
             with host.chats.turn(tenant, id):
-                host.chats.refit(tenant, id, request, setting)
+                host.chats.refit(tenant, id, request_for(agent, tools, instructions), setting)
         return found
+
+    def create(
+        self,
+        agent: Published,
+        id: str = "",
+        *,
+        tools: Sequence[ToolForm] = (),
+        instructions: str = "",
+    ) -> tuple[HostedSession, CreatedConversation]:
+        """Return a new conversation for a turn that begins next, and what was created. The
+        arguments are those of `begin`. Raises `Conflict` if the id is taken."""
+        host, tenant = self._host, self._tenant
+        request = replace(request_for(agent, tools, instructions), id=id)
+        made = created(host, tenant, agent, request, _setting(tools, instructions))
+        place = store_id(tenant, made.id)
+        return HostedSession(host, tenant, made.id, self._change, place), made
 
     def fork(self, id: str, seq: int) -> HostedSession:
         """Return a fork of a conversation after event `seq`. Its open calls are settled."""
@@ -477,3 +491,8 @@ class HostedDoor:
 
     def delete(self, id: str) -> None:
         self._host.delete(self._tenant, id)
+
+
+def _setting(tools: Sequence[ToolForm], instructions: str) -> bytes:
+    """Return the hash of a client's tools and instructions."""
+    return sha256(msgspec.json.encode([instructions, tools], order="deterministic")).digest()

@@ -8,8 +8,11 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from types import ModuleType
 from typing import Any, cast
+
+import msgspec
 
 from holdfast.agent.config import KEYS
 from holdfast.agent.config_parts import ANALYZER, CONDENSER, JUDGE
@@ -29,6 +32,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9_.*?\[\]!-]+")
 # No part begins with _, which excludes private names and Python's special ones.
 _TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*")
 _MAX_NAME_CHARACTERS = 200
+_MOST_APPROVED = 1000  # hashes
 
 
 IMPORT_TIMEOUT = 10.0
@@ -69,6 +73,7 @@ class Policy:
                     "Policy: patterns takes patterns of module names, such as 'acme.tools.*', not"
                     f" {pattern!r}."
                 )
+        self.approved = ApprovedForms()
         if not import_timeout > 0:
             raise ConfigurationError(
                 f"Policy: import_timeout takes seconds above 0, not {import_timeout!r}."
@@ -121,6 +126,29 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"Policy({list(self.patterns)!r}, entry_points={self._entry_points})"
+
+
+class ApprovedForms:
+    """The forms that the checks below found to be in order last, by hash. Thread-safe.
+
+    A policy does not change, and a module is imported once in a process: what was in order stays
+    so.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[bytes, None] = {}
+
+    def hash(self, form: object, *check: object) -> bytes:
+        """Return the hash of a form and of the check that it is to pass."""
+        return sha256(msgspec.json.encode([check, form])).digest()
+
+    def __contains__(self, hash: bytes) -> bool:
+        return hash in self._hashes
+
+    def add(self, hash: bytes) -> None:
+        if len(self._hashes) >= _MOST_APPROVED:
+            self._hashes = {}
+        self._hashes[hash] = None
 
 
 def _shown(given: Any) -> str:

@@ -10,7 +10,7 @@ from holdfast.errors import Denied
 from holdfast.server.forms import builtin_names, with_tools
 from holdfast.server.host import Host
 from holdfast.server.openai import Published
-from holdfast.server.shapes import CreateRequest
+from holdfast.server.shapes import CreatedConversation, CreateRequest
 
 
 def request_for(
@@ -41,10 +41,13 @@ def request_for(
     )
 
 
-def created(host: Host, tenant: str, agent: Published, request: CreateRequest) -> str:
-    """Create a conversation for a turn that begins next, and return its id. The tenant's oldest
-    chats at rest make room. Raises `Denied` if the server may not run all tools of the agent."""
-    made = host.chats.with_room(tenant, lambda: host.create(tenant, request, runs=True))
+def created(
+    host: Host, tenant: str, agent: Published, request: CreateRequest, setting: bytes
+) -> CreatedConversation:
+    """Create a chat for a turn that begins next; `setting` is the hash of its instructions and
+    tools. The tenant's oldest chats at rest make room. Raises `Denied` if the server may not run
+    all tools of the agent."""
+    made = host.chats.with_room(tenant, lambda: host.create(tenant, request, chat=setting))
     own = {tool.name for tool in agent.tools}
     refused = [one.name for one in made.tools if one.executor != "server" and one.name in own]
     if refused:
@@ -53,4 +56,4 @@ def created(host: Host, tenant: str, agent: Published, request: CreateRequest) -
             f"This server may not run these tools of the agent {agent.name!r}:"
             f" {', '.join(refused)}. Its operator can allow them with --allow-tools."
         )
-    return made.id
+    return made

@@ -9,7 +9,7 @@ server's keys.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -267,11 +267,19 @@ class Records:
         statement = "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?"
         self.run(statement, answer, tenant, key, forced=False)
 
-    def add(self, new: NewRecord, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
-        """Add a conversation and the answer under the key in one transaction. Return the valid
-        answer, which may be an earlier one under the key. Raises `Conflict` if the id is taken or
-        the key was used for another request, and `TooMany` beyond `most` conversations of the
-        tenant."""
+    def add(
+        self,
+        new: NewRecord,
+        answer: bytes,
+        key: str,
+        digest: bytes,
+        most: int,
+        also: Callable[[Statements], object] | None = None,
+    ) -> bytes:
+        """Add a conversation, the answer under the key, and what `also` writes, in one transaction.
+        Return the valid answer, which may be an earlier one under the key. Raises `Conflict` if
+        the id is taken or the key was used for another request, and `TooMany` beyond `most`
+        conversations of the tenant."""
         with self.writing(lock=CONVERSATIONS) as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
@@ -300,6 +308,8 @@ class Records:
             }
             names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
             db.execute(f"INSERT INTO conversations ({names}) VALUES ({marks})", row)
+            if also is not None:
+                also(db)
             if key and not new.state:
                 self._prune(db)
                 _answer(db, new.tenant, key, digest, answer)

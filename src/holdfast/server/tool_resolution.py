@@ -163,11 +163,15 @@ def resolve_tools(
 def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     """Import the modules that an agent's serial form names (see `check_agent`). Blocks. Raises
     `ConfigurationError` for modules that the policy refuses or that cannot be imported."""
+    hash = policy.approved.hash(mapping, "imported")
+    if hash in policy.approved:
+        return
     modules = check_agent(mapping, policy)
     for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
         if isinstance(outcome, str):
             raise ConfigurationError(f"agent: the module {name!r} {outcome}.")
     check_parts(mapping, policy)
+    policy.approved.add(hash)
 
 
 def _forms(tools: Sequence[ToolForm], modules: Mapping[str, str]) -> list[ToolForm]:
