@@ -24,7 +24,7 @@ from holdfast.runtime import LocalRuntime
 from holdfast.runtime.files import TextFiles
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.runtime.paths import home_folder
-from holdfast.serve.acp import SessionPlace
+from holdfast.serve.acp_session import SessionPlace
 from holdfast.serve.acp_stdio import over_stdio
 from holdfast.serve.stdio import claimed
 from holdfast.tools.preset.asking import register_asking_tools

@@ -13,7 +13,9 @@ from typing import Any, cast
 from acp.agent.connection import AgentSideConnection
 
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
-from holdfast.serve.acp import ACPAgent, Mode, OpenPlace
+from holdfast.serve.acp import ACPAgent
+from holdfast.serve.acp_modes import Mode
+from holdfast.serve.acp_session import OpenPlace
 from holdfast.serve.stdio import LineChannel, StdioStreams
 from holdfast.store import Store
 
