@@ -75,7 +75,57 @@ def test_claude_code_s_files_are_read_as_they_are(tmp_path: Path) -> None:
     )
     found = read_sub_agent(write(tmp_path, "r", head))
     assert found.tools == ("read_file", "grep", "terminal", "terminal_input", "git.log")
-    assert (found.without, found.model, found.limits) == (("write_file",), "", Limits(steps=7))
+    assert found.without[0] == "write_file"
+    assert (found.model, found.limits) == ("", Limits(steps=7))
+
+
+def test_keys_of_other_catalogues_are_ignored_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "name: net-4.8 expert\ndescription: x\ncapabilities: [a, b]\ndifficulty: hard"
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        found = read_sub_agent(write(tmp_path, "x", head))
+    assert (found.name, found.tools) == ("net-4-8-expert", ("*",))
+    [text] = caplog.messages
+    assert "capabilities, difficulty: ignored" in text
+
+
+@pytest.mark.parametrize("key", ["allowed-tools", "allowedTools", "allowed_tools"])
+def test_another_spelling_of_tools_restricts_too(tmp_path: Path, key: str) -> None:
+    assert read_sub_agent(write(tmp_path, "x", f"{key}: Read, Grep")).tools == ("read_file", "grep")
+    with pytest.raises(ConfigurationError, match="tools in another spelling"):
+        read_sub_agent(write(tmp_path, "y", f"{key}: Read\ntools: Grep"))
+
+
+@pytest.mark.parametrize(
+    ("disallowed", "left"),
+    [
+        ("Bash", ["apply_patch", "str_replace_based_edit_tool"]),
+        ("Write, Edit", ["terminal", "terminal_background"]),
+    ],
+)
+def test_a_disallowed_tool_is_disallowed_in_all_its_forms(
+    tmp_path: Path, disallowed: str, left: list[str]
+) -> None:
+    names = ("terminal", "terminal_background", "apply_patch", "str_replace_based_edit_tool")
+    tools = [Tool(name, "", lambda: None) for name in names]
+    sub = read_sub_agent(write(tmp_path, "x", f"disallowedTools: {disallowed}"))
+    made = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
+    assert made is not None
+    assert [tool.name for tool in made.tools.list_tools()] == left
+
+
+@pytest.mark.parametrize("editor", ["edit_file", "apply_patch", "str_replace_based_edit_tool"])
+def test_edit_is_the_editor_that_the_owner_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, editor: str
+) -> None:
+    tools = [Tool(name, "", lambda: None) for name in ("read_file", editor)]
+    sub = read_sub_agent(write(tmp_path, "x", "tools: Read, Edit, MultiEdit"))
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        made = Agent(ScriptedLLM([]), tools, delegates={"x": sub}).delegates.agent("x")  # type: ignore[union-attr]
+    assert made is not None
+    assert [tool.name for tool in made.tools.list_tools()] == ["read_file", editor]
+    assert not caplog.messages
 
 
 def test_a_tool_that_is_named_for_some_calls_alone_is_left_out_with_a_warning(
@@ -84,7 +134,7 @@ def test_a_tool_that_is_named_for_some_calls_alone_is_left_out_with_a_warning(
     head = "tools: Read, Bash(git diff:*, git log:*), Grep(*)\ndisallowedTools: Edit(src/**)"
     with caplog.at_level(logging.WARNING, "holdfast"):
         found = read_sub_agent(write(tmp_path, "r", head))
-    assert (found.tools, found.without) == (("read_file", "grep"), ("edit_file",))
+    assert (found.tools, found.without[0]) == (("read_file", "grep"), "edit_file")
     assert (
         "Bash(git diff:*, git log:*) names some calls of Bash, which cannot be allowed"
         " separately. It"
@@ -117,7 +167,7 @@ def test_what_is_no_file_blocks_nobody_and_names_are_those_that_agents_take(
     ("head", "body", "said"),
     [
         ("tols: []", "x", "tols: unknown key. Did you mean 'tools'?"),
-        ("name: a b", "x", "a name has letters"),
+        ("name: a/b", "x", "a name has letters"),
         ("tools: {a: b}", "x", "tools: it takes a list of names of tools"),
         ("limits: {steps: 0}", "x", "limits: Limits: steps takes a number above 0"),
         ("limits: {turns: 1}", "x", "limits.turns: unknown key"),

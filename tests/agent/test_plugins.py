@@ -145,7 +145,7 @@ def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
 
 
 def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_path: Path) -> None:
-    write(root, "agents/broken.md", "---\nname: no name\n---\nx\n")
+    write(root, "agents/broken.md", "---\nname: no/name\n---\nx\n")
     os.symlink("/etc/hostname", root / "commands" / "leak.md")
     write(root, ".mcp.json", {"odd": {"command": "x", "oauth": {}}, "unset": {"url": "${URL}"}})
     odd = {"matcher": "Ba(sh", "hooks": [{"type": "command", "command": "true"}]}
@@ -265,9 +265,35 @@ def test_front_matter_that_is_not_quite_yaml_is_read(root: Path) -> None:
     assert load_plugin(root).agents["odd"].description.startswith("Use this: always.")
 
 
-def test_a_plugin_of_openhands_has_its_format_of_hooks(root: Path) -> None:
+def test_a_commands_front_matter_that_is_not_quite_yaml_is_read(root: Path) -> None:
+    head = "description: Use it: now\nargument-hint: [file] [line]"
+    write(root, "commands/odd.md", f"---\n{head}\n---\nDo $1.\n")
+    plugin = load_plugin(root)
+    [odd] = [skill for skill in plugin.skills if skill.name == "care:odd"]
+    assert (odd.description, odd.text, plugin.problems) == ("Use it: now", "Do $1.", {})
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_plugin_of_openhands_has_its_format_of_hooks(root: Path, linked: bool) -> None:
     (root / ".claude-plugin").rename(root / ".plugin")
-    assert [hook.format for hook in load_plugin(root).hooks] == ["openhands"]
+    if linked:  # for Claude Code
+        (root / ".claude-plugin").symlink_to(".plugin")
+    plugin = load_plugin(root)
+    assert (plugin.name, [hook.format for hook in plugin.hooks]) == ("care", ["openhands"])
+
+
+def test_a_manifest_outside_of_the_folder_is_refused(root: Path, tmp_path: Path) -> None:
+    (root / ".claude-plugin").rename(tmp_path / "elsewhere")
+    (root / ".claude-plugin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="a link out of the plugin's folder"):
+        load_plugin(root)
+
+
+def test_a_plugin_may_be_one_skill(tmp_path: Path) -> None:
+    write(tmp_path / "pdf", ".plugin/plugin.json", {"name": "pdf"})
+    write(tmp_path / "pdf", "SKILL.md", "---\nname: pdf\ndescription: PDFs.\n---\nx\n")
+    write(tmp_path / "pdf", "examples/SKILL.md", "---\nname: no\ndescription: no\n---\nx\n")
+    assert [skill.name for skill in load_plugin(tmp_path / "pdf").skills] == ["pdf"]
 
 
 def test_a_folder_without_a_manifest_is_named_by_itself(root: Path) -> None:

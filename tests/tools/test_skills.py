@@ -150,6 +150,11 @@ def test_what_breaks_the_rules_is_loaded_with_a_warning(
     assert len(found.description) <= 1024
 
 
+def test_a_skill_that_was_read_line_by_line_is_shown_to_the_model(tmp_path: Path) -> None:
+    write(tmp_path / "it/SKILL.md", "---\nname: it\ndescription: Use this: now\n---\nDo it.")
+    assert skills.discover([tmp_path]).read("it").startswith("Do it.")
+
+
 def test_all_six_keys_are_read_and_every_value_is_a_text(tmp_path: Path) -> None:
     head = (
         "name: '007'\ndescription: >-\n  One\n  two.\nlicense: MIT\ncompatibility:"

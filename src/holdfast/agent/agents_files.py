@@ -11,7 +11,8 @@
 
 Files of Claude Code (`.claude/agents`) are read unchanged: `tools` may be a text with commas,
 and its tool names are mapped. A tool that a file allows for some calls only, as in `Bash(git
-diff:*)`, is left out: a tool is available as a whole or not at all.
+diff:*)`, is left out: a tool is available as a whole or not at all. A key without a meaning here is
+ignored with a warning, unless it looks like a misspelt one.
 """
 
 from __future__ import annotations
@@ -38,25 +39,41 @@ PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 
 _KEYS = ("name", "description", "tools", "model", "limits", "delegates", "isolation")
 _CLAUDE_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED_KEY = re.compile("color|permissionMode|skills|hooks|mcpServers|memory|background|effort")
+# Other spellings of keys that restrict an agent: without them it would have too many rights.
+_SPELLINGS = {
+    **dict.fromkeys(("allowed-tools", "allowedTools", "allowed_tools"), "tools"),
+    **dict.fromkeys(("disallowed-tools", "disallowed_tools"), "disallowedTools"),
+    **dict.fromkeys(("max-turns", "max_turns"), "maxTurns"),
+}
+_IGNORED_KEY = re.compile(
+    "color|mode|permissionMode|skills|hooks|mcpServers|memory|background|effort"
+)
 _LIMITS = ("steps", "tokens", "cost", "seconds")
-# The last three are aliases of Claude Code, not names of models.
-_INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku")
+# The last four are aliases of Claude Code, not names of models.
+_INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku", "fable")
 
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma that is not within brackets
 
-# Tool names of Claude Code and the names of the tools here.
+_NOT_IN_NAMES = re.compile(r"[.\s]+")  # of names elsewhere; a '-' stands in their place
+
+# Tool names of Claude Code and the names of the tools here. An owner has one kind of editor.
+EDITORS = ("edit_file", "apply_patch", "str_replace_based_edit_tool")
 _CLAUDE_TOOLS = {
     "Bash": ("terminal", "terminal_input"),
     "BashOutput": ("terminal_input",),
-    "Edit": ("edit_file",),
+    "Edit": EDITORS,
     "Glob": ("glob",),
     "Grep": ("grep",),
     "LS": ("glob",),
-    "MultiEdit": ("edit_file",),
+    "MultiEdit": EDITORS,
     "Read": ("read_file",),
     "TodoWrite": ("plan",),
     "Write": ("write_file",),
+}
+# Further tools that do what a tool of Claude Code does, and go with it if it is disallowed.
+_ALSO_WITHOUT = {
+    "Bash": ("terminal_background", "terminal_collect"),
+    "Write": ("apply_patch", "str_replace_based_edit_tool"),
 }
 
 
@@ -137,17 +154,26 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
     for problem in problems:
         _log.warning("%s: %s", path, problem)
     guarded = "calls of a sub-agent are guarded like those of the agent that it works for."
-    for key in head:
+    ignored: list[str] = []
+    for key, value, at in head.members():
+        if (known := _SPELLINGS.get(key)) is not None:
+            if known in head:
+                raise at.error(f"it is {known} in another spelling; write {known} alone.")
+            head.put(known, value, at)
         if _IGNORED_KEY.fullmatch(key):
             _log.warning("%s: %s is ignored: %s", path, key, guarded)
-        elif key not in _KEYS and key not in _CLAUDE_KEYS:
-            raise place.at(key).error(
-                f"unknown key.{did_you_mean(key, _KEYS)} A sub-agent's front matter has:"
-                f" {', '.join(_KEYS)}."
-            )
+        elif key not in (*_KEYS, *_CLAUDE_KEYS, *_SPELLINGS):
+            if hint := did_you_mean(key, (*_KEYS, *_CLAUDE_KEYS)):
+                raise place.at(key).error(
+                    f"unknown key.{hint} A sub-agent's front matter has: {', '.join(_KEYS)}."
+                )
+            ignored.append(key)
+    if ignored:
+        what = "ignored, because a sub-agent has no such setting here"
+        _log.warning("%s: %s: %s.", path, ", ".join(ignored), what)
     if not body.strip():
         raise place.error("it has no text below its front matter; that is the system prompt.")
-    name = _text(head, "name", place) or path.stem
+    name = _NOT_IN_NAMES.sub("-", _text(head, "name", place) or path.stem)
     if not NAME_PATTERN.fullmatch(name):
         raise place.at("name").error(
             "a name has letters (a to z), digits, - and _, at most 64, and begins with a letter"
@@ -213,6 +239,8 @@ def _tools(head: Map, key: str, place: SourceLocation, default: tuple[str, ...])
                 continue
         server = name.removeprefix("mcp__").replace("__", ".", 1)
         found += _CLAUDE_TOOLS.get(name, (server if name.startswith("mcp__") else name,))
+        if key == "disallowedTools":
+            found += _ALSO_WITHOUT.get(name, ())
     return tuple(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
-from holdfast.agent.agents_files import NAME_PATTERN, SubAgent, read_sub_agent
+from holdfast.agent.agents_files import EDITORS, NAME_PATTERN, SubAgent, read_sub_agent
 from holdfast.agent.arguments import wrong
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
@@ -198,8 +198,11 @@ def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
     def fits(tool: Tool, name: str) -> bool:
         return tool.name == name or fnmatchcase(tool.name, name)
 
+    editor = any(tool.name in EDITORS for tool in tools)
     for name in sub.tools:
-        if name != "*" and not any(fits(tool, name) for tool in tools):
+        if name == "*" or (editor and name in EDITORS):  # an owner has one of the editors
+            continue
+        if not any(fits(tool, name) for tool in tools):
             text = "The sub-agent %s does not get the tool %r: its owner has no tool of that name."
             _log.warning(text, sub.name, name)
     return [

@@ -3,7 +3,7 @@ Claude Code and OpenHands share.
 
     my-plugin/
         .claude-plugin/plugin.json   or .plugin/plugin.json: name, description, version (optional)
-        skills/NAME/SKILL.md
+        skills/NAME/SKILL.md         or SKILL.md alone
         commands/NAME.md             a skill that the words /my-plugin:NAME show
         agents/NAME.md               a sub-agent, which the agent delegates to
         hooks/hooks.json             commands at calls, messages and ends
@@ -36,7 +36,7 @@ from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.skills import Skills
 from holdfast.tools.skills_files import (
     Skill,
-    front_matter,
+    lenient_front_matter,
     one_line,
     read_skill,
     text_below,
@@ -163,8 +163,10 @@ class _Reader:
         self._variables = {**variables, **dict.fromkeys(_ROOTS, str(root))}
         self.problems: dict[str, str] = {}
         # The manifest's place tells for which system the hooks were written.
+        # `.claude-plugin` may be a link to `.plugin`.
         own, other = (root / place for place in MANIFESTS)
-        self._format = "openhands" if other.is_file() and not own.is_file() else "claude-code"
+        theirs = other.is_file() and (not own.is_file() or own.samefile(other))
+        self._format = "openhands" if theirs else "claude-code"
 
     def plugin(self) -> Plugin:
         manifest = self._manifest()
@@ -192,13 +194,14 @@ class _Reader:
         )
 
     def _manifest(self) -> dict[str, Any]:
-        for place in MANIFESTS:
-            if (self._root / place).is_file():
+        for place in (self._root / place for place in MANIFESTS):
+            if place.is_file():
                 try:
-                    return self._json(self._root / place)
+                    if self._root not in (path := place.resolve()).parents:
+                        raise ValueError("it is a link out of the plugin's folder")
+                    return self._json(path)
                 except (OSError, ValueError) as error:
-                    where = str(self._root / place)
-                    raise ConfigurationError(f"load_plugin: {where!r}: {error}.") from None
+                    raise ConfigurationError(f"load_plugin: {str(place)!r}: {error}.") from None
         return {}
 
     def _json(self, path: Path) -> dict[str, Any]:
@@ -241,11 +244,14 @@ class _Reader:
             return None
 
     def _skills(self, manifest: Mapping[str, Any]) -> Iterator[Skill]:
+        single = self._root / "SKILL.md"  # a plugin that is one skill
+        files = [single] if single.is_file() else []
         for place in self._places(manifest, "skills"):
             own = place / "SKILL.md"
-            for path in [own] if own.is_file() else sorted(place.glob("*/SKILL.md")):
-                if (skill := self._try(path, read_skill)) is not None:
-                    yield skill
+            files += [own] if own.is_file() else sorted(place.glob("*/SKILL.md"))
+        for path in dict.fromkeys(files):
+            if (skill := self._try(path, read_skill)) is not None:
+                yield skill
 
     def _commands(self, plugin: str, manifest: Mapping[str, Any]) -> Iterator[Skill]:
         for path in self._files(manifest, "commands"):
@@ -254,7 +260,7 @@ class _Reader:
 
     def _command(self, plugin: str, path: Path) -> Skill:
         text = text_below(self._root, *path.relative_to(self._root).parts)
-        head, body = front_matter(text)
+        head, body = lenient_front_matter(text, [])
         words = f"/{plugin}:{path.stem}"
         for root in _ROOTS:
             body = body.replace(f"${{{root}}}", str(self._root))

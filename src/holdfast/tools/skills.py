@@ -19,7 +19,7 @@ from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.skills_files import (
     SKILL_FILES,
     Skill,
-    front_matter,
+    lenient_front_matter,
     one_line,
     read_skill,
     skill_files,
@@ -150,7 +150,7 @@ def _instructions(skill: Skill) -> str:
         return skill.text + _other_files_note(skill)
     path = Path(skill.path)
     try:
-        _, body = front_matter(text_below(path.parent, path.name))
+        _, body = lenient_front_matter(text_below(path.parent, path.name), [])
     except FileNotFoundError:
         raise ToolNotFound(
             f"The skill {skill.name!r} is gone: the file {skill.path} no longer exists."

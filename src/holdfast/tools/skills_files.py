@@ -233,7 +233,7 @@ def lenient_front_matter(text: str, problems: list[str]) -> tuple[Map, str]:
             # Descriptions of agents often have dialogues.
             match = re.fullmatch(r"(?!user:|assistant:)([a-z][A-Za-z-]*):[ \t]+(\S.*)", line)
             if match is not None and match[2][0] not in "[{|>&*!%@`":
-                values[match[1]] = match[2].strip().strip("\"'")
+                values.put(match[1], match[2].strip().strip("\"'"), values.place.at(match[1]))
         if "description" not in values:
             raise
         problems.append(f"{error} It was read line by line; put values with a colon into quotes")
