@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -348,7 +348,20 @@ def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
     conversation.close()
 
 
-@pytest.mark.parametrize("answer", [ValueError("broken"), 5, Add("more")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ValueError("broken"),
+        5,
+        Add("more"),
+        {"text": 5},
+        {"text": None},
+        {"calls": 5},
+        {"content": "x"},
+        Completion(text=cast("Any", 5)),
+        Completion(reasoning=cast("Any", None)),
+    ],
+)
 def test_a_check_of_an_answer_that_fails_holds_it_back(answer: Any) -> None:
     conversation = run(["secret", "later"], [Hook(after=returns(answer), on="model", name="dlp")])
     assert conversation.status is ConversationStatus.ERROR
@@ -436,7 +449,19 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
     conversation.close()
 
 
-@pytest.mark.parametrize("answer", [ValueError("broken"), 5, "   ", ToolError("no")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ValueError("broken"),
+        5,
+        "   ",
+        ToolError("no"),
+        {},
+        {"a": 1},
+        {"content": 5},
+        {"type": "image"},
+    ],
+)
 def test_a_message_hook_that_fails_lets_nothing_through(answer: Any) -> None:
     conversation = Conversation(
         Agent(ScriptedLLM(["done"]), hooks=[Hook(returns(answer), on="message", name="filter")])

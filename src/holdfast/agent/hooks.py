@@ -187,10 +187,16 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
         changes = {"text": change.text, "reasoning": change.reasoning, "calls": change.calls}
     else:
         given = cast("dict[str, Any]", {"text": change} if isinstance(change, str) else change)
+        if not given.keys() & {"text", "calls"}:
+            raise HookFailed("returned a dict without text and calls")
         if "text" in given:
-            changes["text"] = clean(given["text"])
+            changes["text"] = given["text"]
         if "calls" in given:
             changes["calls"] = _calls(given["calls"], answer.calls)
+    for name in changes.keys() & {"text", "reasoning"}:
+        if not isinstance(changes[name], str):
+            raise HookFailed(f"returned an answer whose {name} is no str")
+        changes[name] = clean(changes[name])
     names = [name for name, value in changes.items() if value != getattr(answer, name)]
     if not names:
         return answer, names

@@ -556,8 +556,10 @@ def _is_answer(found: Any) -> bool:
 
 def _checked_change(change: Any) -> tuple[Content, ...]:
     """Return the content that a hook put in place of a message's."""
-    if isinstance(change, dict):  # given by a command hook
+    if isinstance(change, dict) and "type" not in change:  # given by a command hook
         given = cast("dict[str, Any]", change)
+        if "text" not in given and "content" not in given:
+            raise ConfigurationError("a changed message has text or content")
         content = (
             blocks(given["text"])
             if "text" in given
