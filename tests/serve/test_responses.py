@@ -219,6 +219,7 @@ def test_bad_requests_have_the_apis_errors(
 
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PDF = "JVBERi0xLjEKdHJhaWxlcgo8PD4+CiUlRU9G"
 # The scenarios of the compliance tests of github.com/openresponses/openresponses, whose schema
 # `openresponses-types` has.
 SCENARIOS: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
@@ -239,6 +240,23 @@ SCENARIOS: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
                 "content": [
                     {"type": "input_text", "text": "What is it?"},
                     {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
+                ],
+            }
+        ],
+        [],
+        "message",
+    ),
+    "file": (
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "Its title?"},
+                    {
+                        "type": "input_file",
+                        "filename": "a.pdf",
+                        "file_data": f"data:application/pdf;base64,{PDF}",
+                    },
                 ],
             }
         ],
@@ -277,6 +295,11 @@ def test_it_complies_with_open_responses(
         else:
             *frames, end, _ = reply.body.decode().split("\n\n")
             assert end == "data: [DONE]"
+            kinds = {frame.partition("\n")[0].removeprefix("event: ") for frame in frames}
+            ends = {"function_call_arguments.delta", "function_call_arguments.done"}
+            expected = ends if tools else {"output_text.delta", "output_text.done"}
+            expected |= {"output_item.added", "output_item.done"}
+            assert {f"response.{one}" for one in expected} <= kinds
             for frame in frames:
                 named, _, data = frame.partition("\ndata: ")
                 event = json.loads(data)
@@ -287,6 +310,39 @@ def test_it_complies_with_open_responses(
             found = one.response
         assert found.status == "completed"
         assert [item.type for item in found.output] == [kind]
+
+
+def test_a_function_call_goes_round_in_the_schema_of_open_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(sys.prefix) / "openresponses")
+    types = pytest.importorskip(
+        "openresponses_types.types", reason="openresponses-types is not installed"
+    )
+    choice = {"type": "function", "name": "get_weather"}
+    script = [[("get_weather", {"city": "Ghent"})], "It rains.", "Take an umbrella.", "It rains."]
+    with serving(tmp_path, script) as ask:
+
+        def respond(**body: Any) -> Any:
+            reply = ask.post(tools=[WEATHER], **body)
+            assert reply.status == 200, reply
+            found = types.ResponseResource.model_validate(reply.json)
+            assert found.status == "completed"
+            return found
+
+        first = respond(input="Weather?", tool_choice=choice)
+        (call,) = first.output
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+        second = respond(input=[output], previous_response_id=first.id)
+        third = respond(input="What do I need?", previous_response_id=second.id)
+        texts = [one.output[0].content[0].text for one in (second, third)]
+        assert texts == ["It rains.", "Take an umbrella."]
+        # The same without the server's memory.
+        asked = {"type": "message", "role": "user", "content": "Weather?"}
+        made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
+        made["arguments"] = call.arguments
+        (last,) = respond(input=[asked, made, output]).output
+        assert last.content[0].text == "It rains."
 
 
 @pytest.mark.slow
