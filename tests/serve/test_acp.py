@@ -356,6 +356,14 @@ def test_files_are_those_of_the_editor(tmp_path: Path) -> None:
                 str(tmp_path / "sub/b.txt"): "new",
             }
             assert (tmp_path / "a.txt").read_text() == "saved"  # saving is the editor's work
+            await one.say(id, "read sub/b.txt")  # that is not on the disk
+            assert one.editor.text().endswith("1\tnew")
+            buffers[str(tmp_path / "a.txt")] = ""
+            await one.say(id, "read a.txt")
+            assert one.editor.text().endswith("(a.txt is empty)")
+            await one.say(id, "read c.txt")
+            assert "There is no file c.txt." in one.editor.text()
+            buffers[str(tmp_path / "a.txt")] = "changed"
             one.editor.denies_files = True
             for words in ("read a.txt", "write a.txt blocked"):
                 before = len(one.editor.updates)

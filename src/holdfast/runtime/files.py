@@ -105,7 +105,10 @@ class Files:
         shown = self._paths.shown(found)
         if os.path.isdir(found):
             return ToolResult(blocks(self._listing(found, shown)))
-        fd, stat = textfile.open_file(found, shown)
+        try:
+            fd, stat = textfile.open_file(found, shown)
+        except textfile.NoSuchFile:  # an editor may have it, not saved yet
+            return self._shown_lines(found, shown, self._text_lines(found, shown), offset, limit)
         with open(fd, "rb") as file:
             start = file.read(8192)
             kind = pictures.image_type(start)
@@ -123,20 +126,28 @@ class Files:
             if textfile.is_binary(start) and not terminal:
                 raise textfile.binary_fault(shown, stat.st_size)
             file.seek(0)
-            first = max(1, offset)
             utf_16 = start.startswith((b"\xff\xfe", b"\xfe\xff"))
             most = textfile.MAX_FILE_BYTES if utf_16 else _MAX_WHOLE_BYTES
             if stat.st_size <= most and not terminal:
-                # Read as a whole, so that it is decoded as `edit` decodes it.
-                text = self._texts.load(found, shown).text
-                text = text.replace("\r\n", "\n")
-                lines = map(_shortened, text.removesuffix("\n").split("\n")) if text else iter(())
+                lines = self._text_lines(found, shown)
             else:
                 lines = _lines(file, terminal)
-            body, last, more = self._page(lines, first, limit)
-        meta = {"path": self._paths.visible(found)}
+            return self._shown_lines(found, shown, lines, offset, limit)
+
+    def _text_lines(self, path: Path, shown: str) -> Iterable[str]:
+        """Return the lines of a file that is read as a whole, so that it is decoded as `edit`
+        decodes it."""
+        text = self._texts.load(path, shown).text.replace("\r\n", "\n")
+        return map(_shortened, text.removesuffix("\n").split("\n")) if text else ()
+
+    def _shown_lines(
+        self, path: Path, shown: str, lines: Iterable[str], offset: int, limit: int
+    ) -> ToolResult:
+        first = max(1, offset)
+        body, last, more = self._page(lines, first, limit)
+        meta = {"path": self._paths.visible(path)}
         if not body:
-            if stat.st_size == 0:
+            if last == 0:
                 return ToolResult(blocks(f"({shown} is empty)"), meta=meta)
             raise RuntimeFault(
                 f"{shown} has {last} lines; there is no line {first}. Use an offset from 1 to"
