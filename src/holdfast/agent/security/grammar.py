@@ -68,10 +68,12 @@ class UnjudgedCommand(Exception):
 
 
 class ShellWord(NamedTuple):
-    """An argument as a program gets it: a pattern for the names of files if `glob`."""
+    """An argument as a program gets it: a pattern for the names of files if `glob`. `raw` is the
+    text that it is written as."""
 
     text: str
     glob: bool = False
+    raw: str = ""
 
 
 class Redirect(NamedTuple):
@@ -96,13 +98,6 @@ class ShellPipeline(NamedTuple):
     operator: str
     calls: list[Command]
     background: bool
-
-
-class _Token(NamedTuple):
-    """A word, and the text that it is written as."""
-
-    word: ShellWord
-    raw: str
 
 
 Script = list[ShellPipeline]
@@ -172,7 +167,7 @@ class _Parser:
     def _keyword(self) -> str:
         """Return the operator or reserved word that comes next; " " for anything else."""
         token = self._token
-        if isinstance(token, _Token):
+        if isinstance(token, ShellWord):
             return token.raw if token.raw in _RESERVED else " "
         return token if isinstance(token, str) else " "
 
@@ -201,7 +196,7 @@ class _Parser:
             elif found.loop is not None:
                 raise UnjudgedCommand("it has a word behind a loop")
             elif found.words or not self._assigns(found.variables, token):
-                found.words.append(token.word)
+                found.words.append(token)
             self._token = self._next()
         if found.loop is None and not found.words and (found.variables or not found.redirects):
             raise UnjudgedCommand("it has a part without a command")
@@ -211,12 +206,12 @@ class _Parser:
 
     def _loop(self, values: list[ShellWord], turns: Script) -> None:
         """Parse the variable of a loop, its words, and its script once for each of them."""
-        name = self._token.raw if isinstance(self._token, _Token) else ""
+        name = self._token.raw if isinstance(self._token, ShellWord) else ""
         self._token = self._next()
         if not _OWN_NAME.fullmatch(name) or name in self._names or not self._take("in"):
             raise UnjudgedCommand("it has a loop that sets a variable which is acted upon")
-        while isinstance(self._token, _Token):
-            values.append(self._token.word)
+        while isinstance(self._token, ShellWord):
+            values.append(self._token)
             self._token = self._next()
         separator = self._take(";", "\n")
         if not (separator and values and self._skip_lines() == "do") or self._marks:
@@ -233,11 +228,11 @@ class _Parser:
         del self._names[name]
         self._take("done")
 
-    def _assigns(self, variables: list[tuple[str, str]], token: _Token) -> bool:
+    def _assigns(self, variables: list[tuple[str, str]], token: ShellWord) -> bool:
         """Add the variable that a word sets; return whether it sets one."""
         if (match := _ASSIGNED.match(token.raw)) is None:
             return False
-        name, value = match[1], token.word.text[match.end() :]
+        name, value = match[1], token.text[match.end() :]
         if match[2] != "=" or (name != "PYTHONPATH" and not harmless(name, value)):
             raise UnjudgedCommand(f"it sets the variable {name[:40]}")
         variables.append((name, value))
@@ -250,7 +245,7 @@ class _Parser:
         self._at = match.end() if match is not None else self._at
         return match
 
-    def _next(self) -> str | Redirect | _Token:
+    def _next(self) -> str | Redirect | ShellWord:
         """Read the token behind the present one."""
         self._left -= 1
         self._match(_BLANKS)
@@ -277,7 +272,7 @@ class _Parser:
             self._marks.append(mark)
             return Redirect(operator, ShellWord(""))
         self._match(_BLANKS)
-        target = self._word().word
+        target = self._word()
         if operator == ">&" and target.text not in ("1", "2"):
             raise UnjudgedCommand("it redirects to a descriptor that is not known")
         return Redirect(operator, target)
@@ -291,7 +286,7 @@ class _Parser:
             raise UnjudgedCommand("it has a here-document with expansions")
         self._at = end.end()
 
-    def _word(self) -> _Token:
+    def _word(self) -> ShellWord:
         """Read a word."""
         begin, pieces, quoted = self._at, list[tuple[str, bool]](), False
         while quoted or not _END.match(self._text, self._at):
@@ -309,7 +304,7 @@ class _Parser:
             raise UnjudgedCommand("it has braces that are not read")
         if self._marks and "\n" in raw:
             raise UnjudgedCommand("it has a here-document that begins within a word")
-        return _Token(_joined(pieces), raw)
+        return _joined(pieces)._replace(raw=raw)
 
     def _piece(self, kind: str, piece: re.Match[str]) -> tuple[str, bool]:
         """Return the text of a piece, and whether that may be a pattern."""
@@ -319,7 +314,7 @@ class _Parser:
         if kind in ("name", "braced"):
             if (value := self._names.get(text)) is None:
                 raise UnjudgedCommand(f"it uses the variable {text[:40]}")
-            return value
+            return value.text, value.glob
         if kind in ("home", "tilde"):
             text = self._home
         if (kind in ("home", "tilde") and not _PLAIN.fullmatch(text)) or (

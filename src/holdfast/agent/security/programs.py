@@ -31,7 +31,6 @@ from holdfast.agent.security.script import (
     ScriptReader,
     Words,
     changes,
-    commanded,
     parse_options,
     row,
     rows,
@@ -76,7 +75,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
         use.note(LOW, "only says something")
     elif name in _WHOLE:
         _WHOLE[name](use)
-    elif name in commanded():
+    elif f"{name}." in rows() and name != "python":
         _command(use, args)
     elif name in rows():
         _by_row(use, args)
@@ -89,7 +88,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
 
 def _command(use: ProgramUse, words: Words) -> None:
     """Judge a command of a program, such as `git log` or `gh pr list`."""
-    if before := rows().get(f"{use.name}."):
+    if (before := row(f"{use.name}.")).kind:
         found = parse_options(use, before.options, words, stop=True)
         words = found.operands
         use = _git(use, found) if use.name == "git" else use
@@ -102,7 +101,7 @@ def _command(use: ProgramUse, words: Words) -> None:
         _WHOLE[name](inner)
     elif name == "uv.pip":
         _command(use._replace(name="pip"), rest)
-    elif name in rows():
+    elif what and name in rows():
         _by_row(inner, rest)
     elif use.name in ("yarn", "pnpm") and is_project(what):
         use.run(words)

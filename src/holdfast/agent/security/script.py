@@ -228,7 +228,8 @@ class ProgramRow(NamedTuple):
 
 @functools.cache
 def rows() -> Mapping[str, ProgramRow]:
-    """Return the table by the names of programs, and of their commands: `git.log`."""
+    """Return the table by the names of programs, of those with commands (`git.`), and of these
+    commands (`git.log`)."""
     found: dict[str, ProgramRow] = {}
     text = re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS)
     for line in filter(None, re.split(r"\n| \| ", text)):
@@ -237,14 +238,11 @@ def rows() -> Mapping[str, ProgramRow]:
         parts = itertools.product(*[part.split(",") for part in names.split(".")])
         letters = kind.rstrip("+@!~^%")
         row = ProgramRow(letters, kind[len(letters) :], rest[0] if rest else "")
-        found.update(dict.fromkeys(map(".".join, parts), row))
+        for program, *commands in parts:
+            found[".".join([program, *commands])] = row
+            if commands:
+                found.setdefault(f"{program}.", ProgramRow())
     return found
-
-
-@functools.cache
-def commanded() -> frozenset[str]:
-    """Return the programs with commands, such as git."""
-    return frozenset([name.partition(".")[0] for name in rows() if "." in name]) - {"python"}
 
 
 def row(name: str) -> ProgramRow:
