@@ -357,6 +357,8 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
                 use.note(UNKNOWN, "has a pattern that is not read")
     elif name in ("clone", "fetch", "pull", "ls-remote"):
         what = words[0].text if words else ""
+        if not re.fullmatch(r"[\w.-]*", what):
+            use.reader.writing.append(use.cwd)
         if is_url(what):
             use.reader.note(*fetch(what, use.reader.hosts, "", use.reader.confinement))
         plain = r"(?:https?|git)://(?!.*::).*|git@[\w.-]+:[\w./-]+"

@@ -211,9 +211,7 @@ _TEXTS = {
     for one in re.findall(r"(.)([!?]) (.*)  # (.*)", table.TEXTS.replace("\n ", ""))
 }
 # Files that no program of a project runs, by their whole path; pytest runs `test*.txt`.
-_DATA = re.compile(
-    r".*/(?!test.*t\Z|CMakeLists)[^/]*\.(?:txt|log|md|rst|csv|tsv|out|err|html|svg|sql)"
-)
+_DATA = re.compile(r".*/(?!test.*t\Z|CMakeLists)[^/]*\.(?:txt|log|csv|tsv|out|err|sql)")
 _TAKES_CODE = re.compile(r"-[cer]|--(?:command|eval|exec|execute|code)\b|(?:shell|runner|eval)$")
 _ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
@@ -301,12 +299,13 @@ class ProgramUse(NamedTuple):
             if kind == "w" and self.name in table.WRITERS:
                 self.reader.writing.append(self.reader.paths.real(word.text, self.cwd))
 
-    def runs_written(self, path: str = "") -> None:
+    def runs_written(self, path: str = "", alone: bool = False) -> None:
         """Note code that the command itself has written, since nobody has seen it: this file, or
-        any other that may be code."""
-        written, real = self.reader.written, self.reader.paths.real(path, self.cwd) if path else ""
-        if any(one == real or not _DATA.fullmatch(one) for one in written):
-            self.note(UNKNOWN, "runs what this command has written")
+        any other that may be code if the file is not `alone`."""
+        real = self.reader.paths.real(path, self.cwd).lower() if path else ""
+        for one in self.reader.written:
+            if one.lower() == real or not (alone or _DATA.fullmatch(one)):
+                self.note(UNKNOWN, "runs what this command has written")
 
     def operand(self, kind: str, word: ShellWord) -> None:
         """Judge a word by the letter that stands for it in the table."""
@@ -361,8 +360,8 @@ class ProgramUse(NamedTuple):
             self.note(UNKNOWN, f"is given what is not looked at: {word.text[:60]}")
         if self.name in ("mvn", "mvnw") and text.count(":") > 1:
             self.note(HIGH, f"fetches a program and runs it: {text[:60]}")
-        if strict and path in self.reader.written:
-            self.runs_written(path)
+        if strict:
+            self.runs_written(path, alone=True)
         self.reader.use_path(ShellWord(path, word.glob), self.cwd, "use", f"{self.name} is given")
 
     def arguments(self, words: Words) -> None:

@@ -259,7 +259,7 @@ promisor worktreeconfig renames conflictstyle auto sparsecheckout postbuffer ver
 # Programs that only read the files behind their other words.
 READERS = word_set("cat du echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
 # Programs that write what they are given; so do redirections, and copies of what is such.
-WRITERS = word_set("tee sed curl wget iconv sort uniq xxd")
+WRITERS = word_set("tee sed curl wget iconv sort uniq xxd git.mv")
 # Programs of the npm packages of their name.
 NODE_TOOLS = word_set("""
 ts-node tsx tsc jest vitest mocha playwright cypress eslint prettier stylelint gulp next vite nx
