@@ -444,10 +444,45 @@ def test_the_settings_of_a_repository_count(tmp_path: Path) -> None:
     with (tmp_path / ".git" / "config").open("a") as file:
         file.write("[core]\n\tfsmonitor = ./evil\n")
     assert RiskRules().command("git status", tmp_path).level == "medium"
+    subprocess.run(["git", "-C", str(tmp_path), "config", "--unset", "core.fsmonitor"], check=True)
+    assert RiskRules().command("git status", tmp_path).level == "low"
     bare = tmp_path / "bare"
     (bare / "objects").mkdir(parents=True)
     (bare / "HEAD").write_text("ref: refs/heads/main\n")
     assert RiskRules().command("cd bare && git status", tmp_path).level == "unknown"
+
+
+@pytest.mark.slow
+def test_hooks_and_repositories_within_one_count_where_git_looks_at_files(tmp_path: Path) -> None:
+    """Both run by `git status`: a hook, and what a repository within this one names."""
+
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *words],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+
+    work, ran = tmp_path / "work", tmp_path / "ran"
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    evil.chmod(0o755)
+    git("init", "-q", str(work / "sub"))
+    git("init", "-q", str(work))
+    git("-C", str(work / "sub"), "commit", "-q", "--allow-empty", "-m", "x")
+    assert RiskRules().command("git status", work).level == "low"
+    git("-C", str(work), "add", "sub")
+    git("-C", str(work / "sub"), "config", "core.fsmonitor", str(evil))
+    git("-C", str(work), "status")
+    assert ran.exists()
+    for command in ("git status", "git diff", "git -C . status"):
+        assert RiskRules().command(command, work).level == "medium"
+    assert RiskRules().command("git log", work).level == "low"
+    hook = work / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.symlink_to(evil)
+    assert RiskRules().command("git log", work).level == "medium"
 
 
 @pytest.mark.parametrize(

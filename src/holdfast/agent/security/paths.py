@@ -325,13 +325,13 @@ def _is_secret(path: str) -> bool:
     )
 
 
-def text_of(path: str) -> str:
-    """Return the beginning of a file; "" if it cannot be read."""
+def bytes_of(path: str) -> bytes:
+    """Return the beginning of a file; nothing if it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(5_000_000 if path.endswith("index") else 100_000)
+        with open(path, "rb") as file:
+            return file.read(20_000_000 if path.endswith("index") else 100_000)
     except OSError:
-        return ""
+        return b""
 
 
 def repository(folder: str) -> str:
@@ -349,11 +349,12 @@ def ignored(folder: str, path: str) -> bool:
     """Return whether git does not track a path and a plain line of a `.gitignore` excludes it."""
     at, name = os.path.split(os.path.join(folder, path))
     root = repository(at)
-    index = text_of(os.path.join(root, ".git", "index"))
-    if f"{os.path.relpath(os.path.join(at, name), root or '/')}\0" in index:
+    index = bytes_of(os.path.join(root, ".git", "index"))
+    if os.fsencode(os.path.relpath(os.path.join(at, name), root or "/")) + b"\0" in index:
         return False
     while root and at.startswith(root):
-        lines = [line.strip() for line in text_of(os.path.join(at, ".gitignore")).splitlines()]
+        text = bytes_of(os.path.join(at, ".gitignore")).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines()]
         if any(line.startswith("!") for line in lines):
             return False
         if any(line and line[0] != "#" and fnmatchcase(name, line.lstrip("/")) for line in lines):

@@ -16,13 +16,13 @@ from holdfast.agent.security.paths import (
     MEDIUM,
     UNKNOWN,
     FileNames,
+    bytes_of,
     fetch,
     ignored,
     is_url,
     made_again,
     repository,
     split_glob,
-    text_of,
     word_set,
 )
 from holdfast.agent.security.script import (
@@ -72,7 +72,8 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
             use.note(UNKNOWN, "changes the shell, or may run what does")
         use.note(LOW, "only says something")
     elif asks in ("--version", "-V", "-v", "--help", "-h") and name in table.VERSIONED:
-        use.note(LOW, "only says something")
+        # Of Rust, a file of the folder may say which toolchain is run.
+        use.note(MEDIUM if name in ("cargo", "rustc") else LOW, "only says something")
     elif name in _WHOLE:
         _WHOLE[name](use)
     elif f"{name}." in rows() and name != "python":
@@ -334,9 +335,15 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
         use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
     elif root:
-        files = [text_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
-        if not all(_PLAIN_LINE.fullmatch(line) for file in files for line in file.splitlines()):
-            use.note(MEDIUM, "runs what the settings of the repository name")
+        files = [bytes_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
+        lines = b"\n".join(files).decode(errors="replace").splitlines()
+        hook = os.path.lexists(os.path.join(folder, "hooks", "post-index-change"))
+        if hook or not all(_PLAIN_LINE.fullmatch(line) for line in lines):
+            use.note(MEDIUM, "runs what the settings of the repository name, or a hook")
+        # A repository within this one, whose settings count as well, has this mode in the index.
+        looks = {"status", "diff", "describe"} & {one.text for one in found.operands[:1]}
+        if looks and b"\0\0\xe0\0" in bytes_of(os.path.join(folder, "index")):
+            use.note(MEDIUM, "runs what the settings of a repository within this one name")
     return use
 
 

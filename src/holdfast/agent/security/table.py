@@ -114,6 +114,7 @@ git.cat-file,merge-base,name-rev,cherry,show-ref,check-ignore,describe g* -tspea
 git.for-each-ref t* &ref | git.version,help,count-objects t* -agvH
 git.rev-parse t* -q show-toplevel git-dir is-inside-work-tree abbrev-ref? verify short?
 git.ls-remote t*@ -htq heads tags refs symref get-url | git.reflog 0 &log | git.reflog.show g* &log
+git.bisect.log 0 | git.format-patch g*+ # -o=w stdout
 git.remote,worktree,submodule 0 # -v verbose all oneline | git.worktree.list t*
 git.submodule.status t* recursive | git.remote.show,get-url t*@ -n | git.lfs.ls-files,status t* -ls
 git.stash 0+~ -ukqS -m= include-untracked keep-index quiet
@@ -185,9 +186,10 @@ conda,mamba.create,install i*! -qy -n=e -c=C yes quiet name=e channel=C file=c
 conda,mamba.list,search,info t*@ -n= name= | conda.env.list t*
 npm. - -s silent prefix=c -w= workspace= workspaces | yarn. - -s silent cwd=c
 pnpm. - -rsw silent recursive filter= -F= -C=c dir=c workspace-root
-npm,pnpm.ls,list,why,explain,root,bin,prefix t* -g global &node
-npm,pnpm,yarn.config.get,list t* json | yarn.list,why t* pattern= &node
-npm,pnpm,yarn.view,info,show,outdated,search,audit,fund,version t*@ &node
+npm.ls,list,why,explain,root,bin,prefix t* -g global &node | npm.config.get,list t* json
+pnpm,yarn.ls,list,why,root,bin,prefix t*! -g pattern= &node | pnpm,yarn.config.get,list t*! json
+npm.view,info,show,outdated,search,audit,fund,version t*@ &node
+pnpm,yarn.view,info,show,outdated,search,audit,fund,version t*! &node
 npm,yarn,pnpm.install,i,ci,add,update,up,upgrade,dedupe,prune,remove,rm,uninstall,rebuild y*! &node
 bun.install,add,remove y*! -d dev production frozen-lockfile
 npm,yarn,pnpm.run,run-script,test,t,start,build,lint,dev,format,typecheck,check p*! &node &tool
@@ -196,7 +198,7 @@ cargo.build,b,test,t,check,c,run,r,clippy,fmt,doc,bench,tree,metadata,clean,upda
  p*! -qvr -j= -pFi= release quiet verbose all workspace all-targets all-features check fix no-deps
  no-default-features features= lib bins tests bin= test= package= message-format= format-version=
 cargo.add,remove y*! dev build features= no-default-features optional -F= | go.run pa*! &go
-go.build,test,vet,fmt,mod,list,version,clean,doc,generate,get p*! &go | go.env t* :json
+go.build,test,vet,fmt,mod,list,version,clean,doc,generate,get p*! &go | go.env t*! :json
 bundle.install,check,list,show i*! quiet jobs= | composer.install,validate,show,test y*!
 dotnet.build,test,run,restore,format,clean,list p*! -vqc? configuration= no-restore no-build
  verbosity= filter= | deno,bun.test,lint,check,fmt,info,task p*! quiet check coverage watch bail
