@@ -47,8 +47,11 @@ def extension(answers: Callable[[str, Any], Any] | None = None) -> Any:
     return Tasks()
 
 
-async def ask(session: Any, method: str, id: str, **more: Any) -> dict[str, Any]:
-    """The result of a request about a task, as the wire has it."""
+async def ask(
+    session: Any, method: str, id: str, *, name: str | None = "taskId", **more: Any
+) -> dict[str, Any]:
+    """The result of a request about a task, as the wire has it. `name` is the parameter that the
+    header `Mcp-Name` repeats."""
     from mcp_types import Request, RequestParams
     from pydantic import ConfigDict, TypeAdapter
 
@@ -56,7 +59,7 @@ async def ask(session: Any, method: str, id: str, **more: Any) -> dict[str, Any]
         model_config = ConfigDict(extra="allow")
 
     class TaskRequest(Request[Params, str]):
-        name_param = "taskId"
+        name_param = name
 
     params = Params.model_validate({"taskId": id, **more})
     request = TaskRequest(method=method, params=params)
@@ -212,6 +215,24 @@ def test_clients_without_the_extension_or_without_forms_get_results() -> None:
     assert EXTENSION in str(error.data)
 
 
+def test_an_answer_that_does_not_fit_its_form_is_refused_and_may_be_repeated() -> None:
+    async def work(client: Any) -> Any:
+        from mcp.shared.exceptions import MCPError
+
+        id = await begin(client, message="Paint.")
+        waits = await until(client.session, id, None, "input_required")
+        (key,) = waits["inputRequests"]
+        wrong = {key: {"action": "accept", "content": {"colour": 3}}}
+        with pytest.raises(MCPError) as caught:
+            await ask(client.session, "tasks/update", id, inputResponses=wrong)
+        assert caught.value.error.code == -32602
+        return await until(client.session, id, accept([]))
+
+    with endpoint([ASK, "It is red."]) as served:
+        found = use(served.url, work, extensions=[extension()])
+    assert found["result"]["structuredContent"]["answer"] == "It is red."
+
+
 def test_bad_input_gets_the_error_of_the_protocol() -> None:
     async def work(client: Any) -> Any:
         from mcp.shared.exceptions import MCPError
@@ -232,6 +253,10 @@ def test_bad_input_gets_the_error_of_the_protocol() -> None:
                 with pytest.raises(MCPError) as caught:
                     await ask(client.session, method, wrong)
                 codes.append(caught.value.error.code)
+        for name in (None, "other"):  # no header, and another one
+            with pytest.raises(MCPError) as caught:
+                await ask(client.session, "tasks/get", id, name=name, other="x")
+            assert caught.value.error.code == -32020
         results = [
             await client.session.call_tool("ask_buyer", given, allow_claimed=True)
             for given in ({}, {"message": ""}, {"conversation_id": "nope"}, {"message": 3})
@@ -272,6 +297,8 @@ def test_a_task_survives_kills_of_its_server(tmp_path: Path) -> None:
             (key,) = first["inputRequests"]
             given = {key: {"action": "accept", "content": {"approve": True}}}
             await ask(client.session, "tasks/update", ids[0], inputResponses=given)
+            while "Which colour?" not in (await look(client))["statusMessage"]:
+                await asyncio.sleep(0.02)
 
         async def finish(client: Any) -> Any:
             return await until(client.session, ids[0], accept(asked))

@@ -21,7 +21,12 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import TextContent
 from holdfast.conversation.fold import fold
-from holdfast.errors import HoldfastError, NotPending, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    HoldfastError,
+    NotPending,
+    ToolValidationError,
+)
 from holdfast.serve import shapes
 from holdfast.serve.agent_tool import APPROVAL, agent_tool, described, outcome, session_of, tag_of
 from holdfast.serve.door import (
@@ -85,20 +90,25 @@ class AgentTasks:
     ) -> dict[str, Any]:
         from mcp.shared.exceptions import MCPError
         from mcp_types import (
+            HEADER_MISMATCH,
             INVALID_PARAMS,
             METHOD_NOT_FOUND,
             MISSING_REQUIRED_CLIENT_CAPABILITY,
         )
 
+        request: Any = context.request
         if context.protocol_version < "2026-07-28":
             raise MCPError(METHOD_NOT_FOUND, f"{method} needs MCP 2026-07-28.")
         if not _declared(context):
             needed: Any = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             text = f"{method} needs the extension {EXTENSION}."
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, needed)
+        # Over HTTP the header routes the request, so it must say the same (SEP-2243).
+        if request is not None and request.headers.get("mcp-name") != params.task_id:
+            raise MCPError(HEADER_MISMATCH, "The header Mcp-Name is not the task's id.")
         try:
             return await asyncio.to_thread(work, params, _can_ask(context))
-        except ToolValidationError as error:
+        except (ToolValidationError, ConfigurationError) as error:
             raise MCPError(INVALID_PARAMS, str(error)) from None
 
     async def begin(
