@@ -448,8 +448,19 @@ def test_the_settings_of_a_repository_count(tmp_path: Path) -> None:
     assert RiskRules().command("git status", tmp_path).level == "low"
     bare = tmp_path / "bare"
     (bare / "objects").mkdir(parents=True)
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write("[core] worktree = /\n")
+    assert RiskRules().command("git checkout -b x", tmp_path).level == "unknown"
     (bare / "HEAD").write_text("ref: refs/heads/main\n")
     assert RiskRules().command("cd bare && git status", tmp_path).level == "unknown"
+
+
+def test_a_repository_around_the_working_directory_is_outside_of_it(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=60)
+    for command, level in (("git status", "medium"), ("git stash", "unknown")):
+        assert RiskRules().command(command, tmp_path / "work").level == level
+    assert RiskRules().command("git stash", tmp_path).level == "medium"
 
 
 @pytest.mark.slow

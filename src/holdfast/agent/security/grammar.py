@@ -114,8 +114,9 @@ def parse(text: str, home: str) -> Script:
 
 def hidden(text: str) -> str:
     """Return the reason why a text is not what it looks like; "" if there is none."""
-    odd = any(not one.isprintable() or one.isspace() for one in set(text) - {"\t", "\n", " "})
-    return "it has characters that cannot be seen, or that look like others" if odd else ""
+    odd = "" if text.isprintable() else set(text) - {"\t", "\n"}
+    seen = all(map(str.isprintable, odd))
+    return "" if seen else "it has characters that cannot be seen, or that look like others"
 
 
 def harmless(name: str, value: str) -> bool:

@@ -148,7 +148,8 @@ def _by_row(use: ProgramUse, words: Words) -> None:
     use.note(LOW, "only says something" if letters in ("t*", "0") else "only reads")
     changing = "+" in signs or ("%" in signs and operands and "*" not in found.flags)
     if project or changing:
-        use.reader.use_path(ShellWord("."), use.cwd, "use", f"{use.name} works in")
+        where = use.name.startswith("git.") and use.cwd and repository(use.cwd)
+        use.reader.use_path(ShellWord(where or "."), use.cwd, "use", f"{use.name} works in")
     if project or changing or "@" in signs:
         use.note(MEDIUM, "runs the project's own code" if project else "changes something")
     use.reader.rearranged = use.reader.rearranged or "~" in signs
@@ -332,16 +333,22 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
     if not use.cwd or (root != use.cwd and moved):
         use.note(UNKNOWN, "works in a folder that is not known beforehand")
     folder = os.path.join(root, ".git")
+    if root and not paths.inside(root):
+        use.note(MEDIUM, "reads a repository around the working directory")
     if root and (os.path.islink(folder) or not os.path.isdir(folder)):
         use.note(UNKNOWN, "works with what looks like a repository, and may run its settings")
     elif root:
         files = [bytes_of(os.path.join(folder, name)) for name in ("config", "config.worktree")]
-        lines = b"\n".join(files).decode(errors="replace").splitlines()
+        text = b"\n".join(files).decode(errors="replace")
+        if re.search(r"worktree\s*=|\[\s*include", text, re.IGNORECASE):
+            use.note(UNKNOWN, "works where the settings of the repository say")
         hook = os.path.lexists(os.path.join(folder, "hooks", "post-index-change"))
-        if hook or not all(_PLAIN_LINE.fullmatch(line) for line in lines):
+        if hook or not all(_PLAIN_LINE.fullmatch(line) for line in text.splitlines()):
             use.note(MEDIUM, "runs what the settings of the repository name, or a hook")
         # A repository within this one, whose settings count as well, has this mode in the index.
-        looks = {"status", "diff", "describe"} & {one.text for one in found.operands[:1]}
+        looks = {"status", "diff", "diff-index", "describe", "lfs"} & {
+            one.text for one in found.operands[:1]
+        }
         if looks and b"\0\0\xe0\0" in bytes_of(os.path.join(folder, "index")):
             use.note(MEDIUM, "runs what the settings of a repository within this one name")
     return use

@@ -255,8 +255,8 @@ GIT_SETTINGS = r"""
 repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks
 eol autocrlf safecrlf quotepath abbrev untrackedcache longpaths url fetch pushurl tagopt prune
 mirror remote merge rebase ff pushremote vscode-merge-base gk-\S+ github-pr-\S+ name email gpgsign
-active required access defaultbranch default autosetupremote ui objectformat partialclonefilter
-promisor worktreeconfig renames conflictstyle auto sparsecheckout postbuffer version enabled
+active required access defaultbranch default autosetupremote ui objectformat
+worktreeconfig renames conflictstyle auto sparsecheckout postbuffer version enabled
 """
 # Programs that only read the files behind their other words.
 READERS = word_set("cat du echo egrep fgrep file grep head ls md5sum sha256sum stat tail wc")
