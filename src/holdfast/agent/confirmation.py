@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, Protocol, cast
 
 import msgspec
@@ -13,6 +12,7 @@ from holdfast.agent.arguments import wrong
 from holdfast.agent.risk import LEVELS, Risk, isolated_call
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
+from holdfast.tools.patterns import name_fits
 from holdfast.tools.results import clean
 
 _VERDICTS = ("allow", "ask", "deny")
@@ -79,7 +79,7 @@ class ByTool:
         found = self._verdicts.get(call.name)
         if found is not None:
             return found
-        fitting = (one for pattern, one in self._patterns if fnmatchcase(call.name, pattern))
+        fitting = (one for pattern, one in self._patterns if name_fits(call.name, pattern))
         return next(fitting, self._default)
 
     def look_for_typos(self, names: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from holdfast.agent.arguments import wrong
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
+from holdfast.tools.patterns import name_fits
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -196,7 +196,7 @@ def make_sub_agent(sub: SubAgent, owner: Agent) -> Agent:
 
 def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
     def fits(tool: Tool, name: str) -> bool:
-        return tool.name == name or fnmatchcase(tool.name, name)
+        return tool.name == name or name_fits(tool.name, name)
 
     editor = any(tool.name in EDITORS for tool in tools)
     for name in sub.tools:
@@ -209,7 +209,7 @@ def _chosen_tools(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
         tool
         for tool in tools
         if any(fits(tool, name) for name in sub.tools)
-        and not any(fnmatchcase(tool.name, name) for name in sub.without)
+        and not any(name_fits(tool.name, name) for name in sub.without)
     ]
 
 

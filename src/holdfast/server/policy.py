@@ -7,7 +7,6 @@ import inspect
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from types import ModuleType
 from typing import Any, cast
@@ -18,6 +17,7 @@ from holdfast.agent.config import KEYS
 from holdfast.agent.config_parts import ANALYZER, CONDENSER, JUDGE
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Seq, SourceLocation, load
+from holdfast.tools.patterns import name_fits
 
 # The entry point group with which an installed package announces that its modules declare tools.
 GROUP = "holdfast.tools"
@@ -100,7 +100,7 @@ class Policy:
                 " ASCII letters, digits and _, with dots between its parts"
             )
         below = f"{name}."
-        if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *_PRESET)):
+        if any(name_fits(name, pattern) for pattern in (*self.patterns, *_PRESET)):
             return ""
         if any(below.startswith(f"{package}.") for package in self.packages):
             return ""

@@ -6,10 +6,10 @@ import threading
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
 
 from holdfast.errors import ConfigurationError, ToolCancelled
 from holdfast.tools.context import Cancellation
+from holdfast.tools.patterns import name_fits
 
 
 class ConcurrencyLimit:
@@ -76,7 +76,7 @@ class ConcurrencyLimits:
         """Hold all slots that a call needs within the block. Raises `ToolCancelled`."""
         with ExitStack() as slots:
             for pattern, cap in self._caps:
-                if fnmatchcase(name, pattern):
+                if name_fits(name, pattern):
                     cap.enter(cancelled)
                     slots.callback(cap.leave)
             yield

@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from fnmatch import fnmatchcase
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -24,6 +23,7 @@ from holdfast.tools.callables import is_async, refuse_async, require
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import FORMATS, HOOK_POINTS, PLACES, HookAnswer, HookFailed
 from holdfast.tools.hook_verdicts import agent_of, prompt_of
+from holdfast.tools.patterns import name_fits
 from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
@@ -403,7 +403,7 @@ class Hooks:
 
 
 def _matching(hooks: Iterable[BoundHook], name: str) -> Iterator[BoundHook]:
-    return (bound for bound in hooks if bound.tools == "*" or fnmatchcase(name, bound.tools))
+    return (bound for bound in hooks if bound.tools == "*" or name_fits(name, bound.tools))
 
 
 def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,6 +12,7 @@ import msgspec
 
 from holdfast.content import Content, EmbeddedResource, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.tools.patterns import name_fits
 from holdfast.tools.results import OUTPUT
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -48,7 +48,7 @@ class Overflow:
         <place of the file>}`. If a file cannot be written, its content is lost, but the result
         is not.
         """
-        limits = [limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)]
+        limits = [limit for pattern, limit in self._limits.items() if name_fits(name, pattern)]
         if not limits or result.meta.get(OUTPUT) is True:
             return result
         limit = min(limits)

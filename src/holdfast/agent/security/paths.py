@@ -7,11 +7,11 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.runtime.confinement import Confinement
+from holdfast.tools.patterns import name_fits
 
 LOW, MEDIUM, UNKNOWN, HIGH = range(4)
 
@@ -32,7 +32,7 @@ class FileNames(NamedTuple):
 
     def keep(self, name: str) -> bool:
         """Return whether a name is in the set."""
-        fits = any(fnmatchcase(name.lower(), one.lower()) for one in self.patterns or "*")
+        fits = any(name_fits(name.lower(), one.lower()) for one in self.patterns or "*")
         return fits and (self.hidden or not name.startswith("."))
 
 
@@ -179,7 +179,7 @@ class ShellPaths:
                 return RiskFinding(MEDIUM, f"{outside}, from which the sandbox keeps it")
             return RiskFinding(HIGH, outside)
         parts = real.removeprefix(self.workdir).split("/")
-        if kind == "write" and any(fnmatchcase(one, part) for one in _OBEYED for part in parts):
+        if kind == "write" and any(name_fits(one, part) for one in _OBEYED for part in parts):
             return RiskFinding(HIGH, f"{act} {shown}, which is obeyed without being looked at")
         if kind != "look" and self.secret(path, real):
             return RiskFinding(HIGH, f"{act} what is secret: {shown}")
@@ -306,7 +306,7 @@ def _below(path: str, folder: str) -> bool:
 def made_again(name: str) -> bool:
     """Return whether tools make again what has this name, or fits this pattern."""
     return name in _AGAIN or (
-        not _GLOB.search(name) and any(fnmatchcase(name, one) for one in _AGAIN)
+        not _GLOB.search(name) and any(name_fits(name, one) for one in _AGAIN)
     )
 
 
@@ -357,7 +357,7 @@ def ignored(folder: str, path: str) -> bool:
         lines = [line.strip() for line in text.splitlines()]
         if any(line.startswith("!") for line in lines):
             return False
-        if any(line and line[0] != "#" and fnmatchcase(name, line.lstrip("/")) for line in lines):
+        if any(line and line[0] != "#" and name_fits(name, line.lstrip("/")) for line in lines):
             return True
         at = os.path.dirname(at)
     return False
@@ -395,7 +395,7 @@ def fetch(
     if not host or not _HOST.fullmatch(host):
         return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
     act = f"{sends} to {host}" if sends else f"fetches from {host}"
-    if any(fnmatchcase(host, pattern.lower()) for pattern in hosts):
+    if any(name_fits(host, pattern.lower()) for pattern in hosts):
         return RiskFinding(MEDIUM if sends else LOW, act)
     if confinement is not None and not confinement.hosts:
         return RiskFinding(MEDIUM, f"{act}, from which the sandbox keeps it")

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp.calls import PendingCall
 from holdfast.tools.mcp.pool import ConnectionLease, MCPPool
 from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, result_of
+from holdfast.tools.patterns import name_fits
 from holdfast.tools.schema import result_checker
 from holdfast.tools.service_client import Discovered
 from holdfast.tools.sources import SourceHealth
@@ -193,7 +193,7 @@ class MCPSource:
         }
         allowed = self._spec.server.tools
         for one in listed:
-            if allowed is not None and not any(fnmatchcase(one.name, name) for name in allowed):
+            if allowed is not None and not any(name_fits(one.name, name) for name in allowed):
                 continue
             try:
                 tools.append(MCPTool(self, one, self._spec.server.trusted))
