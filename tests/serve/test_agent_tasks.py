@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast import Agent, MemoryStore, ScriptedLLM, ToolManager
+from holdfast import Agent, Conversation, MemoryStore, ScriptedLLM, SQLiteStore, ToolManager
 from holdfast.serve import MCPEndpoint
 from holdfast.serve.agent_tasks import EXTENSION, AgentTasks
 from holdfast.serve.door import LocalDoor
@@ -231,6 +231,41 @@ def test_an_answer_that_does_not_fit_its_form_is_refused_and_may_be_repeated() -
     with endpoint([ASK, "It is red."]) as served:
         found = use(served.url, work, extensions=[extension()])
     assert found["result"]["structuredContent"]["answer"] == "It is red."
+
+
+def test_a_task_that_another_process_holds_can_be_read_and_says_why_it_is_not_changed(
+    tmp_path: Path,
+) -> None:
+    ids: list[str] = []
+
+    async def start(client: Any) -> None:
+        ids.append(await begin(client, message="Buy."))
+        await until(client.session, ids[0], None, "input_required")
+
+    async def work(client: Any) -> Any:
+        from mcp.shared.exceptions import MCPError
+
+        waits = await ask(client.session, "tasks/get", ids[0])
+        given = {key: {"action": "decline"} for key in waits["inputRequests"]}
+        with pytest.raises(MCPError) as caught:
+            await ask(client.session, "tasks/update", ids[0], inputResponses=given)
+        given = {"message": "Go on.", "conversation_id": ids[0].rpartition(".")[0]}
+        found = await client.session.call_tool("ask_buyer", given, allow_claimed=True)
+        return caught.value.error, found
+
+    with ModelServer([calls(BUY)]) as model:
+        offer = Offer(tmp_path, model)
+        more: Any = {"extensions": [extension()]}
+        offer.use("2026-07-28", start, [], killed=True, **more)
+        with (
+            SQLiteStore(tmp_path / "s.db") as store,
+            Conversation(Agent(ScriptedLLM([])), store, ids[0].rpartition(".")[0]) as held,
+        ):
+            held.tag("held")
+            error, found = offer.use("2026-07-28", work, [], **more)[0]
+    assert (error.code, found.is_error) == (-32603, True)
+    assert "Traceback" not in f"{error.message}{found}"
+    assert "is held by process" in error.message
 
 
 def test_bad_input_gets_the_error_of_the_protocol() -> None:

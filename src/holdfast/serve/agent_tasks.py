@@ -91,6 +91,7 @@ class AgentTasks:
         from mcp.shared.exceptions import MCPError
         from mcp_types import (
             HEADER_MISMATCH,
+            INTERNAL_ERROR,
             INVALID_PARAMS,
             METHOD_NOT_FOUND,
             MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -108,19 +109,21 @@ class AgentTasks:
             raise MCPError(HEADER_MISMATCH, "The header Mcp-Name is not the task's id.")
         try:
             return await asyncio.to_thread(work, params, _can_ask(context))
-        except (ToolValidationError, ConfigurationError) as error:
-            raise MCPError(INVALID_PARAMS, str(error)) from None
+        except HoldfastError as error:
+            wrong = isinstance(error, ToolValidationError | ConfigurationError)
+            code = INVALID_PARAMS if wrong else INTERNAL_ERROR
+            raise MCPError(code, str(error)) from error
 
     async def begin(
         self, context: ServerRequestContext[Any], arguments: dict[str, Any]
     ) -> dict[str, Any] | None:
         """Begin a turn, and return its task, which works. None for a client that knows no tasks,
-        and for arguments that begin no turn: the call of the tool says what is wrong with them."""
+        and if no turn begins: the call of the tool says what is wrong."""
         if context.protocol_version < "2026-07-28" or not _declared(context):
             return None
         try:
             return await asyncio.to_thread(self._begun, arguments)
-        except ToolValidationError:
+        except HoldfastError:
             return None
 
     # --- tasks ---
