@@ -103,6 +103,45 @@ def said(source: Any, **options: Any) -> str:
     return str(caught.value)
 
 
+def test_a_file_of_another_program_loads(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        """{
+  // servers of this project
+  "mcpServers": {
+    "org.git": {"command": ["git-mcp", "--all"], "transportType": "stdio", "disabled": false},
+    "off": {"command": "x", "disabled": true}, /* later
+    */
+    "web": {"serverUrl": "https://x.example//mcp", "description": "a, }", "timeout": 30000,},
+  },
+}"""
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        servers = config.read(path).mcp_servers
+    assert servers == {
+        "org_git": {"command": "git-mcp", "args": ["--all"], "type": "stdio"},
+        "web": {"url": "https://x.example//mcp", "timeout": 30.0},
+    }
+    told = "\n".join(str(one.message) for one in caught)
+    for part in (
+        "'org_git'",
+        "'args'",
+        "'type'",
+        "'url'",
+        "description is ignored",
+        "milliseconds",
+    ):
+        assert part in told
+    path.write_text('{"inputs": [], "servers": {"a": {"url": "http://x"}}}')
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert config.read(path).mcp_servers == {"a": {"url": "http://x"}}
+    assert len(caught) == 2
+    path.write_text('{\n// a\n"mcpServers": {"a" 1}}')
+    assert "line 3: it is not JSON" in said(path)
+
+
 # --- what is built ---
 
 
@@ -418,7 +457,7 @@ def test_one_id_for_a_server_and_an_agent_is_refused() -> None:
             "mcp_servers:\n  a: {url: http://x, args: [x]}\n",
             "mcp_servers.a.args: a server with url takes no args",
         ),
-        ("mcp_servers:\n  a b: {command: x}\n", "invalid name 'a b'"),
+        ("mcp_servers:\n  '': {command: x}\n", "invalid name ''"),
         ("skills: [1]\n", "skills[0]: it takes the path of a folder, not the number 1"),
         ("concurrency: true\n", "concurrency: it takes a whole number from 1, not true."),
         ("hooks: [{}]\n", "hooks[0]: a hook has before, after or both"),
@@ -839,7 +878,6 @@ BAD: list[Any] = [
     {"mcp_servers": {"a": {"command": "x", "args": [1]}}},
     {"mcp_servers": {"a": {"command": "x", "env": {"A": 1}}}},
     {"mcp_servers": {"a": {"command": "x", "env": {"A": None}}}},
-    {"mcp_servers": {"a.b": {"command": "x"}}},
     {"mcp_servers": {"": {"command": "x"}}},
     {"mcp_servers": {"a" * 65: {"command": "x"}}},
     {"mcp_servers": {}, "mcpServers": {}},

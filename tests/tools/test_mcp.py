@@ -30,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import MCPClient
+from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.tool import Tool
 from tests.leftovers import Owned
 from tests.paths import DATA
@@ -144,7 +145,13 @@ def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
         ),
         ({"a": {}}, "MCP server 'a' takes"),
         ({"a": "x"}, "MCP server 'a' takes"),
-        ({"a.b": {"command": "x"}}, "MCP server 'a.b': an id takes"),
+        ({"": {"command": "x"}}, "MCP server '': an id takes"),
+        ({"a.b": {"url": "http://x"}, "a_b": {"command": "x"}}, "two servers named 'a_b'"),
+        ({"a": {"command": "x", "excludeTools": ["y"]}}, "'a': excludeTools is not read; name"),
+        ({"a": {"command": "x", "envFile": ".env"}}, "'a': envFile is not read; no file"),
+        ({"a": {"url": "http://x", "oauth": {"clientId": "1"}}}, "'a': oauth is not read; a login"),
+        ({"a": {"httpUrl": "http://x", "url": "http://y"}}, "httpUrl and url are the same"),
+        ({"servers": {"a": {"command": "x"}}, "b": {"command": "y"}}, "b beside servers"),
         ({"mcpServers": {}, "mcpServer": {}}, "mcpServer beside mcpServers"),
         ({"mcpServers": []}, "config takes a mapping"),
         ([], "config takes a mapping"),
@@ -153,6 +160,75 @@ def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
 def test_a_wrong_config_is_refused_by_name(config: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         MCPClient(config)
+
+
+LOCAL = {"command": "npx", "args": ["-y", "x"], "env": {"A": "b"}}
+REMOTE = {"url": "https://x.example/mcp", "headers": {"K": "v"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "servers", "told"),
+    [
+        ({"mcpServers": {"a": LOCAL}, "theme": "dark"}, {"a": LOCAL}, "theme beside mcpServers"),
+        ({"servers": {"a": LOCAL}, "inputs": []}, {"a": LOCAL}, "inputs beside servers"),
+        ({"context_servers": {"a": LOCAL}}, {"a": LOCAL}, ""),
+        (
+            {"mcpServers": {"a": LOCAL}, "author": {"name": "n", "url": "http://x"}},
+            {"a": LOCAL},
+            "author beside mcpServers",
+        ),
+        ({"mcp": {"servers": {"a": LOCAL}, "inputs": []}}, {"a": LOCAL}, ""),
+        (
+            {"mcp": {"a": {"type": "local", "command": ["npx", "-y", "x"], "enabled": True}}},
+            {"a": {"type": "stdio", "command": "npx", "args": ["-y", "x"]}},
+            "",
+        ),
+        ({"servers": LOCAL}, {"servers": LOCAL}, ""),
+        ({"mcp": REMOTE}, {"mcp": REMOTE}, ""),
+        ({"a": {"httpUrl": "http://x"}}, {"a": {"url": "http://x"}}, ""),
+        (
+            {"a": {"serverUrl": "http://x", "type": "remote"}},
+            {"a": {"url": "http://x", "type": "http"}},
+            "",
+        ),
+        (
+            {"a": {**LOCAL, "disabled": False, "autoApprove": ["f"], "description": "d"}},
+            {"a": LOCAL},
+            "a: autoApprove is ignored; a: description is ignored",
+        ),
+        ({"a": {**LOCAL, "disabled": True}, "b": REMOTE}, {"b": REMOTE}, "a is disabled"),
+        ({"a": {**LOCAL, "timeout": 60}}, {"a": {**LOCAL, "timeout": 60}}, ""),
+        ({"a": {**LOCAL, "timeout": 60000}}, {"a": {**LOCAL, "timeout": 60.0}}, "milliseconds"),
+        ({"a": {**LOCAL, "includeTools": ["f"]}}, {"a": {**LOCAL, "tools": ["f"]}}, ""),
+        ({"org.a b/c": LOCAL}, {"org_a_b_c": LOCAL}, "'org.a b/c' is named 'org_a_b_c' here"),
+        ({"a": {**LOCAL, "_note": "x"}}, {"a": LOCAL}, "_note is ignored"),
+    ],
+)
+def test_configurations_of_other_programs_keep_their_meaning(
+    config: Any, servers: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        agent = Agent(ScriptedLLM([]), mcp_servers=config)
+    assert agent.mcp_servers == servers
+    assert read_servers(config) == read_servers(servers)
+    assert told in caplog.text
+    assert bool(told) == bool(caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"command": "x", "env": {"T": "${GITHUB_TOKEN}"}},
+        {"url": "http://x", "headers": {"Authorization": "Bearer ${input:token}"}},
+        {"url": "http://${env:HOST}/mcp"},
+    ],
+)
+def test_a_placeholder_that_nothing_fills_is_named(
+    server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        MCPClient({"a": server})
+    assert "MCP server 'a': nothing fills ${" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ from holdfast.llm.vision import with_vision
 from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
 from holdfast.tools.manager import ToolLike
+from holdfast.tools.mcp_spellings import present_servers
 
 if TYPE_CHECKING:
     import holdfast
@@ -299,8 +300,7 @@ class Agent:
         if scripts is not None:
             brought = scripts.beside(brought)
         with_parts = manager.with_own_tools(brought)
-        servers = mcp_servers or {}
-        servers = dict(servers["mcpServers"] if set(servers) == {"mcpServers"} else servers)
+        servers = dict(present_servers(mcp_servers or {}))
         hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
         judges = () if hooked is None else hooked.models
         for model in judges:

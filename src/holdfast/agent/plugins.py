@@ -33,6 +33,7 @@ from holdfast.nesting import too_deep
 from holdfast.tools.hook_formats import EVENTS
 from holdfast.tools.hooks import Hook, check
 from holdfast.tools.mcp.config import read_servers
+from holdfast.tools.mcp_spellings import present_servers
 from holdfast.tools.skills import Skills
 from holdfast.tools.skills_files import (
     Skill,
@@ -131,8 +132,7 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
             names.setdefault(skill.name, skill)
         changed["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
     if any(one.mcp_servers for one in loaded):
-        given: Mapping[str, Any] = arguments["mcp_servers"] or {}
-        given = given["mcpServers"] if set(given) == {"mcpServers"} else given
+        given: Mapping[str, Any] = present_servers(arguments["mcp_servers"] or {})
         changed["mcp_servers"] = _merged(given, [one.mcp_servers for one in loaded])
     if any(one.hooks for one in loaded):
         hooks = [hook for one in loaded for hook in one.hooks]
@@ -278,12 +278,12 @@ class _Reader:
         for place, servers in inline:
             for name, entry in servers.items():
                 try:
-                    made = self._filled(entry)
-                    read_servers({name: made})
+                    made = present_servers({name: self._filled(entry)})
+                    read_servers(made)
                 except ConfigurationError as error:
                     self.problems[f"{place}: {name}"] = str(error)
                     continue
-                found.setdefault(name, made)
+                found = made | found
         return found
 
     def _filled(self, value: Any) -> Any:

@@ -23,6 +23,9 @@ _MAX_FILE_BYTES = 1024 * 1024  # PyYAML needs seconds for a file of this size
 # Aliases count at each use: nine lines of YAML can expand to a billion values.
 _MAX_VALUES = 50_000
 _MAX_DEPTH = 60  # levels; a configuration needs a handful
+_STRING = r'("(?:\\.|[^"\\\n])*"?)'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/|\Z)")
+_TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
 _WORDS = (
@@ -175,9 +178,16 @@ def _tree(value: Any, place: SourceLocation) -> Any:
     return copied(value, place, 0)
 
 
+def _without_comments(text: str) -> str:
+    """Return a JSON text without comments and trailing commas, which editors' settings have. Its
+    lines stay. Both patterns take linear time."""
+    text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+    return _TRAILING_COMMA.sub(lambda found: found[1] or " ", text)
+
+
 def read_json(text: str, place: SourceLocation) -> Any:
-    """Return a JSON text as a tree. Raises `ConfigurationError`, with the line of a syntax
-    error."""
+    """Return a JSON text as a tree. Comments and trailing commas may be in it. Raises
+    `ConfigurationError`, with the line of a syntax error."""
 
     def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -193,7 +203,11 @@ def read_json(text: str, place: SourceLocation) -> Any:
     if too_deep(text, _MAX_DEPTH):
         raise place.error(f"it is nested more than {_MAX_DEPTH} deep.")
     try:
-        values = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
+        try:
+            values = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
+        except json.JSONDecodeError:
+            text = _without_comments(text)
+            values = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
         return _tree(values, place)
     except json.JSONDecodeError as error:
         raise SourceLocation(place.source, error.lineno).error(

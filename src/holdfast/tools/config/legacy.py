@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
+from holdfast.tools.mcp_spellings import present_entry, present_id
 
 # A section's earlier names, in lower case -> its name now.
 SECTIONS: Mapping[str, str] = {
     **dict.fromkeys(("local_functions", "local", "functions"), "local_functions"),
-    **dict.fromkeys(("mcp_servers", "mcp"), "mcp_servers"),
+    **dict.fromkeys(("mcp_servers", "mcp", "servers", "context_servers"), "mcp_servers"),
     **dict.fromkeys(("a2a_agents", "a2a"), "a2a_agents"),
     **dict.fromkeys(("builtin", "builtins", "builtin_tools"), "builtin"),
     "skills": "skills",
@@ -74,6 +76,9 @@ def modern(document: Map) -> Map:
     converted = Map(document.place)
     for key, value, place in _sections(document):
         name, contents, scope = key, value, key.lower().removeprefix("skills.")
+        if key == "inputs" and "servers" in document:
+            warn_ignored(place, "inputs, which VS Code asks its user for")
+            continue
         if scope in _SKILL_SCOPES and scope != key.lower():  # skills.user: [...]
             name, contents = "skills", Map(place)
             contents.put(scope, value, place)
@@ -120,10 +125,10 @@ def _sections(document: Map) -> list[tuple[str, Any, SourceLocation]]:
     for wrapper, value, place in members:
         if wrapper.lower() == "tools" and (value is None or isinstance(value, Map)):
             others = [member for member in members if member[0] != wrapper]
-            if not others:
-                warn(place, f"a section {wrapper!r} around everything", "its contents alone")
             if ignored := [key for key, *_ in others if key.lower() not in SECTIONS]:
                 warn_ignored(document.place, f"{', '.join(ignored)} (the tools are in {wrapper})")
+            else:
+                warn(place, f"a section {wrapper!r} around everything", "its contents alone")
             inner = [] if value is None else value.members()
             return [*inner, *(member for member in others if member[0].lower() in SECTIONS)]
     return members
@@ -141,10 +146,44 @@ def _section(name: str, value: Any, place: SourceLocation) -> Any:
         if isinstance(value, Seq):
             value = _by_id(name, value, place)
         if isinstance(value, Map):
-            return Map(place, [(id, _entry(name, one), at) for id, one, at in value.members()])
+            value = Map(place, [(id, _entry(name, one), at) for id, one, at in value.members()])
+    if name in ("mcp_servers", "mcpServers") and isinstance(value, Map):
+        return _servers(value)
     if name in ("local_functions", "builtin") and isinstance(value, Seq):
         return Seq(place, [(_entry(name, one), at) for one, at in value.members()])
     return value
+
+
+def _servers(servers: Map) -> Map:
+    """Convert the spellings of other programs in the entries of MCP servers."""
+    converted = Map(servers.place)
+    for id, entry, at in servers.members():
+        name = present_id(id)
+        if name != id:
+            warn(at, repr(id), repr(name))
+        if isinstance(entry, Map):
+            try:
+                present = present_entry(entry)
+            except ConfigurationError as error:
+                raise at.error(str(error)) from None
+            for note in present.notes:
+                _warn(f"{at}: {note}.")
+            members: list[tuple[str, Any, SourceLocation]] = []
+            for key, value, old in present.members:
+                place = entry.places[old]
+                if type(value) is list:  # cut from another one
+                    warn(place, f"a list as {old!r}", f"{old!r} and {key!r}")
+                    value = Seq(place, [(one, place) for one in cast("list[Any]", value)])
+                elif key != old:
+                    warn(place, repr(old), repr(key))
+                members.append((key, value, place))
+            entry = Map(entry.place, members)
+            if present.disabled:
+                continue
+        if name in converted:
+            raise at.error(f"there are two servers named {name!r}.")
+        converted.put(name, entry, at)
+    return converted
 
 
 def _by_id(name: str, entries: Seq, place: SourceLocation) -> Map:

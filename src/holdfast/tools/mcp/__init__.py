@@ -6,6 +6,7 @@ it is imported before the first connection.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +19,14 @@ from holdfast.tools.mcp.config import (
     Server,
     Stdio,
     read_servers,
+    unfilled,
 )
 from holdfast.tools.mcp.pool import MCPPool
 from holdfast.tools.mcp.server_requests import Elicit, Elicitation, RequestHandlers, Roots
 from holdfast.tools.mcp.source import MCPSource, MCPTool
 from holdfast.tools.service_client import ServiceClient, seconds
+
+_log = logging.getLogger("holdfast")
 
 __all__ = [
     "ClientCredentials",
@@ -120,6 +124,10 @@ class MCPClient(ServiceClient[MCPSource]):
         if call_timeout is not None:
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
+        for name, server in servers.items():
+            if found := unfilled(server):
+                what = "nothing fills %s here; give the configuration with its value"
+                _log.warning(f"MCP server %r: {what}.", name, ", ".join(found))
         handlers = RequestHandlers(elicit, sample, roots)
         handlers.check()
         auth_by_id = dict(auth or {})

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.tools.mcp.secrets import MIN_PARTIAL_CHARS, url_without_secrets
 from holdfast.tools.mcp.server_requests import RequestHandlers
+from holdfast.tools.mcp_spellings import placeholders, present_servers
 from holdfast.tools.service_client import check_service_id, read_entry
 
 # Seconds. Builds and searches take minutes, but a server that never answers must not block a run
@@ -96,21 +97,21 @@ def secret_values(server: Server) -> Iterator[str]:
         yield from (line for line in lines if len(line) >= MIN_PARTIAL_CHARS)
 
 
+def unfilled(server: Server) -> list[str]:
+    """Return the placeholders in the values for a server, which only other programs fill."""
+    if isinstance(server, Http):
+        return placeholders([server.url, *server.headers.values()])
+    return placeholders(server.env.values())
+
+
 def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
-    """Return the servers of a configuration, or of its inner mapping, by id.
+    """Return the servers of a configuration, or of its inner mapping, by id. The spellings of other
+    programs are converted (`present_servers`).
 
     `call_timeout` applies to servers that do not set their own. Raises `ConfigurationError`,
     which names the server and the key.
     """
-    config = {} if config is None else config
-    if isinstance(config, Mapping) and "mcpServers" in config:
-        others = [str(key) for key in cast("Mapping[Any, Any]", config) if key != "mcpServers"]
-        if others:
-            raise ConfigurationError(
-                f"MCPClient: config has {', '.join(others)} beside mcpServers; it takes mcpServers"
-                " alone."
-            )
-        config = cast("Mapping[Any, Any]", config)["mcpServers"]
+    config = present_servers({} if config is None else config)
     if not isinstance(config, Mapping):
         hint = ""
         if isinstance(config, str | os.PathLike):

@@ -1,0 +1,166 @@
+"""Entries of MCP configurations as other programs write them, in the present spelling.
+
+Claude Desktop and Claude Code, Cursor, VS Code, Cline, Roo, Windsurf, Gemini CLI, Zed and OpenCode
+share most keys of a server. `present_servers` renames the others. Keys without a meaning here are
+ignored with one warning. A key that restricts a server, or that it cannot work without, is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+from holdfast.errors import ConfigurationError
+from holdfast.tools.document import did_you_mean
+
+_log = logging.getLogger("holdfast")
+
+# The keys around the servers: of most programs, VS Code, Zed and OpenCode.
+_SECTIONS = ("mcpServers", "servers", "context_servers", "mcp")
+_KEYS: Mapping[str, str] = {
+    **dict.fromkeys(("transport", "transportType"), "type"),
+    **dict.fromkeys(("httpUrl", "serverUrl"), "url"),
+    "environment": "env",
+    "includeTools": "tools",
+}
+_TYPES: Mapping[str, str] = {"local": "stdio", "remote": "http", "streamable": "http"}
+_DESCRIBING = ("description", "name", "title", "category", "tags", "icon", "gallery", "version")
+_IGNORED = (*_DESCRIBING, "autoApprove", "alwaysAllow", "trust")
+_REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("excludeTools", "disabledTools", "disabled_tools"),
+        "name the tools that are offered in tools",
+    ),
+    **dict.fromkeys(("envFile", "env_file"), "no file is read here; write its variables in env"),
+    **dict.fromkeys(
+        ("oauth", "oauthScopes", "OAuthScopes"),
+        "a login is an object of the program: MCPClient(auth={id: OAuth(...)})",
+    ),
+}
+# Seconds. Nobody waits longer for a connection, but programs that count in milliseconds write more.
+_LONGEST_TIMEOUT = 3600
+_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
+_PLACEHOLDER = re.compile(r"\$?\{(?:(?:env|input):[^}]*|workspaceFolder)\}|\$\{[A-Za-z_]\w*\}")
+
+
+class PresentEntry(NamedTuple):
+    """An entry in the present spelling: each key with its value and the key that it had."""
+
+    members: list[tuple[str, Any, str]]
+    notes: list[str]
+    """What was ignored or reinterpreted."""
+    disabled: bool = False
+
+
+def present_id(name: str) -> str:
+    """Return a server's id with `_` in the place of characters that an id cannot have."""
+    return _ID_CHARS.sub("_", name)
+
+
+def present_entry(entry: Mapping[str, Any]) -> PresentEntry:
+    """Return an entry in the present spelling. Raises `ConfigurationError` without a place."""
+    members: list[tuple[str, Any, str]] = []
+    notes: list[str] = []
+    disabled = False
+    for key, value in entry.items():
+        name = _KEYS.get(key, key)
+        timeout = value if key == "timeout" and isinstance(value, int | float) else 0
+        if name != key and name in entry:
+            raise ConfigurationError(f"{key} and {name} are the same; write {name} alone.")
+        if key in ("disabled", "enabled", "isActive") and isinstance(value, bool):
+            disabled = disabled or value is (key == "disabled")
+        elif key in _IGNORED or key.startswith(("_", "//")):
+            notes += [f"{key} is ignored"] if value else []
+        elif key in _REFUSED:
+            if value:
+                raise ConfigurationError(f"{key} is not read; {_REFUSED[key]}.")
+        elif name == "type" and isinstance(value, str):
+            members.append((name, _TYPES.get(value, value), key))
+        elif key == "command" and isinstance(value, list) and value and "args" not in entry:
+            program, *arguments = cast("list[Any]", value)
+            members += [("command", program, key), ("args", arguments, key)]
+        elif timeout > _LONGEST_TIMEOUT:
+            members.append((name, timeout / 1000, key))
+            notes.append(f"timeout {value} is read as milliseconds")
+        else:
+            members.append((name, cast("Any", value), key))
+    return PresentEntry(members, notes, disabled)
+
+
+def present_servers(config: Any) -> Any:
+    """Return the servers of a configuration by id, in the present spelling. What is no
+    configuration is returned as it is. Raises `ConfigurationError`, which names the server."""
+    config = _inner(config)
+    if not isinstance(config, Mapping):
+        return config
+    notes: list[str] = []
+    found: dict[Any, Any] = {}
+    for name, entry in cast("Mapping[Any, Any]", config).items():
+        if not isinstance(name, str) or not isinstance(entry, Mapping):
+            found[name] = entry
+            continue
+        try:
+            present = present_entry(cast("Mapping[str, Any]", entry))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"MCP server {name!r}: {error}") from None
+        if present.disabled:
+            notes.append(f"{name} is disabled, so it is left out")
+            continue
+        id = present_id(name)
+        if id != name:
+            notes.append(f"{name!r} is named {id!r} here")
+        if id in found:
+            raise ConfigurationError(f"MCP server {name!r}: there are two servers named {id!r}.")
+        found[id] = {key: value for key, value, _ in present.members}
+        notes += [f"{id}: {note}" for note in present.notes]
+    if notes:
+        _log.warning("MCP servers of another program: %s.", "; ".join(notes))
+    return found
+
+
+def _inner(config: Any) -> Any:
+    """Return the mapping of ids to servers within a configuration."""
+    if not isinstance(config, Mapping):
+        return config
+    whole = cast("Mapping[Any, Any]", config)
+    section = next((key for key in _SECTIONS if _is_section(key, whole)), None)
+    if section is None:
+        return whole
+    others = [str(key) for key in whole if key != section]
+    servers = [key for key in others if _is_server(whole.get(key))]
+    if servers or any(did_you_mean(key, (section,)) for key in others):
+        raise ConfigurationError(
+            f"MCPClient: config has {', '.join(servers or others)} beside {section}; write all"
+            f" servers in {section}."
+        )
+    if others:
+        text = "MCP servers: %s beside %s is ignored."
+        _log.warning(text, ", ".join(others), section)
+    inner = whole[section]
+    return inner["servers"] if section == "mcp" and _is_section("servers", inner) else inner
+
+
+def _is_section(key: str, whole: Mapping[Any, Any]) -> bool:
+    """True if the key has servers. A server may have such a name itself."""
+    value = whole.get(key)
+    if key == "mcpServers":
+        return value is not None
+    if not isinstance(value, Mapping):
+        return False
+    inner = cast("Mapping[Any, Any]", value)
+    if key == "mcp" and _is_section("servers", inner):  # the settings of VS Code
+        return True
+    return bool(inner) and all(isinstance(one, Mapping) for one in inner.values())
+
+
+def _is_server(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return "command" in value or ("url" in value and "name" not in value)  # an author has both
+
+
+def placeholders(texts: Iterable[str]) -> list[str]:
+    """Return the placeholders in texts, which other programs fill, each once."""
+    return list(dict.fromkeys(found for text in texts for found in _PLACEHOLDER.findall(text)))
