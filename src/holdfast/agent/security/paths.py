@@ -119,9 +119,10 @@ _MAX_ENTRIES = 20_000  # directory entries that are looked at for one call
 
 class ShellPaths:
     """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks. Folders
-    of `writable` count as inside. `confinement` has the bounds of the sandbox, if any."""
+    of `writable` count as inside. `confinement` has the bounds of the sandbox, if any, and `hosts`
+    are patterns of those that may be asked."""
 
-    __slots__ = ("_confinement", "_inside", "_left", "home", "workdir")
+    __slots__ = ("_confinement", "_hosts", "_inside", "_left", "home", "workdir")
 
     def __init__(
         self,
@@ -129,10 +130,10 @@ class ShellPaths:
         home: str,
         writable: Sequence[str] = (),
         confinement: Confinement | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         self.workdir = os.path.realpath(workdir) if workdir else ""
-        self.home = home
-        self._confinement = confinement
+        self.home, self._confinement, self._hosts = home, confinement, hosts
         folders = [self.workdir]
         for one in writable:
             expanded = home + one[1:] if one.startswith("~") else one
@@ -288,6 +289,28 @@ class ShellPaths:
             return RiskFinding(UNKNOWN, f"{act} {glob[:80]}, which may lead anywhere")
         return RiskFinding(MEDIUM if scan.leads_out else LOW, f"{act} {glob[:80]}")
 
+    def fetch(self, url: str, sends: str = "") -> RiskFinding:
+        """Judge asking a host; with `sends`, which says what, also giving it something."""
+        scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
+        if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
+            return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
+        try:
+            host = (urlsplit(url if scheme else f"http://{url}").hostname or "").rstrip(".")
+        except ValueError:
+            return RiskFinding(HIGH, f"the address {shown} cannot be read")
+        if not host or not _HOST.fullmatch(host):
+            return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
+        act = f"{sends} to {host}" if sends else f"fetches from {host}"
+        if any(name_fits(host, pattern.lower()) for pattern in self._hosts):
+            return RiskFinding(MEDIUM if sends else LOW, act)
+        if self._confinement is not None and not self._confinement.hosts:
+            return RiskFinding(MEDIUM, f"{act}, from which the sandbox keeps it")
+        if _LOCAL.fullmatch(host):
+            act = f"{sends or 'talks'} to {host}, which is this machine"
+        elif _INTERNAL.fullmatch(host):
+            return RiskFinding(HIGH, f"reaches {host}, which may be of a private network")
+        return RiskFinding(HIGH if sends else MEDIUM, act)
+
     def _holds(self, path: str, cwd: str) -> bool:
         """Return whether a path is of a process, or where a system keeps secrets."""
         path = "/" + os.path.normpath(os.path.join(cwd or "/", path)).lstrip("/")
@@ -378,29 +401,3 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+", re.ASCII)
 def is_url(text: str) -> bool:
     """Return whether a text begins as an address with a scheme."""
     return _URL.match(text) is not None
-
-
-def fetch(
-    url: str, hosts: Sequence[str], sends: str = "", confinement: Confinement | None = None
-) -> RiskFinding:
-    """Judge asking a host; with `sends`, which says what, also giving it something. `hosts` are
-    patterns of those that may be asked, and `confinement` the bounds of the sandbox, if any."""
-    scheme, shown = _URL.match(url), url if len(url) <= 80 else f"{url[:77]}..."
-    if scheme is not None and scheme[1].lower() not in ("http", "https", "git", "ftp", "ftps"):
-        return RiskFinding(HIGH, f"uses {scheme[1]}://, which is no way to fetch something")
-    try:
-        host = (urlsplit(url if scheme else f"http://{url}").hostname or "").rstrip(".")
-    except ValueError:
-        return RiskFinding(HIGH, f"the address {shown} cannot be read")
-    if not host or not _HOST.fullmatch(host):
-        return RiskFinding(HIGH, f"the address {shown} has no host, or one in other letters")
-    act = f"{sends} to {host}" if sends else f"fetches from {host}"
-    if any(name_fits(host, pattern.lower()) for pattern in hosts):
-        return RiskFinding(MEDIUM if sends else LOW, act)
-    if confinement is not None and not confinement.hosts:
-        return RiskFinding(MEDIUM, f"{act}, from which the sandbox keeps it")
-    if _LOCAL.fullmatch(host):
-        act = f"{sends or 'talks'} to {host}, which is this machine"
-    elif _INTERNAL.fullmatch(host):
-        return RiskFinding(HIGH, f"reaches {host}, which may be of a private network")
-    return RiskFinding(HIGH if sends else MEDIUM, act)

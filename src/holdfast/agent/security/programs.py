@@ -17,7 +17,6 @@ from holdfast.agent.security.paths import (
     UNKNOWN,
     FileNames,
     bytes_of,
-    fetch,
     ignored,
     is_url,
     made_again,
@@ -374,7 +373,7 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
         if not re.fullmatch(r"[\w.-]*", what):
             use.reader.writing.append(use.cwd)
         if is_url(what):
-            use.reader.note(*fetch(what, use.reader.hosts, "", use.reader.confinement))
+            use.reader.note(*paths.fetch(what))
         plain = r"(?:https?|git)://(?!.*::).*|git@[\w.-]+:[\w./-]+"
         if not re.fullmatch(plain if name == "clone" else rf"{plain}|[\w.-]*", what):
             use.note(UNKNOWN, "fetches in a way that is not judged")
@@ -441,7 +440,7 @@ def _asks(use: ProgramUse, found: ProgramOptions) -> Words:
         if re.search(r"[{}\[\]]", re.sub(r"//\[[0-9a-fA-F:.]+\]", "", url)):
             use.note(UNKNOWN, "asks addresses that it makes up")
         what = "sends data" if sends else ""
-        use.reader.note(*fetch(url, use.reader.hosts, what, use.reader.confinement))
+        use.reader.note(*use.reader.paths.fetch(url, what))
         file = url.partition("?")[0].rpartition("/")[2] or "index.html"
         use.paths("w", [ShellWord(file)] if named == (use.name == "curl") else ())
     return ()

@@ -22,7 +22,6 @@ from holdfast.agent.security.paths import (
     FileNames,
     RiskFinding,
     ShellPaths,
-    fetch,
     is_url,
     word_set,
 )
@@ -101,9 +100,7 @@ class RiskRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(_risk(found), by=self.name)
 
     def _command(self, command: str, about: Surroundings) -> RiskFinding:
-        confinement = about.confinement
-        paths = ShellPaths(about.workdir, _home(), self.writable, confinement)
-        reader = ScriptReader(paths, self.hosts, judge, confinement)
+        reader = ScriptReader(self._paths(about), judge)
         workdir, state = reader.paths.workdir, about.shell
         # A shell that is started again begins in the working directory.
         cwds = [workdir]
@@ -123,6 +120,9 @@ class RiskRules(msgspec.Struct, frozen=True):
                 return max(found, RiskFinding(UNKNOWN, reason))
         return max(found, _environment(reader.paths, state.exported))
 
+    def _paths(self, about: Surroundings) -> ShellPaths:
+        return ShellPaths(about.workdir, _home(), self.writable, about.confinement, self.hosts)
+
     def _commands(self, calls: Sequence[ToolCall]) -> list[str]:
         names = self.commands
         found = [call.arguments.get(names[call.name]) for call in calls if call.name in names]
@@ -131,7 +131,7 @@ class RiskRules(msgspec.Struct, frozen=True):
     def _arguments(self, call: ToolCall, about: Surroundings) -> RiskFinding | None:
         """Return the highest risk of the paths and addresses among arguments; None without any."""
         findings = list[RiskFinding]()
-        paths = ShellPaths(about.workdir, _home(), self.writable, about.confinement)
+        paths = self._paths(about)
         changes = about.annotations is None or not about.annotations.read_only
         kind, act = ("write", "changes") if changes else ("read", "reads")
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
@@ -142,7 +142,7 @@ class RiskRules(msgspec.Struct, frozen=True):
             findings.append(RiskFinding(UNKNOWN, f"{call.name} is given more than is looked at"))
         for key, value in texts:
             if is_url(value) or key in _URL_KEYS:
-                findings.append(fetch(value, self.hosts, "", about.confinement))
+                findings.append(paths.fetch(value))
             elif key in _PATH_KEYS and about.workdir:
                 path = paths.home + value[1:] if value == "~" or value.startswith("~/") else value
                 if call.name == "grep" and not changes:  # it leaves out what git ignores

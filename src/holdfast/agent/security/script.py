@@ -25,12 +25,18 @@ from holdfast.agent.security.paths import (
     split_glob,
     word_set,
 )
-from holdfast.runtime.confinement import Confinement
 
 _MAX_CALLS = 2000  # of programs in one command; one counts once for each folder and turn of a loop
 _MAX_FOLDERS = 8
 Words = Sequence[ShellWord]
-_SHOWN = {"read": "reads", "look": "looks at", "write": "writes to", "delete": "deletes"}
+# What a letter of the table does with a path, for `ScriptReader.use_path` and as it is shown.
+_ACTS = {
+    "R": ("read", "reads"),
+    "r": ("read", "reads"),
+    "l": ("look", "looks at"),
+    "w": ("write", "writes to"),
+    "D": ("delete", "deletes"),
+}
 # Builtins that change what later commands mean, or run their words as builtins, and the forms in
 # which some do not.
 _CHANGERS = word_set(
@@ -67,15 +73,8 @@ class ScriptReader:
         feeds: The words of the programs before this one in its pipeline.
     """
 
-    def __init__(
-        self,
-        paths: ShellPaths,
-        hosts: Sequence[str],
-        judge: ProgramJudge,
-        confinement: Confinement | None = None,
-    ) -> None:
-        self.paths, self.hosts, self.judge = paths, hosts, judge
-        self.confinement = confinement
+    def __init__(self, paths: ShellPaths, judge: ProgramJudge) -> None:
+        self.paths, self.judge = paths, judge
         self.found, self.rearranged, self.wrote = RiskFinding(LOW), False, False
         self.feeds = list[Words]()
         self.written, self.writing = list[str](), list[str]()
@@ -191,8 +190,7 @@ class ScriptReader:
             self.note(UNKNOWN, "redirects to a path that is not known beforehand")
         if target.text.startswith(("/dev/tcp/", "/dev/udp/")):
             self.note(HIGH, "opens a connection")
-        kind = "read" if reads else "write"
-        self.use_path(target, cwd, kind, _SHOWN[kind])
+        self.use_path(target, cwd, *_ACTS["r" if reads else "w"])
         if not reads and target.text not in ("/dev/null", "/dev/stdout", "/dev/stderr"):
             self.writing.append(self.paths.real(target.text, cwd))
         return "pipe" if reads else ""
@@ -213,7 +211,6 @@ _TEXTS = {
 # Files that no program of a project runs, by their whole path; pytest runs `test*.txt`.
 _DATA = re.compile(r".*/(?!test.*t\Z|CMakeLists)[^/]*\.(?:txt|log|csv|tsv|out|err|sql)")
 _TAKES_CODE = re.compile(r"-[cer]|--(?:command|eval|exec|execute|code)\b|(?:shell|runner|eval)$")
-_ACTS = {"R": "read", "r": "read", "l": "look", "w": "write", "D": "delete"}
 
 
 class ProgramRow(NamedTuple):
@@ -290,12 +287,10 @@ class ProgramUse(NamedTuple):
 
     def paths(self, kind: str, words: Words, what: str = "", names: FileNames = ALL_FILES) -> None:
         """Judge the use of these paths by a letter; `R` reads files with these names."""
+        act, shown = _ACTS[kind]
         for word in words:
-            reads, act = (
-                names if kind == "R" else None,
-                f"{self.name} {what or _SHOWN[_ACTS[kind]]}",
-            )
-            self.reader.use_path(word, self.cwd, _ACTS[kind], act, reads)
+            reads = names if kind == "R" else None
+            self.reader.use_path(word, self.cwd, act, f"{self.name} {what or shown}", reads)
             if kind == "w" and self.name in table.WRITERS:
                 self.reader.writing.append(self.reader.paths.real(word.text, self.cwd))
 
