@@ -348,7 +348,8 @@ def _git(use: ProgramUse, found: ProgramOptions) -> ProgramUse:
         looks = {"status", "diff", "diff-index", "describe", "lfs"} & {
             one.text for one in found.operands[:1]
         }
-        if looks and b"\0\0\xe0\0" in bytes_of(os.path.join(folder, "index")):
+        index = bytes_of(os.path.join(folder, "index")) if looks else b""
+        if any(one.endswith(b"\0\0") for one in index.split(b"\xe0\0")[:-1]):
             use.note(MEDIUM, "runs what the settings of a repository within this one name")
     return use
 
