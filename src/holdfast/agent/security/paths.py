@@ -352,7 +352,8 @@ def bytes_of(path: str) -> bytes:
     """Return the beginning of a file; nothing if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(20_000_000 if path.endswith("index") else 100_000)
+            most = 20_000_000 if path.endswith("index") else 100_000
+            return file.read(min(most, os.fstat(file.fileno()).st_size))  # else it takes `most`
     except OSError:
         return b""
 
