@@ -10,7 +10,8 @@ import pytest
 from holdfast import events as ev
 from holdfast.content import TextContent
 from holdfast.events import AnyEvent
-from holdfast.server.feed import Feed
+from holdfast.server import feed as feeds
+from holdfast.server.feed import MAX_NOTES, Feed
 from holdfast.server.shapes import TransientNote
 from holdfast.server.sse import encode
 
@@ -95,6 +96,37 @@ def test_deltas_come_before_the_answer_that_they_belong_to() -> None:
     kinds, notes = asyncio.run(read())
     assert kinds == [b"delta", b"assistant", b"message", b"delta", b"assistant"]
     assert notes == 1  # the one after the last answer; the other is part of what was read
+
+
+@pytest.mark.parametrize("ending", ["event", "time", "many"])
+def test_after_a_delta_the_next_ones_are_read_together(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to an event, or for a moment, or until they are many."""
+    monkeypatch.setattr(feeds, "_JOINED_SECONDS", 0.02 if ending == "time" else 60.0)
+    feed, piece = Feed(lambda after, limit: []), TransientNote("delta", b"{}")
+
+    async def read() -> tuple[int, int, int]:
+        with feed.subscribe(asyncio.get_running_loop()) as reader:
+            feed.appended([message(1)])
+            await reader.next(0, 60.0)
+            feed.note(piece)
+            first = await reader.next(1, 60.0)
+            feed.note(piece)
+            following = asyncio.ensure_future(reader.next(1, 60.0))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert ending == "time" or not following.done()
+            more = MAX_NOTES // 2 - 1 if ending == "many" else 1
+            for _ in range(more):
+                feed.note(piece)
+            if ending == "event":
+                feed.appended([message(2)])
+            batch = await asyncio.wait_for(following, 60)
+            assert reader.missed == 0
+            return len(first.notes), len(batch.frames), len(batch.notes) - more
+
+    assert asyncio.run(read()) == (1, int(ending == "event"), 1)
 
 
 def test_deltas_neither_reach_nor_wake_a_reader_that_takes_none() -> None:

@@ -38,6 +38,10 @@ PAGE_BYTES = 100_000
 # The period of the search for conversations that are gone, and for events without a notice.
 _CHECK_SECONDS = 0.5
 
+# After a piece of a streaming answer, further ones wait for so long, or for an event, to be read
+# together: each wake of a loop takes the interpreter's lock from the thread that reads the model.
+_JOINED_SECONDS = 0.005
+
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
@@ -53,6 +57,8 @@ class FeedReader:
         self._feed = feed
         self.loop = loop
         self.deltas = deltas
+        self._joins_until = 0.0  # the time of the loop until which deltas are joined
+        self._joins = False  # True while it waits for an event, or for that time
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.note_count
         self.missed = 0  # notes dropped before this reader took them
@@ -70,6 +76,7 @@ class FeedReader:
         feed = self._feed
         until = None if timeout is None else self.loop.time() + timeout
         while True:
+            now = self.loop.time()
             with feed.lock:
                 count = feed.append_count
                 frames = feed.recent(after_seq, limit)
@@ -79,11 +86,15 @@ class FeedReader:
                     current = frames[-1] is feed.last
                 else:
                     current = frames is not None or self._empty == count
-                notes = self._new_notes() if current or ended else []
+                few = feed.note_count - self._note < MAX_NOTES // 2
+                joins = few and not (frames or ended) and now < self._joins_until
+                notes = self._new_notes() if (current or ended) and not joins else []
                 if frames or notes or ended:
+                    self._joins_until = now + _JOINED_SECONDS if notes else 0.0
                     return self._batch(frames or [], notes, ended)
                 wait = current
                 if wait:
+                    self._joins = joins
                     self.woken = self.loop.create_future()
                     feed.waiting.add(self)
             if not wait:
@@ -94,6 +105,8 @@ class FeedReader:
                     self._page = min(PAGE_EVENTS, max(1, fitting), 8 * self._page)
                     return self._batch(frames)
                 self._empty = count
+            elif joins:
+                await self._wait(self._joins_until)
             elif not await self._wait(until):
                 return FeedBatch([], [])
 
@@ -132,6 +145,11 @@ class FeedReader:
                 self._feed.waiting.discard(self)
             self.woken = None
         return until is None or self.loop.time() < until
+
+    def hears_delta(self) -> bool:
+        """Return True if a delta wakes it; under the feed's lock."""
+        many = self._feed.note_count - self._note >= MAX_NOTES // 2
+        return self.deltas and (many or not self._joins)
 
     def wake(self) -> None:
         """Signal that there may be something to read. Call it on the loop's thread."""
@@ -282,7 +300,7 @@ class Feed:
         _wake(woken)
 
     def _woken(self, by_delta: bool = False) -> set[FeedReader]:
-        woken = {one for one in self.waiting if one.deltas} if by_delta else self.waiting
+        woken = {one for one in self.waiting if one.hears_delta()} if by_delta else self.waiting
         self.waiting = self.waiting - woken
         return woken
 
