@@ -388,6 +388,8 @@ def _of_tools(
 def runs_commands(form: object, inside: bool = False) -> bool:
     """Return True if hooks, or the judge of a goal, run commands in an agent's form. `inside`: this
     is a part of one of these."""
+    if isinstance(form, str | bytes):  # most values of a form; first, as the others take longer
+        return False
     if isinstance(form, Mapping):
         members = cast("Mapping[str, object]", form)
         if inside and "command" in members:
@@ -396,7 +398,7 @@ def runs_commands(form: object, inside: bool = False) -> bool:
             runs_commands(value, inside or key.lower() in ("hooks", "judge"))
             for key, value in members.items()
         )
-    if isinstance(form, Sequence) and not isinstance(form, str | bytes):
+    if isinstance(form, Sequence):
         return any(runs_commands(value, inside) for value in cast("Sequence[object]", form))
     return False
 

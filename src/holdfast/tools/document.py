@@ -165,7 +165,8 @@ def _tree(value: Any, place: SourceLocation) -> Any:
             for key, member in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
                     raise place.error(f"a key must be a string, not {key!r}.")
-                found.put(key, copied(member, place.at(key), depth + 1), place.at(key))
+                at = place.at(key)
+                found.put(key, copied(member, at, depth + 1), at)
             return found
         if isinstance(value, list | tuple):
             members = [(one, place.at(i)) for i, one in enumerate(cast("list[Any]", value))]
