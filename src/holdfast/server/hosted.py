@@ -291,6 +291,7 @@ class TurnReader:
         """Yield the items, together those that are there. The last one is a `Rest`."""
         reader, folded, seq, ended = self._reader, self.fold, self._seq, False
         below = await self._asked_below()  # also of what waits since an earlier turn
+        found: list[TurnItem] = []
         # Until the cursor reaches the fold, what it says has not been sent yet.
         while not ended and (seq < folded.last_seq or not (below or rests(folded))):
             missed = reader.missed
@@ -313,14 +314,15 @@ class TurnReader:
             quiet = not found
             if quiet and not ended:
                 found.append(Silence())
-            if found:
+            if found and not ended and (seq < folded.last_seq or not rests(folded)):
                 yield found
+                found = []
             if looks or quiet:  # calls report what their conversations wait for
                 below = await self._asked_below()
         over = rests(folded)
         if over:
             below = await self._asked_below()
-        yield [rest_of(folded, seq, ended and not over, below)]
+        yield [*found, rest_of(folded, seq, ended and not over, below)]
 
     async def items(self) -> AsyncGenerator[TurnItem]:
         """Yield the items one by one."""
