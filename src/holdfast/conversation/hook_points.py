@@ -566,7 +566,7 @@ def _checked_change(change: Any) -> tuple[Content, ...]:
             else msgspec.convert(given["content"], tuple[Content, ...])
         )
     else:
-        content = blocks(change)
+        content = blocks(cast("Any", change))
     content = checked_content(content)
     ev.check_content(content)
     return content

@@ -166,7 +166,7 @@ class Host:
             self._appended,
             lambda gone: self.webhooks.forget(gone),
             records.recorded,
-            None if shared is None else lambda place: self._scheduler.wake(place),
+            None if shared is None else self._posted,
         )
         self._others = None if shared is None else OtherServers(store, records)
         self._leases = None if shared is None else NamedLeases(records)
@@ -642,6 +642,9 @@ class Host:
         self.named.set_model(tenant, name, form)
 
     # --- requests to one conversation ---
+
+    def _posted(self, place: str) -> None:
+        self._scheduler.wake(place)
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
         """Pass appended events on to all listeners. A child's report wakes its parent. An
