@@ -150,6 +150,27 @@ def test_what_breaks_the_rules_is_loaded_with_a_warning(
     assert len(found.description) <= 1024
 
 
+@pytest.mark.parametrize(
+    ("head", "description"),
+    [
+        ("description: @State and views", "@State and views"),
+        ("description: |\n  Two\n  lines: here.\nversion: a: b", "Two lines: here."),
+        ("description: >-\n  Two\n  lines.\nallowed-tools: - Read\n- Write", "Two lines."),
+    ],
+)
+def test_a_description_survives_front_matter_that_is_no_yaml(
+    tmp_path: Path, head: str, description: str
+) -> None:
+    path = write(tmp_path / "it/SKILL.md", f"---\nname: it\n{head}\n---\nDo it.")
+    assert read_skill(path).description == description
+
+
+def test_allowed_tools_may_be_a_list(tmp_path: Path) -> None:
+    head = "name: it\ndescription: d\nallowed-tools: [Read, 'Bash(git log:*)']"
+    path = write(tmp_path / "it/SKILL.md", f"---\n{head}\n---\nDo it.")
+    assert read_skill(path).allowed_tools == ("Read", "Bash(git log:*)")
+
+
 def test_a_skill_that_was_read_line_by_line_is_shown_to_the_model(tmp_path: Path) -> None:
     write(tmp_path / "it/SKILL.md", "---\nname: it\ndescription: Use this: now\n---\nDo it.")
     assert skills.discover([tmp_path]).read("it").startswith("Do it.")

@@ -27,6 +27,7 @@ SKILL_FILES = ("SKILL.md", "skill.md")
 
 MAX_FILE_BYTES = 1024 * 1024  # of a file that is read into a model's context
 _KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+_BLOCK = re.compile(r"^([a-z][A-Za-z-]*):[ \t]*[|>][-+]?[ \t]*\n((?:[ \t][^\n]*\n)+)", re.MULTILINE)
 _MAX_CHARS = {"name": 64, "description": 1024, "compatibility": 500}
 
 
@@ -116,7 +117,7 @@ def read_skill(path: Path) -> Skill:
         shown.triggers,
         _text_of(head.get("license")),
         _text_of(head.get("compatibility")),
-        tuple(_text_of(head.get("allowed-tools")).replace(",", " ").split()),
+        _names(head.get("allowed-tools")),
         {key: _text_of(value) for key, value in metadata.items()}
         if isinstance(metadata, Map)
         else {},
@@ -232,12 +233,21 @@ def lenient_front_matter(text: str, problems: list[str]) -> tuple[Map, str]:
         for line in (head or "").splitlines():
             # Descriptions of agents often have dialogues.
             match = re.fullmatch(r"(?!user:|assistant:)([a-z][A-Za-z-]*):[ \t]+(\S.*)", line)
-            if match is not None and match[2][0] not in "[{|>&*!%@`":
+            if match is not None and match[2][0] not in "[{|>&*!%":
                 values.put(match[1], match[2].strip().strip("\"'"), values.place.at(match[1]))
+        for key, lines in _BLOCK.findall(head or ""):
+            values.put(key, one_line(lines), values.place.at(key))
         if "description" not in values:
             raise
         problems.append(f"{error} It was read line by line; put values with a colon into quotes")
         return values, body
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return the names in a text with spaces or commas between them, or in a list."""
+    if isinstance(value, Seq):
+        return tuple(filter(None, map(_text_of, value)))
+    return tuple(_text_of(value).replace(",", " ").split())
 
 
 def _text_of(value: Any) -> str:
