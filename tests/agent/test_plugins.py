@@ -147,7 +147,9 @@ def test_an_agents_file_names_plugins(root: Path, tmp_path: Path) -> None:
 def test_parts_that_make_no_sense_are_left_out_with_a_reason(root: Path, tmp_path: Path) -> None:
     write(root, "agents/broken.md", "---\nname: no/name\n---\nx\n")
     os.symlink("/etc/hostname", root / "commands" / "leak.md")
-    write(root, ".mcp.json", {"odd": {"command": "x", "oauth": {"a": 1}}, "unset": {"url": "${URL}"}})
+    write(
+        root, ".mcp.json", {"odd": {"command": "x", "oauth": {"a": 1}}, "unset": {"url": "${URL}"}}
+    )
     odd = {"matcher": "Ba(sh", "hooks": [{"type": "command", "command": "true"}]}
     some = {"matcher": "Bash", "hooks": [{"type": "command", "command": "x", "if": "Bash(git *)"}]}
     asks = {"hooks": [{"type": "prompt", "prompt": "Is it good?"}]}
