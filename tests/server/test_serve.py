@@ -1,15 +1,22 @@
-"""What the web server writes to a connection."""
+"""The web server's connections."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+from holdfast import ToolManager
+from holdfast.serve import MCPEndpoint
 from holdfast.server import serve
+from tests.agent_servers import Serving
 
 
 class Wire(asyncio.Transport):
@@ -62,3 +69,19 @@ def test_much_leaves_at_once_so_that_its_writer_can_be_made_to_wait() -> None:
             joined.write(part)
 
     assert written(work) == [b"head" + much, b"|", b"tail"]
+
+
+def test_the_size_of_a_head_has_a_limit_whatever_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # uvicorn would take httptools, which has no limit, where it is installed.
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", None)
+    with Serving(tmp_path) as server, MCPEndpoint(ToolManager()) as endpoint:
+        other = urlsplit(endpoint.url)
+        assert other.port is not None
+        for port in (server.port, other.port):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ")
+                with suppress(OSError):
+                    connection.sendall(b"a" * 1_000_000)
+                    assert connection.recv(4096).startswith(b"HTTP/1.1 400")

@@ -76,6 +76,7 @@ def web(
         app = _TokenCheck(app, token)
     config = uvicorn.Config(
         app,
+        http="h11",  # not httptools, also where it is installed: it takes a head of any size
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -207,11 +207,12 @@ def _web(
     app: App, tls: ssl.SSLContext | None, grace: float, head: float, connections: int
 ) -> uvicorn.Server:
     import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     open: dict[Any, None] = {}  # open connections, oldest first
 
-    base: Any = AutoHTTPProtocol  # httptools or h11, depending on the installed packages
+    # Not httptools, also where it is installed: it takes a request head of any size.
+    base: Any = H11Protocol
 
     class Protocol(base):
         cycle: Any
