@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
+from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore, Tool
 from holdfast.cli import main
 from holdfast.errors import StoreError
 from holdfast.store.check import check
@@ -168,3 +169,24 @@ def test_a_log_that_is_removed_under_an_open_store_is_noticed_and_nothing_is_los
     with SQLiteStore(path) as store:
         assert len(store.read("a")) == before
     assert check(path).sound
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_run_does_not_finish_in_a_store_that_was_removed_a_moment_before(
+    path: Path, suffix: str
+) -> None:
+    """The store looks at its files now and then, and always before the end of a run."""
+
+    def remove() -> str:
+        os.unlink(f"{path}{suffix}")
+        return "Removed."
+
+    model = ScriptedLLM([("remove", {}), "Done."])
+    agent = Agent(model, [Tool("remove", "Remove the store.", remove)])
+    with SQLiteStore(path) as store:
+        conversation = Conversation(agent, store, "a")
+        conversation.send_message("Go.")
+        with pytest.raises(StoreError, match="removed or replaced"):
+            conversation.run()
+        with suppress(StoreError):
+            conversation.close()

@@ -37,16 +37,21 @@ class Job(Generic[T]):
 
     `work` runs a second time if the first transaction was rolled back. A `HoldfastError` from it
     means that nothing was written. `mark` is, for an append: the conversation's number, its
-    epoch, the last seq.
+    epoch, the last seq. Before a job that is `final`, such as the end of a run, the file is checked
+    in any case: nothing may write later and find that it is gone.
     """
 
-    __slots__ = ("done", "error", "gate", "mark", "result", "work")
+    __slots__ = ("done", "error", "final", "gate", "mark", "result", "work")
 
     def __init__(
-        self, work: Callable[[sqlite3.Cursor], T], mark: tuple[int, int, int] | None = None
+        self,
+        work: Callable[[sqlite3.Cursor], T],
+        mark: tuple[int, int, int] | None = None,
+        final: bool = False,
     ) -> None:
         self.work = work
         self.mark = mark
+        self.final = final
         self.done = False
         self.error: Exception | None = None
         self.result: T | None = None
@@ -186,7 +191,8 @@ class Committer:
         """Run jobs in one transaction; if one of them fails to write, each in its own."""
         begun, written, rolled_back = False, False, True
         try:
-            if self.closed or time.monotonic() - self._checked_at > _CHECK_SECONDS:
+            checked = time.monotonic() - self._checked_at < _CHECK_SECONDS
+            if self.closed or not checked or any(job.final for job in jobs):
                 self._check()
             db = self._cursor
             db.execute("BEGIN IMMEDIATE")

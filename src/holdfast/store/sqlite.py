@@ -388,7 +388,8 @@ class SQLiteStore(Store):
         blobs = [((number << 32) + blob.seq, blob.id, blob.data) for blob in batch.blobs]
         work = partial(self._write_batch, lease, number, batch, rows, blobs)
         mark = (number, epoch, events[-1].seq) if events else None
-        reserved = (self._writer or self._committer()).run(Job(work, mark))
+        final = batch.summary.status != "running"
+        reserved = (self._writer or self._committer()).run(Job(work, mark, final))
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
         return reserved
