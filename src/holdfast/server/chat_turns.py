@@ -21,7 +21,8 @@ from holdfast.errors import ConversationNotFound
 from holdfast.server.chats import ChatRecords
 from holdfast.server.host import Host
 from holdfast.server.hosted import AttendedTurn, HostedDoor
-from holdfast.server.openai import ChatTurn, Published, TurnProgress, history_events, own_id
+from holdfast.server.openai import ChatTurn, Published, history_events, own_id
+from holdfast.server.openai_answers import TurnProgress
 from holdfast.server.published import created, request_for
 from holdfast.server.shapes import CreateRequest, ForkRequest
 

@@ -16,12 +16,13 @@ from starlette.responses import Response, StreamingResponse
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.conversation.turns import Silence
-from holdfast.server import openai
+from holdfast.server import openai_answers as answers
 from holdfast.server.answers import error_answer
 from holdfast.server.chat_turns import BegunChat, HostedTurn
 from holdfast.server.guard import RequestRefused
 from holdfast.server.hosted import HostedDoor, undisturbed
-from holdfast.server.openai import ChatRequest, ChatTurn, Published, TurnProgress
+from holdfast.server.openai import ChatRequest, ChatTurn, Published, parse_request
+from holdfast.server.openai_answers import TurnProgress
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service, unless_left
 
@@ -112,7 +113,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         if agent is None:
             return unknown_model(asked.model, agents)
         try:
-            turn = openai.parse_request(asked, agent)
+            turn = parse_request(asked, agent)
         except RecursionError:
             return error_response(400, "The request is nested too deeply.", "invalid_request_error")
         except Exception as error:
@@ -167,7 +168,7 @@ class Chat:
         try:
             if (failed := await unless_left(request, self._finished())) is not None:
                 return failed
-            found = openai.completion(self._id, self._created, self._model, self._progress)
+            found = answers.completion(self._id, self._created, self._model, self._progress)
             return Response(msgspec.json.encode(found), media_type=_MEDIA)
         finally:
             await self._leave()
@@ -183,7 +184,7 @@ class Chat:
         more: dict[str, Any] = {"usage": None} if with_usage else {}
 
         def chunk(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) -> bytes:
-            return openai.chunk(self._id, self._created, self._model, delta, reason, **more)
+            return answers.chunk(self._id, self._created, self._model, delta, reason, **more)
 
         try:
             yield chunk({"role": "assistant", "content": ""}, **more)
@@ -198,7 +199,7 @@ class Chat:
             if progress.annotations:
                 yield chunk({"annotations": progress.annotations}, **more)
             for index, call in enumerate(progress.calls):
-                calls = [{"index": index, **openai.wire_call(call)}]
+                calls = [{"index": index, **answers.wire_call(call)}]
                 yield chunk({"tool_calls": calls}, **more)
             yield chunk({}, progress.finish_reason, **more)
             if with_usage:
@@ -286,5 +287,5 @@ def error_response(
     retry: bool = True,
 ) -> Response:
     """Return an error in the form of OpenAI's API. Without `retry`, clients do not repeat it."""
-    body, headers = openai.failure(message, kind, code, param), None if retry else _NO_RETRY
+    body, headers = answers.failure(message, kind, code, param), None if retry else _NO_RETRY
     return Response(body, status, headers, _MEDIA)
