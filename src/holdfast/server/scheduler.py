@@ -313,25 +313,36 @@ class Scheduler:
     def _heed(self, live: OpenConversation) -> bool:
         """Do what another server has written to the record of a conversation that is open here.
         Return False if that has closed it. Raises `LeaseHeld`, `ConversationNotFound`."""
-        record = self._records.find(live.record.tenant, live.record.id)
-        if record.wanted and record.driven == IDLE:
+        with live.run_lock:  # a start that was first is recorded
+            record = self._read_record(live)
+        if not record.wanted:
+            return True
+        if record.driven == IDLE:
             self.cut_off(record.store_id)
             lease = self._store.acquire(record.store_id)  # no other server drives it
             self._records.heeded(record)
             self._store.release(lease)
             return False
-        if record.wanted:
-            live.finish_inbox()  # with the lease
+        live.finish_inbox()  # with the lease
         with live.run_lock:
-            if self._refit is not None:
-                self._refit(live, record)
-            if record.wanted:
+            record = self._read_record(live)
+            if record.wanted and record.driven != IDLE:
                 hosted = record.driven == HOSTED
                 live.begin(hosted)
                 self._records.heeded(record)
                 live.begin(hosted)  # another server may have asked again before that
-            live.record = msgspec.structs.replace(record, wanted=False)
+        # Also if another thread has done all the work already: a further pass records the end.
+        self.wake(record.store_id)
         return True
+
+    def _read_record(self, live: OpenConversation) -> ConversationRecord:
+        """Read the record of an open conversation, and use it from now on. The caller holds the
+        conversation's `run_lock`."""
+        record = self._records.find(live.record.tenant, live.record.id)
+        if self._refit is not None and (not record.wanted or record.driven != IDLE):
+            self._refit(live, record)
+        live.record = msgspec.structs.replace(record, wanted=False)
+        return record
 
     def _tend_shared(self) -> None:
         """Heed the records that other servers have changed, and take over conversations that no

@@ -36,6 +36,7 @@ from holdfast.tools.config.variables import fill
 from holdfast.tools.document import Map, SourceLocation, did_you_mean, load
 from holdfast.tools.hooks import Hook
 from holdfast.tools.mcp import MCPClient
+from holdfast.tools.mcp.config import FilledServers
 from holdfast.tools.pins import Pins
 from holdfast.tools.skills import Skills, discover
 from holdfast.tools.skills_files import with_home
@@ -254,7 +255,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
             f"{id!r} is an MCP server too. Servers and agents have ids of their own."
         )
     sources = [
-        *_sources(MCPClient, parsed.mcp_servers, parsed.place.at("mcp_servers")),
+        *_sources(MCPClient, FilledServers(parsed.mcp_servers), parsed.place.at("mcp_servers")),
         *_sources(A2AClient, parsed.a2a_agents, parsed.place.at("a2a_agents")),
     ]
     pins = None

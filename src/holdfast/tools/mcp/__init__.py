@@ -16,6 +16,7 @@ from holdfast.tools.mcp.auth import ClientCredentials, OAuth, check_auth
 from holdfast.tools.mcp.config import (
     CALL_TIMEOUT,
     ConnectionSpec,
+    FilledServers,
     Server,
     Stdio,
     read_servers,
@@ -125,7 +126,7 @@ class MCPClient(ServiceClient[MCPSource]):
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
         for name, server in servers.items():
-            if found := unfilled(server):
+            if not isinstance(config, FilledServers) and (found := unfilled(server)):
                 what = "nothing fills %s here; give the configuration with its value"
                 _log.warning(f"MCP server %r: {what}.", name, ", ".join(found))
         handlers = RequestHandlers(elicit, sample, roots)

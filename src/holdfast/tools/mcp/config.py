@@ -97,6 +97,10 @@ def secret_values(server: Server) -> Iterator[str]:
         yield from (line for line in lines if len(line) >= MIN_PARTIAL_CHARS)
 
 
+class FilledServers(dict[str, Any]):
+    """Servers from a file whose placeholders were filled: one that is left was escaped."""
+
+
 def unfilled(server: Server) -> list[str]:
     """Return the placeholders in the values for a server, which only other programs fill."""
     if isinstance(server, Http):
