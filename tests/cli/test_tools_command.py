@@ -293,6 +293,18 @@ def test_only_variables_that_the_config_mentions_are_filled_in_and_a_missing_one
     )
 
 
+def test_a_value_that_only_another_program_asks_for_is_no_environment_variable(
+    folder: Path,
+) -> None:
+    servers = {"web": {"url": "http://127.0.0.1:1/mcp", "headers": {"A": "${input:key}"}}}
+    (folder / "theirs.json").write_text(json.dumps({"servers": servers}))
+    refused = tools(folder, "list", config="theirs.json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (
+        "servers.web.headers.A: '${input:key}' has '${' that begins no variable" in refused.stderr
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "told"),

@@ -44,7 +44,7 @@ from holdfast.runtime.folder import FolderRuntime
 from holdfast.tools import Tool, ToolContext, ToolManager
 from holdfast.tools.document import load
 
-_MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?")
+_MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)|(?=\}))")
 _MAX_LINES, _MAX_CHARS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
 _HEALTH_SECONDS = 10.0  # for a service's health check
 _STOP_SECONDS = 2.0  # for a call to stop after Ctrl-C

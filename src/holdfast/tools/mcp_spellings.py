@@ -50,7 +50,7 @@ class PresentEntry(NamedTuple):
 
     members: list[tuple[str, Any, str]]
     notes: list[str]
-    """What was ignored or reinterpreted."""
+    """Messages about keys that are ignored or reinterpreted."""
     disabled: bool = False
 
 
