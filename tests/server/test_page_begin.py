@@ -350,6 +350,58 @@ def test_a_link_with_a_wrong_key_asks_for_another(browser: Browser, server: Serv
     assert page.run("sessionStorage.getItem('holdfast.key')") == server.other
 
 
+def test_a_sign_in_link_closes_the_dialog_that_asks_for_a_key(
+    browser: Browser, server: Serving
+) -> None:
+    page = browser.open(server.server.url)
+    page.wait("#key")
+    page.run(f"location.hash = '#key={server.key}'")
+    page.wait("#begin-agent", "helper")
+    assert not page.run("document.querySelector('#dialog').open")
+
+
+HOLD_ANSWERS = """
+window.released = new Promise((done) => (window.release = done));
+const real = window.fetch;
+window.held = 0;
+window.fetch = async (path, given) => {
+    const answer = await real(path, given);
+    if (!given.headers.Authorization.endsWith(OLD_KEY) || answer.status !== STATUS) return answer;
+    const body = await answer.text();
+    window.held++;
+    await window.released;
+    return new Response(body, { status: answer.status });
+};
+"""
+
+ASK_EVERY_SECOND = """
+if (Date.now() - (window.asked ?? 0) > 1000) {
+    window.asked = Date.now();
+    document.querySelector("#status").onchange();
+}
+window.held > 0;
+"""
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_an_answer_to_an_earlier_key_neither_signs_out_nor_is_shown(
+    browser: Browser, server: Serving, status: int
+) -> None:
+    talk(server, "secret-of-the-first", ["one"])
+    page = browser.open(f"{server.server.url}/#key={server.key}")
+    page.wait("#list", "secret-of-the-first")
+    page.run(HOLD_ANSWERS.replace("OLD_KEY", json.dumps(server.key)).replace("STATUS", str(status)))
+    if status == 401:
+        server.keys.revoke(next(key.id for key in server.keys.list() if key.tenant == "default"))
+    page.until(ASK_EVERY_SECOND)
+    page.run(f"location.hash = '#key={server.other}'")
+    page.until("!document.querySelector('#list').innerText.includes('secret')")
+    page.run("new Promise((done) => { release(); setTimeout(done, 300); })")
+    assert page.run("sessionStorage.getItem('holdfast.key')") == server.other
+    assert not page.run("document.querySelector('#dialog').open")
+    assert "secret" not in page.text("#list")
+
+
 def test_a_key_is_remembered_only_if_the_user_says_so(browser: Browser, server: Serving) -> None:
     page = browser.open(server.server.url)
     page.fill("#key", server.key)

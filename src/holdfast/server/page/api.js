@@ -41,11 +41,17 @@ export class Failure extends Error {
 	}
 }
 
-async function failure(response) {
+/** Throw if the key is not `used` any more: an answer to an earlier key is not shown to the present one, and its refusal does not sign the present one out. */
+function checkKey(used) {
+	if (used !== key()) throw new Failure(401, "key_changed", "The key was changed before the server answered.");
+}
+
+async function failure(response, used) {
 	let error = {};
 	try {
 		error = (await response.json()).error ?? {};
 	} catch {}
+	checkKey(used);
 	const found = new Failure(response.status, error.type ?? "", error.message ?? `The server answered ${response.status}.`);
 	if (response.status === 401) onRefused(found.message);
 	return found;
@@ -53,7 +59,8 @@ async function failure(response) {
 
 /** Send a request to the API. Throws `Failure`. Changing requests pass an idempotency key as `once`, so that a repetition is not executed twice. */
 export async function ask(method, path, body, { once, signal, with: other } = {}) {
-	const headers = { Authorization: `Bearer ${other ?? key()}` };
+	const used = key();
+	const headers = { Authorization: `Bearer ${other ?? used}` };
 	if (body !== undefined) headers["Content-Type"] = "application/json";
 	if (once) headers["Idempotency-Key"] = once;
 	let response;
@@ -63,21 +70,26 @@ export async function ask(method, path, body, { once, signal, with: other } = {}
 		if (error.name === "AbortError") throw error;
 		throw new Failure(0, "", "The server does not answer.");
 	}
-	if (!response.ok) throw other === undefined ? await failure(response) : new Failure(response.status, "", "");
-	if (response.status === 204) return null;
-	return parse(await response.text());
+	if (!response.ok) throw other === undefined ? await failure(response, used) : new Failure(response.status, "", "");
+	const text = await response.text();
+	if (other === undefined) checkKey(used);
+	return response.status === 204 ? null : parse(text);
 }
 
 /** Fetch a file. Throws `Failure`. */
 export async function download(path) {
+	const used = key();
 	let response;
+	let file;
 	try {
-		response = await fetch(path, { headers: { Authorization: `Bearer ${key()}` }, cache: "no-store" });
-		if (response.ok) return await response.blob();
+		response = await fetch(path, { headers: { Authorization: `Bearer ${used}` }, cache: "no-store" });
+		if (response.ok) file = await response.blob();
 	} catch {
 		throw new Failure(0, "", "The server does not answer.");
 	}
-	throw await failure(response);
+	if (!file) throw await failure(response, used);
+	checkKey(used);
+	return file;
 }
 
 export const place = (id, ...more) => ["/api/conversations", encodeURIComponent(id), ...more].join("/");
@@ -95,10 +107,11 @@ export async function stream(id, after, on, signal) {
 		const stop = () => attempt.abort();
 		signal.addEventListener("abort", stop);
 		let silence = setTimeout(stop, 35_000);
+		const used = key();
 		try {
-			const response = await fetch(place(id, `stream?after_seq=${after}`), { headers: { Authorization: `Bearer ${key()}` }, signal: attempt.signal, cache: "no-store" });
+			const response = await fetch(place(id, `stream?after_seq=${after}`), { headers: { Authorization: `Bearer ${used}` }, signal: attempt.signal, cache: "no-store" });
 			if (!response.ok) {
-				const error = await failure(response);
+				const error = await failure(response, used);
 				if (error.status === 404 || error.status === 401 || error.status === 403) {
 					on.state("gone", error.message);
 					return;

@@ -1,5 +1,5 @@
 // Dialogs for the key, a conversation from an agent's JSON and a fork, and the help.
-import { ask, keep, once, place } from "./api.js";
+import { ask, keep, key, once, place } from "./api.js";
 import { openDialog } from "./deciding.js";
 import { $, button, el, toast } from "./dom.js";
 import { oneLine, plain, typed } from "./text.js";
@@ -39,7 +39,7 @@ export function askKey(why, done) {
 	};
 	openDialog("Enter a key", form, {
 		onclose: () => {
-			if (!let_in) queueMicrotask(() => askKey(wrong.textContent, done));
+			if (!let_in && !key()) queueMicrotask(() => askKey(wrong.textContent, done));
 		},
 	});
 	input.focus();
