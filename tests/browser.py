@@ -287,6 +287,17 @@ class Page:
 
     def click(self, selector: str, text: str = "") -> None:
         """Click with the mouse, where the element is."""
+        place = self.place(selector, text)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.mouse(kind, place)
+
+    def mouse(self, kind: str, place: tuple[float, float]) -> None:
+        """Press or release the left button: `mousePressed` or `mouseReleased`."""
+        x, y = place
+        self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def place(self, selector: str, text: str = "") -> tuple[float, float]:
+        """Where an element rests, after it was scrolled into view."""
         find = (
             f"[...document.querySelectorAll({json.dumps(selector)})].find(one =>"
             f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}) &&"
@@ -304,9 +315,7 @@ class Page:
         # A page that is drawn anew in the meantime would be clicked somewhere else.
         while not (found := self.until(place))[2] and tries < 20:
             tries += 1
-        x, y, _ = found
-        for kind in ("mousePressed", "mouseReleased"):
-            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        return found[0], found[1]
 
     def type(self, text: str) -> None:
         """Put a text where the focus is."""

@@ -117,6 +117,31 @@ def test_a_run_is_drawn_and_leads_to_its_events(browser: Browser, server: Servin
     assert page.faults() == []
 
 
+HOLD_EVENTS = """
+window.released = new Promise((done) => (window.release = done));
+const real = window.fetch;
+window.fetch = async (path, given) => {
+    if (path.includes("/events?")) await window.released;
+    return real(path, given);
+};
+"""
+
+
+@needs_chromium
+def test_a_row_that_is_clicked_while_the_log_loads_leads_to_its_event(
+    browser: Browser, server: Serving
+) -> None:
+    work(server)
+    page = shown(browser, server)
+    page.wait("#list", "Go.")
+    page.run(HOLD_EVENTS)
+    page.run("location.hash = '#/c/lead'")
+    open_trace(page)
+    page.click(".waterfall .row", "exit 3")
+    page.run("release()")
+    page.until("document.activeElement.closest('.entry')?.innerText.includes('exit 3')")
+
+
 def forked(server: Any) -> None:
     """Fork "lead" twice, and one of the forks."""
     work(server)
@@ -194,6 +219,13 @@ def test_the_trace_follows_a_run(browser: Browser, server: Serving) -> None:
         )
         page.until("!document.querySelector('.waterfall').hasAttribute('data-old')")
         assert page.run(f"document.activeElement.matches({held!r})")
+    # A row that is drawn anew between press and release is clicked.
+    place = page.place(".waterfall .row", "Go.")
+    page.run("document.querySelector('.waterfall').setAttribute('data-old', '')")
+    page.mouse("mousePressed", place)
+    page.until("!document.querySelector('.waterfall').hasAttribute('data-old')")
+    page.mouse("mouseReleased", place)
+    page.until("document.activeElement.closest('.entry')?.innerText.includes('Go.')")
     workspace = server.ask("GET", path).json["workspace"]
     made = server.ask(
         "POST",

@@ -32,8 +32,9 @@ export function find(talk) {
 	input.focus();
 }
 
-/** Lead the view and the focus to the entry of an event. */
+/** Lead the view and the focus to the entry of an event; once more when all events are loaded if they are not yet. */
 export function lead(talk, seq) {
+	if (!talk.whole) talk.seq = seq;
 	const node = talk.log.goTo(seq, 60);
 	node?.setAttribute("tabindex", "-1");
 	node?.focus({ preventScroll: true });

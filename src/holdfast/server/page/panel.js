@@ -4,7 +4,7 @@ import { blocks, results } from "./entries.js";
 import { openDialog, schemaForm } from "./deciding.js";
 import { browse, exportTalk } from "./files.js";
 import { $, button, el, fill, fold as folded, refill, talkLink, toast } from "./dom.js";
-import { arrive, TraceView } from "./trace.js";
+import { TraceView } from "./trace.js";
 import { count, counted, json, money, oneLine, plain, seconds, statusName } from "./text.js";
 
 const TABS = [["plan", "Plan"], ["trace", "Trace"], ["tree", "Tree"], ["timers", "Timers"], ["tools", "Tools"], ["about", "About"]];
@@ -62,7 +62,6 @@ export class Panel {
 	show() {
 		const { fold, info } = this.talk;
 		if (!fold) return;
-		arrive(this.talk);
 		if (!this.open) return;
 		// Unchanged content keeps its focus and selection.
 		const name = {

@@ -2,6 +2,7 @@
 import { ask, place } from "./api.js";
 import { $, button, el, fill, refill, talkLink, talkPlace } from "./dom.js";
 import { diff } from "./diff.js";
+import { lead } from "./finding.js";
 import { count, counted, money, oneLine, plain, seconds, statusName } from "./text.js";
 
 const REFRESH_MILLISECONDS = 3000; // the shortest time between two readings of the journals
@@ -11,21 +12,9 @@ const IDLE_SHARE = 0.02; // of the time at work: the longest shown time in which
 const CHART = { width: 300, height: 70 };
 const KINDS = { model: "model", tool: "tool", child: "child", wait: "waits", message: "message", mark: "" };
 
-let destination = null; // an event of another conversation, shown once that is loaded
-
-/** Show the event that a click on the trace of another conversation named. */
-export function arrive(talk) {
-	if (destination?.id !== talk.id || !talk.whole) return;
-	const { seq } = destination;
-	destination = null;
-	visit(talk, seq);
-}
-
 function visit(talk, seq) {
 	if (getComputedStyle($("#panel")).position === "fixed") talk.closePanel(); // it covers the log
-	const node = talk.log.goTo(seq, 60);
-	node?.setAttribute("tabindex", "-1");
-	node?.focus({ preventScroll: true });
+	lead(talk, seq);
 }
 
 function svg(name, attributes, ...children) {
@@ -260,12 +249,8 @@ export class TraceView {
 
 	#go(span) {
 		const one = this.trace.conversations[span.conversation ?? 0];
-		if (one.id === this.talk.id) {
-			visit(this.talk, span.seq);
-			return;
-		}
-		destination = { id: one.id, seq: span.seq };
-		location.hash = talkPlace(one.id);
+		if (one.id === this.talk.id) visit(this.talk, span.seq);
+		else location.hash = `${talkPlace(one.id)}/${span.seq}`;
 	}
 
 	// --- the tree and the files ---
