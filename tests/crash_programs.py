@@ -134,9 +134,15 @@ class Player:
             tool("shell", "", self.shell, annotations=IDEMPOTENT),
             tool("shell_once", "", self.shell),
         ]
+        # A schema takes longer than an append: each process makes those of its plan alone.
+        used = {do.kind for do in plan.dos}
         model = ScriptedLLM(self.answer, stream=plan.stream)
         self.agent = Agent(
-            model, tools, parallel_calls=plan.parallel, confirm=self, output_limit=1000
+            model,
+            [one for one in tools if one.name in used],
+            parallel_calls=plan.parallel,
+            confirm=self,
+            output_limit=1000,
         )
 
     # --- the model ---

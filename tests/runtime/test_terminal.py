@@ -436,13 +436,22 @@ def test_a_bash_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None
         "yes",
     ],
 )
-def test_cancelling_ends_whatever_runs_soon(runtime: LocalRuntime, command: str) -> None:
+def test_cancelling_ends_whatever_runs_soon(
+    runtime: LocalRuntime, tmp_path: Path, command: str
+) -> None:
     cancelled = Cancellation()
-    threading.Timer(0.1, cancelled.cancel).start()
+
+    def cancel() -> None:
+        until((tmp_path / "begun").exists)
+        cancelled.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
     begun = time.monotonic()
     result = tool(runtime, "terminal").run(
-        {"command": command}, ToolContext("c1", cancelled=cancelled)
+        {"command": f"touch begun; {command}"}, ToolContext("c1", cancelled=cancelled)
     )
+    canceller.join()
     assert time.monotonic() - begun < 20
     assert "interrupted" in result.text
     assert result.error is not None
