@@ -51,7 +51,7 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
     unchosen: set[str] = set()
     for cases in proofs.values():
         if len(cases) > MOST_CASES:
-            cases.sort(key=lambda id: zlib.crc32(id.encode()))
+            cases.sort(key=lambda case: zlib.crc32(case.encode()))
             unchosen.update(cases[math.ceil(len(cases) / 3) :])
     kept = [item for item in items if item.nodeid not in unchosen]
     return kept, [item for item in items if item.nodeid in unchosen]
