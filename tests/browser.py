@@ -39,7 +39,7 @@ FLAGS = (
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
 )
-PATIENCE = 30.0  # seconds for "until": the machines that run the tests are shared
+PATIENCE = 60.0  # seconds for "until": the machines that run the tests are shared
 
 
 class PageError(AssertionError):

@@ -41,7 +41,7 @@ def no_thread_is_left() -> Iterator[None]:
     purpose says so in its name."""
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + 20.0
     while True:
         left = [
             t.name

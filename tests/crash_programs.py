@@ -328,7 +328,7 @@ def append(path: Path, text: str) -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.002)

@@ -200,7 +200,7 @@ class ModelServer:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while self._open and time.monotonic() < until:
             time.sleep(0.002)
 

@@ -72,7 +72,7 @@ class ServeProcess:
                 cwd=self.folder,
             )
         self.pid = self._process.pid
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not (
             found := re.search(
                 r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.said()[begins:]

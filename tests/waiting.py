@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 30.0) -> T:
+def until(condition: Callable[[], T], what: str = "the condition", seconds: float = 60.0) -> T:
     """Call `condition` until it returns something true, and return that.
 
     Fails the test after `seconds`.

@@ -91,7 +91,7 @@ class Typist:
     def sees(self, pattern: str) -> str:
         """Wait until `pattern` appears after what was last seen; what is on the terminal up to
         there."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while not (found := re.compile(pattern).search(self.seen, self._mark)):
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
@@ -105,10 +105,10 @@ class Typist:
 
     def leaves(self) -> int:
         """Read to the end; the exit code. Raises AssertionError if it stays."""
-        deadline = time.monotonic() + 30
-        while self._read(15):  # a chat that stays may draw its clock for ever
+        deadline = time.monotonic() + 60
+        while self._read(30):  # a chat that stays may draw its clock for ever
             assert time.monotonic() < deadline, f"it stays: {self.seen[-2000:]!r}"
-        return self.process.wait(15)
+        return self.process.wait(30)
 
     def _read(self, timeout: float) -> bool:
         if not select.select([self.master], [], [], timeout)[0]:
@@ -519,7 +519,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == b"> x\n"
         process.stdout.close()
-        assert process.wait(15) == 141
+        assert process.wait(30) == 141
         assert process.stderr.read() == b""
         process.stderr.close()
 
@@ -884,7 +884,7 @@ def test_a_terminal_that_goes_away_closes_it(tmp_path: Path) -> None:
         typist = Typist("run", "x", *options(server, tmp_path), "--store", str(store))
         until(lambda: started.exists() and started.read_text().strip() != "")
         os.close(typist.master)
-        assert typist.process.wait(15) == 129
+        assert typist.process.wait(30) == 129
     assert not Path(f"/proc/{started.read_text().strip()}").exists()
     assert not Path(f"{store}-owners").exists()
 

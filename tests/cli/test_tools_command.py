@@ -241,7 +241,7 @@ def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not (folder / "begun").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -349,7 +349,7 @@ def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -
         assert manager.call("all.near.add", {"a": 1, "b": 2}).text == "3"
         assert not manager.exists("all.asleep.add")
         assert "asleep.add" in manager.call("all.find_tools", {"query": "add two numbers"}).text
-        deadline = time.monotonic() + 10  # what was found is told of, and then there
+        deadline = time.monotonic() + 60  # what was found is told of, and then there
         while not manager.exists("all.asleep.add"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -432,7 +432,7 @@ def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
 
     def behind() -> list[str]:
         found = subprocess.run(

@@ -630,7 +630,7 @@ def test_ctrl_c_during_a_parallel_batch_does_not_wait_for_the_others_to_end_by_t
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             conversation.run()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert conversation.status is S.PAUSED
         assert conversation.run().status is S.FINISHED
         check_journal(conversation.get_history())

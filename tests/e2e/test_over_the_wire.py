@@ -178,7 +178,7 @@ def test_close_leaves_no_socket_and_no_thread() -> None:
             len(list(sockets())) > before
         )  # the agent's connection lives as long as a conversation of it is open
         second.close()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 20
         while (
             len(sockets()) > before or threading.active_count() > threads
         ) and time.monotonic() < deadline:
@@ -213,7 +213,7 @@ def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
         conversation = Conversation(Agent(LLM("m", SECRET, server.url), runtime.tools))
         conversation.start_thread()
         conversation.send_message("go")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while not any(
             b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
             for pid in children() - before
@@ -225,7 +225,7 @@ def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
         conversation.close()
         assert time.monotonic() - began < 4, "a command may take 5 seconds to end"
         assert children() - before == set()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while threading.active_count() > threads and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == threads

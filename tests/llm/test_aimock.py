@@ -568,7 +568,7 @@ def test_a_call_is_cancelled_while_it_waits(server: Aimock, wire: str, stream: b
         llm(server, wire, stream=stream, headers={"x-aimock-chaos-latency": "20000"}).completion(
             "hello", cancelled=cancelled
         )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     timer.join()
 
 

@@ -326,14 +326,14 @@ def test_a_silent_server_times_out() -> None:
 
 
 def test_a_server_that_drips_still_meets_the_deadline() -> None:
-    with ModelServer([Stream([b"x"] * 200, delay=0.02)]) as server:
+    with ModelServer([Stream([b"x"] * 2000, delay=0.02)]) as server:
         began = time.monotonic()
         response = HTTPPool(server.url, timeout=(5, 5)).post(
             PATH, b"{}", {}, stream=True, deadline=began + 0.2
         )
         with pytest.raises(LLMTimeout, match="deadline"):
             response.read()
-        assert time.monotonic() - began < 3.5
+        assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -389,8 +389,8 @@ def test_a_cancel_ends_connecting() -> None:
         timer.start()
         began = time.monotonic()
         with pytest.raises(Cancelled):
-            HTTPPool(url, timeout=(5, 5)).post("/", b"", {}, cancelled=cancelled)
-        assert time.monotonic() - began < 4.5
+            HTTPPool(url, timeout=(30, 30)).post("/", b"", {}, cancelled=cancelled)
+        assert time.monotonic() - began < 20
         timer.join()
 
 

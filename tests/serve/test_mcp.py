@@ -664,7 +664,7 @@ def test_closing_ends_calls_listeners_and_threads() -> None:
     at = time.monotonic()
     endpoint.close()
     endpoint.close()
-    assert time.monotonic() - at < 5
+    assert time.monotonic() - at < 20
     assert ended == [True]
     caller.join(15)
     near.close()
@@ -696,7 +696,7 @@ def test_a_tool_that_never_returns_does_not_keep_the_endpoint_from_closing() -> 
     asked(endpoint.url, "legacy", work)
     at = time.monotonic()
     endpoint.close()
-    assert time.monotonic() - at < 5
+    assert time.monotonic() - at < 20
     release.set()
 
 

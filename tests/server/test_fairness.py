@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 from holdfast import LLM, Agent, Limits, ScriptedLLM
 from holdfast import events as ev
 from holdfast.agent.serial_form import form_of
+from holdfast.server import open_conversations
 from holdfast.server.policy import Policy
 from tests.agent_servers import Serving
 from tests.gate_tools import hold, step
@@ -171,8 +172,9 @@ def test_an_interrupted_run_gives_its_slot_back_though_its_call_goes_on(
 
 @pytest.mark.slow
 def test_a_deleted_or_closed_run_gives_its_slot_back_though_its_call_goes_on(
-    tmp_path: Path, gate: Gate
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(open_conversations, "_CLOSE_SECONDS", 120.0)
     with Serving(tmp_path, policy=POLICY, max_running=1) as server:
         for n, (method, end) in enumerate((("DELETE", ""), ("POST", "/close"))):
             first = begin(server, f"a{n}", holding(gate, f"a{n}"))
@@ -180,10 +182,10 @@ def test_a_deleted_or_closed_run_gives_its_slot_back_though_its_call_goes_on(
             second = begin(server, f"b{n}", ScriptedLLM(["hello"]))
             ending = threading.Thread(target=server.ask, args=(method, f"{first}{end}"))
             ending.start()
-            until(lambda second=second: status(server, second) == "finished", seconds=3.0)
+            until(lambda second=second: status(server, second) == "finished")
             assert ending.is_alive()  # it still waits for the call
             gate.open()
-            ending.join(10)
+            ending.join(60)
             assert not ending.is_alive()
             (gate.folder / "open").unlink()
 
@@ -197,5 +199,5 @@ def test_a_conversation_made_anew_runs_while_the_deleted_ones_call_goes_on(
         until(lambda: gate.entered("old"))
         assert server.ask("DELETE", first).status == 204
         again = begin(server, "a", ScriptedLLM(["hello"]))
-        until(lambda: status(server, again) == "finished", seconds=3.0)
+        until(lambda: status(server, again) == "finished", seconds=30.0)
         gate.open()

@@ -133,7 +133,7 @@ def test_closing_the_client_ends_its_calls_and_tells_the_agents(variant: Running
     until(lambda: len(lines(variant, "hanging")) > before[0])
     started = time.monotonic()
     client.close()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 9.0
     thread.join()
     assert isinstance(found[0], ToolError)
     assert (found[0].error_type, "the client was closed during the call" in str(found[0])) == (
@@ -186,14 +186,14 @@ def test_an_agent_that_is_killed_in_mid_call_is_a_network_error_and_found_again_
 ) -> None:
     with (
         agents.serve(**variant.kind()) as mine,
-        A2AClient({"ag": {"url": mine["url"]}}, timeout=5.0) as client,
+        A2AClient({"ag": {"url": mine["url"]}}, timeout=30.0) as client,
     ):
         tools = by_skill(client)
         started = time.monotonic()
         with pytest.raises(ToolError) as caught:
             tools["die"].run({"message": "x"}, ToolContext("c"))
         assert caught.value.error_type == "network"
-        assert time.monotonic() - started < 4.0
+        assert time.monotonic() - started < 20.0
         with pytest.raises(ToolError, match="ConnectError") as caught:
             tools["echo"].run({"message": "x"}, ToolContext("c"))
         assert caught.value.error_type == "network"

@@ -83,11 +83,11 @@ def names(manager: ToolManager) -> list[str]:
 
 
 def test_all_services_are_asked_at_once_and_each_once() -> None:
-    services = [Service(f"s{n}", "a", "b", delay=0.1) for n in range(50)]
+    services = [Service(f"s{n}", "a", "b", delay=0.5) for n in range(50)]
     manager = ToolManager([lambda_tool("local")], services)  # pyright: ignore
     began = time.monotonic()
     found = manager.discover()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert len(found) == 100
     assert names(manager)[0] == "local"
     manager.discover()
@@ -471,14 +471,14 @@ def test_async_callbacks_run_on_one_loop_thread() -> None:
     found = {manager.call("slow", {"seconds": 0.0}).text for _ in range(3)}
     assert found == {"holdfast-async"}
     threads = [
-        threading.Thread(target=manager.call, args=("slow", {"seconds": 0.3})) for _ in range(10)
+        threading.Thread(target=manager.call, args=("slow", {"seconds": 1.0})) for _ in range(10)
     ]
     began = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began < 2.7
+    assert time.monotonic() - began < 9
     manager.close()
     assert "holdfast-async" not in [thread.name for thread in threading.enumerate()]
     assert manager.call("slow", {"seconds": 0.0}).text == "holdfast-async"
@@ -549,7 +549,7 @@ def test_acall_serves_async_hosts() -> None:
 
     began = time.monotonic()
     asyncio.run(host())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def add_slow() -> Tool:

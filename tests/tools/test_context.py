@@ -124,8 +124,8 @@ def test_a_wait_ends_with_the_cancel_on_another_thread() -> None:
     timer = threading.Timer(0.02, token.cancel)
     timer.start()
     began = time.monotonic()
-    assert token.wait(10) is True
-    assert time.monotonic() - began < 5
+    assert token.wait(60) is True
+    assert time.monotonic() - began < 20
     timer.join()
 
 

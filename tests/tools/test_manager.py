@@ -469,7 +469,7 @@ def test_a_cancel_ends_the_wait_before_the_next_attempt() -> None:
     began = time.monotonic()
     result = run(failing, context, retry=RetryPolicy(3, "fixed", 30))
     timer.join()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert result.error is not None
     assert result.error.type == "cancelled"
     assert (
@@ -517,8 +517,8 @@ def test_a_tool_that_heeds_its_timeout_is_stopped() -> None:
 def test_a_tool_that_ignores_its_timeout_is_given_up_and_said_so() -> None:
     release = threading.Event()
     began = time.monotonic()
-    result = run(lambda: release.wait(10), timeout=0.02)
-    assert time.monotonic() - began < 5
+    result = run(lambda: release.wait(60), timeout=0.02)
+    assert time.monotonic() - began < 20
     assert "It did not stop when asked to and may still be running." in result.text
     release.set()
 

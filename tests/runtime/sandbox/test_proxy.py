@@ -682,7 +682,7 @@ def test_close_does_not_wait_for_a_client_that_reads_nothing(tmp_path: Path, hos
     time.sleep(0.1)
     started = time.monotonic()
     box.proxy.close()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
     tunnel.close()
 
 
@@ -690,7 +690,7 @@ def test_a_lookup_that_hangs_does_not_delay_close(tmp_path: Path) -> None:
     gate = threading.Event()
 
     def hang(name: str) -> list[str]:
-        gate.wait(20)
+        gate.wait(60)
         return []
 
     box = Box(tmp_path, ["allowed.test"], hang)
@@ -699,7 +699,7 @@ def test_a_lookup_that_hangs_does_not_delay_close(tmp_path: Path) -> None:
         until(lambda: any(t.name == "holdfast-lookup" for t in threading.enumerate()))
         started = time.monotonic()
         box.proxy.close()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
     gate.set()
 
 
