@@ -263,7 +263,15 @@ class RuntimeFault(HoldfastError, OSError):
 
 
 class PathRefused(RuntimeFault, PermissionError):
-    """A path outside the folders that the runtime may touch."""
+    """A path outside the folders that the runtime may touch. `path` is the path as it was given,
+    if there was one."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.path)
 
 
 # --- tools ---

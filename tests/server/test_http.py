@@ -3,6 +3,7 @@ nobody holds up anybody."""
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -494,6 +495,33 @@ def test_a_file_outside_of_the_workspace_is_refused(server: Serving) -> None:
         read = server.ask("GET", f"/api/workspaces/confined/files/{path}")
         assert (read.status, read.error) == (403, "PathRefused"), path
         assert server.ask("PUT", f"/api/workspaces/confined/files/{path}", b"x").status == 403
+
+
+def test_a_refused_path_names_no_folder_of_the_server(server: Serving) -> None:
+    server.ask("POST", "/api/workspaces", {"id": "unnamed"})
+    there = "/api/workspaces/unnamed"
+    link = shlex.join(["ln", "-s", str(server.folder), "link"])
+    server.ask("POST", f"{there}/commands", {"command": link})
+    for method, path, body in (
+        ("GET", "files/%2e%2e/x", None),
+        ("GET", "files/link/x", None),
+        ("PUT", "files/link/x", b"x"),
+        ("GET", "files/%20", None),
+        ("PUT", "files/%20", b"x"),
+        ("GET", "entries?path=link", None),
+        ("GET", "download/link/x", None),
+        ("GET", "archive?path=link", None),
+        ("GET", "microagents?folder=link", None),
+        ("GET", "microagents?folder=missing", None),
+        ("POST", "clone", {"repo": "a/b", "target": "link/x"}),
+    ):
+        refused = server.ask(method, f"{there}/{path}", body)
+        assert 400 <= refused.status < 500, (path, refused)
+        told = refused.json["error"]["message"]
+        assert str(server.folder) not in told, (path, told)
+        assert "LocalRuntime" not in told, "a client has no program to change"
+    refused = server.ask("GET", f"{there}/files/link/x")
+    assert "'link/x' is outside of the workspace" in refused.json["error"]["message"]
 
 
 def test_what_is_no_path_is_refused_and_a_path_is_decoded_once(server: Serving) -> None:

@@ -20,12 +20,13 @@ def with_home(path: str | os.PathLike[str], home: str = "") -> str:
     return (home or home_folder() or "~") + text[1:] if is_below else text
 
 
-def path_text(path: str | os.PathLike[str], workdir: object) -> str:
+def path_text(path: str | os.PathLike[str]) -> str:
     """Return a path as text. Raises `RuntimeFault` for one that is blank or has a NUL."""
     text = os.fspath(path)
     if not text.strip() or "\0" in text:
         raise RuntimeFault(
-            f"{text!r} is not a path. Give a path relative to {workdir}, or an absolute one."
+            f"{text!r} is not a path. Give one relative to the working directory, or an absolute"
+            " one."
         )
     return text
 
@@ -70,7 +71,7 @@ class Paths:
         """Return the real, absolute path, which need not exist. Relative paths start at the
         workdir; `~` is the user's home. Raises `PathRefused` for a path outside of the allowed
         folders, `RuntimeFault` for an invalid path."""
-        text = path_text(path, self.workdir)
+        text = path_text(path)
         found = Path(os.path.realpath(self.workdir / with_home(text, self._home)))
         check_usable(found, text)
         folders = self._writable if write else self._readable
@@ -79,7 +80,8 @@ class Paths:
         via = "" if str(found) == text else f" (which is {found})"
         raise PathRefused(
             f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path"
-            " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)"
+            " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)",
+            text,
         )
 
     def visible(self, path: Path) -> str:

@@ -84,7 +84,11 @@ def error_answer(error: Exception, conflict: bool = False) -> Response:
                 status, headers = 429, {"Retry-After": "1"}
         kind = type(error).__name__
         details = {name: getattr(error, name) for name in _DETAILS.get(kind, ())}
-        return _failure(status, Failure(kind, str(error), details), headers)
+        message = str(error)
+        if isinstance(error, errors.PathRefused) and error.path:
+            # The error's own text names folders of this machine, and how a program allows more.
+            message = f"The path {error.path!r} is outside of the workspace. Use a path inside it."
+        return _failure(status, Failure(kind, message, details), headers)
     _log.error("A request failed", exc_info=error)
     return refusal(500, "HoldfastError", "Internal server error. See the server's log.")
 

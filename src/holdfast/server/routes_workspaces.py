@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import PathRefused
+from holdfast.errors import ConfigurationError, PathRefused
 from holdfast.runtime.clone import is_remote
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.server import bodies
@@ -268,6 +268,11 @@ def add(routes: Routes) -> None:
         """Lists the microagents and skills of a folder."""
         with host.workspace(tenant, workspace) as runtime:
             path = None if folder is None else runtime.paths.resolve(inside(folder))
+            if path is not None and not path.is_dir():
+                shown = runtime.paths.shown(path)  # not the server's own path
+                raise ConfigurationError(
+                    f"load_microagents takes a folder; there is none: {shown}."
+                )
             return bodies.Microagents(runtime.load_microagents(path))
 
     @routes.get("/{workspace}/tools", "List the tools of a workspace", slow=True)

@@ -41,7 +41,7 @@ class BoxedPaths(Paths):
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
         """Return the host's path of a path in the box; see `Paths.resolve`."""
-        text = path_text(path, self._inside)
+        text = path_text(path)
         inside = self._real(os.path.join(self._inside, with_home(text, self._home)), text)
         root = self._root(inside)
         via = "" if inside == text else f" (which is {inside})"
@@ -49,7 +49,8 @@ class BoxedPaths(Paths):
             raise PathRefused(
                 f"The path {text!r}{via} is outside of the working directory {self._inside}. Use a"
                 " path inside it. (The program can allow more with"
-                " SandboxedRuntime(mounts=[Mount(folder)]).)"
+                " SandboxedRuntime(mounts=[Mount(folder)]).)",
+                text,
             )
         found = _on_host(root, inside)
         protected = any(found.is_relative_to(one) for one in self._read_only)
