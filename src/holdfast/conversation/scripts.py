@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 # Round trips to the interpreter per permitted call: the call, its await, a few lookups of names.
 _ROUND_TRIPS = 8
 _GRACE_SECONDS = 1.0  # after the time limit, until the interpreter's process is killed
-_PRINT_ROOM = 1_000_000  # bytes of printing; what exceeds `CodeMode.output` is cut
+# Characters that a script may print beyond `CodeMode.output`; then it is ended. What exceeds
+# `CodeMode.output` is cut.
+_PRINT_ROOM = 1_000_000
 _MAX_SHOWN_CALLS = 5  # calls that a message names
 
 _LEFT = "the script ended before this call had a result."
@@ -86,6 +88,33 @@ class Scripts(ObjectStruct):
         return _with_note(result, left) if left else result
 
 
+class _Printed:
+    """The text that a script prints, up to `limit` characters. More than these call `overflow`,
+    which ends the script: reading endless output costs this process as much as writing it costs
+    the script."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[str] = []
+        self._count = 0
+        self.overflow: Callable[[], None] = lambda: None
+        self.excess = ""
+        """The message for a script that printed too much, or ""."""
+
+    def __call__(self, stream: str, text: str) -> None:
+        if self.excess:
+            return
+        self._parts.append(text)
+        self._count += len(text)
+        if self._count > self._limit:
+            self.excess = f"The script was ended: it printed more than {self._limit:,} characters."
+            self.overflow()
+
+    @property
+    def output(self) -> str:
+        return "".join(self._parts)
+
+
 class _Script:
     """One attempt of a script."""
 
@@ -116,7 +145,7 @@ class _Script:
     def run(self, code: str) -> ToolResult:
         """Run the script until its result."""
         self._read()
-        mode, printed = self._mode, self._monty.CollectString(_PRINT_ROOM + self._mode.output)
+        mode, printed = self._mode, _Printed(_PRINT_ROOM + self._mode.output)
         limits: monty.ResourceLimits = {
             "max_feed_duration_secs": mode.seconds,
             "max_memory": mode.memory,
@@ -133,8 +162,9 @@ class _Script:
             with pool, pool.checkout(limits=limits, os_policy=policy) as session:
                 stop = _killer(session.worker_pid)
                 forget = self._token.add_callback(stop)
+                printed.overflow = stop
                 try:
-                    value = self._drive(session.feed_start(code, print_callback=printed))
+                    value = self._drive(session.feed_start(code, print_callback=printed), printed)
                 finally:
                     forget()
         except _ScriptEnded as ended:
@@ -146,13 +176,14 @@ class _Script:
             failed = error.display("traceback")
         except self._monty.MontyError as error:
             failed = str(error)
+        failed = printed.excess or failed
         result = ToolResult.failure(failed) if failed else ToolResult(_shown(value))
         return _cut(printed.output, result, mode.output)
 
-    def _drive(self, found: monty.SyncSnapshot) -> Any:
+    def _drive(self, found: monty.SyncSnapshot, printed: _Printed) -> Any:
         """Answer the interpreter until the script ends; return its value."""
         kinds = self._monty
-        while not isinstance(found, kinds.MontyComplete):
+        while not (printed.excess or isinstance(found, kinds.MontyComplete)):
             if isinstance(found, kinds.NameLookupSnapshot):
                 name = found.variable_name
                 known = name in self._functions
@@ -172,6 +203,9 @@ class _Script:
                 call_id, result = self._next()
                 number = self._pending.pop(call_id)
                 found = found.resume({number: self._outcome(call_id, result)})
+        if printed.excess:
+            raise _ScriptEnded(ToolResult.failure(printed.excess))
+        assert isinstance(found, kinds.MontyComplete)
         return found.output
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
