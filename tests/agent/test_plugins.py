@@ -361,6 +361,20 @@ def test_a_hook_that_cannot_be_is_a_problem(root: Path, more: dict[str, Any]) ->
     assert (plugin.hooks, len(plugin.problems)) == ((), 1)
 
 
+def test_a_hook_that_asks_to_run_in_the_background_is_named_as_one_that_is_waited_for(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [{"type": "command", "command": f"echo {n}", "async": n == 1} for n in range(3)]
+    write(root, "hooks/hooks.json", {"hooks": {"PostToolUse": [{"hooks": given}]}})
+    plugin = load_plugin(root)
+    assert (len(plugin.hooks), plugin.problems) == (3, {})
+    [told] = [record.getMessage() for record in caplog.records if "async" in record.getMessage()]
+    assert told == (
+        "The plugin care: its hook for PostToolUse, echo 1, says async, and is waited for here like"
+        " any other: at most 60 s, and its answer counts."
+    )
+
+
 def test_a_manifest_lists_files_of_hooks(root: Path) -> None:
     (root / "hooks" / "hooks.json").rename(root / "h.json")
     write(root, ".claude-plugin/plugin.json", {"name": "care", "hooks": ["./h.json"]})

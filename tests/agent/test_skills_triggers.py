@@ -34,7 +34,7 @@ from holdfast.agent.skills import Globs
 from holdfast.cli import main
 from holdfast.cli.render import Renderer
 from holdfast.errors import ConfigurationError
-from holdfast.runtime import Microagent
+from holdfast.runtime import Microagent, load_microagents
 from holdfast.runtime.walk import matcher
 from holdfast.server.policy import Policy, check_agent
 from holdfast.tools.preset.memory import register_memory_tools
@@ -416,6 +416,31 @@ def test_a_microagent_says_it_in_its_front_matter_as_openhands_has_it(
     [found] = discover([tmp_path]).list()
     assert (found.triggers, found.paths, found.always) == expected
     assert found.text == ("Body" if any(expected) else "")
+
+
+@pytest.mark.parametrize("kind", ["skills", "microagents"])
+def test_a_skill_for_the_user_alone_is_shown_when_the_user_names_it(
+    tmp_path: Path, kind: str
+) -> None:
+    head = "name: deploy\ndescription: d\ndisable-model-invocation: true\npaths: ['*.py']\n"
+    write(tmp_path / "skills/deploy/SKILL.md", f"---\n{head}---\nPush the button.\n")
+    given: Any = discover([tmp_path]) if kind == "skills" else load_microagents(tmp_path)
+    llm = ScriptedLLM(
+        [("read_skill", {"name": "deploy"}), "No.", ("open", {"path": "a.py"}), "Yes."]
+    )
+    agent = Agent(llm, [Tool("open", "Opens.", lambda path: path)], **{kind: given})
+    with Conversation(agent) as conversation:
+        conversation.send_message("I deploy it tomorrow.")
+        conversation.run()
+        results = [e.result.text for e in conversation.get_history() if e.type == "toolResult"]
+        assert results == ["The skill 'deploy' is shown only when the user asks for it: /deploy."]
+        conversation.send_message("Now /deploy it.")
+        state = conversation.run()
+    shown = [e.text for e in state.events if e.type == "message" and e.about == "skill:deploy"]
+    assert len(shown) == 1
+    assert shown[0].endswith("Push the button.")
+    [head] = [e for e in state.events if isinstance(e, ev.AgentConfigured)]
+    assert "deploy" not in head.system_prompt
 
 
 # --- the prompt and its sizes ---

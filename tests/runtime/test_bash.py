@@ -239,3 +239,27 @@ def test_a_state_is_read_in_a_time_that_grows_with_its_size() -> None:
         )
         == b"\xffA\xc3\xa9\x01\n"
     )  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("set -x; echo a", ["++ echo a", "a"]),
+        ("set -x\nfalse", ["++ false"]),
+        ("set -ex; false; echo no", ["++ false"]),
+        ("set -x; exit 3", ["++ exit 3"]),
+        ("set -v; echo b", ["b"]),
+        (
+            "set -x; trap 'echo bye' EXIT; true",
+            ["++ trap 'echo bye' EXIT", "++ true", "+ echo bye", "bye"],
+        ),
+        ("trap 'echo dbg' DEBUG; echo c", ["dbg", "c"]),
+        ("set -T; trap 'echo \"$BASH_COMMAND\"' DEBUG; true", ["true"]),
+        ("set -E; trap 'echo err' ERR; false", ["err"]),
+        ("set -T; trap 'echo ret' RETURN; echo d", ["d"]),
+    ],
+)
+def test_a_command_that_traces_its_bash_sees_its_own_lines_alone(
+    runtime: LocalRuntime, command: str, shown: list[str]
+) -> None:
+    assert first_lines(runtime.run_command(command).text) == shown

@@ -429,3 +429,36 @@ def test_no_file_handle_is_left(tmp_path: Path) -> None:
         except ToolError:
             pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_skill_for_the_user_alone_is_neither_listed_nor_read(tmp_path: Path) -> None:
+    for name, more in (("deploy", "disable-model-invocation: true\n"), ("pdf", "")):
+        (tmp_path / name).mkdir()
+        head = f"---\nname: {name}\ndescription: About {name}.\n{more}---\n"
+        (tmp_path / name / "SKILL.md").write_text(head + "x" * 90 + "the end")
+        (tmp_path / name / "more.md").write_text("More.")
+    found = skills.discover([tmp_path], each=80)
+    assert [skill.name for skill in found.list()] == ["deploy", "pdf"]
+    tool = found.tool()
+    for told in (found.prompt(), tool.description, str(tool.input_schema)):
+        assert "deploy" not in told
+    assert "About pdf." in found.prompt()
+    for file in (None, "SKILL.md", "./SKILL.md", "../deploy/SKILL.md", "skill.md/../SKILL.md"):
+        with pytest.raises(ToolError, match="only when the user asks for it: /deploy"):
+            found.read("deploy", file)
+    with pytest.raises(ToolError, match="only when the user asks"):
+        found.read("deploy", None, 79)
+    with pytest.raises(ToolError) as wrong:
+        found.read("deploi")
+    assert "deploy" not in str(wrong.value)
+    # What follows once the user has asked for it: the part that was cut, and its other files.
+    assert found.read("deploy", None, 80).startswith("x" * 10 + "the end")
+    assert found.read("deploy", "more.md") == "More."
+    assert found.read("pdf").startswith("x")
+    sent = skills.as_text(found.list()[0])
+    assert sent.user_only
+    again = skills.Skills([sent], each=80)
+    assert again.prompt() == ""
+    for file in (None, "SKILL.md"):
+        with pytest.raises(ToolError, match="only when the user asks"):
+            again.read("deploy", file)

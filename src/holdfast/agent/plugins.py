@@ -40,6 +40,7 @@ from holdfast.tools.skills_files import (
     lenient_front_matter,
     one_line,
     read_skill,
+    shown_when,
     text_below,
     with_home,
 )
@@ -51,6 +52,7 @@ MANIFESTS = (".claude-plugin/plugin.json", ".plugin/plugin.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _ROOTS = ("CLAUDE_PLUGIN_ROOT", "OPENHANDS_PLUGIN_ROOT")
+_MAX_SHOWN_COMMAND_CHARS = 200
 _HOOK_SECONDS = 60.0  # Claude Code's limit for a hook's command without a timeout
 # The place and the side of a hook by the event of Claude Code and OpenHands.
 _PLACES: Mapping[str, tuple[str, str]] = {event: place for place, event in EVENTS.items()}
@@ -262,6 +264,7 @@ class _Reader:
         text = text_below(self._root, *path.relative_to(self._root).parts)
         head, body = lenient_front_matter(text, [])
         words = f"/{plugin}:{path.stem}"
+        user_only = shown_when(head, words[1:]).user_only
         for root in _ROOTS:
             body = body.replace(f"${{{root}}}", str(self._root))
         return Skill(
@@ -270,6 +273,7 @@ class _Reader:
             str(path),
             triggers=(words,),
             text=body.strip(),
+            user_only=user_only,
         )
 
     def _servers(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,6 +391,15 @@ class _Reader:
                 except ConfigurationError as error:
                     self.problems[f"{where} {shell}"] = str(error)
                     continue
+                if command.get("async") is True:
+                    _log.warning(
+                        "The plugin %s: its hook for %s, %s, says async, and is waited for here"
+                        " like any other: at most %g s, and its answer counts.",
+                        plugin,
+                        event,
+                        shell[:_MAX_SHOWN_COMMAND_CHARS],
+                        seconds,
+                    )
                 yield hook
 
 

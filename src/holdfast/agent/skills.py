@@ -147,6 +147,7 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
             paths=one.paths,
             always=one.always or not (one.triggers or one.paths),
             text=one.content,
+            user_only=one.user_only,
         )
         for one in found
     ]
@@ -335,15 +336,17 @@ class Activation:
             if kind == "instructions":
                 text = self._instructions.text_for_model(name, max(0, space))
                 space -= max(len(text), 1)
-            elif room <= 0:
-                without.append(name)
-                continue
             else:
                 skill = self._skills.get(name)
                 assert skill is not None
+                # A model cannot read a skill for the user alone, so that one is not left out.
+                if room <= 0 and not skill.user_only:
+                    without.append(name)
+                    continue
+                most = self._skills.each if skill.user_only else min(self._skills.each, room)
                 if about in arguments:
                     skill = _with_arguments(skill, arguments[about])
-                text = _skill_text(skill, why, min(self._skills.each, room))
+                text = _skill_text(skill, why, most)
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
         if without:

@@ -49,6 +49,8 @@ def _of(folder: str) -> tuple[list[Skill], dict[str, str]]:
 
 def _shown(skill: Skill) -> Iterator[str]:
     """Yield the ways in which a model is shown a skill."""
+    if skill.user_only:
+        yield "only the user's words"
     if skill.always:
         yield "always"
     yield from (f"words: {one_line(one)}" for one in skill.triggers)

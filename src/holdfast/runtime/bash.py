@@ -25,14 +25,17 @@ _MAX_EXPORTED_BYTES = 1_000_000
 # The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no
 # command can know it beforehand, and the function is readonly. The state is written after the
 # command, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap is set only
-# after all variables: a SIGINT can come at any time. The script's file has two parts that end with
-# NUL: assignments, and the command.
+# after all variables: a SIGINT can come at any time. Nothing that it prints is shown, and bash has
+# read it when the command begins: `set -x`, `set -v` or a trap on DEBUG would show lines that are
+# not the command's. The script's file has two parts that end with NUL: assignments, and the
+# command.
 _SCRIPT = (
     "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F;"
-    " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; return \"$1\"; }}; {{ IFS= read"
-    " -rd '' {name}v; IFS= read -rd '' {name}c; }} <{script}; eval \"${name}v\"; {name}v=;"
-    " readonly -f {name}; trap '{name} \"$?\"' EXIT; {name}s() {{ unset -f {name}s; return"
-    ' {status}; }}; {name}s; eval "${name}c"; {name} "$?"'
+    " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; builtin set +v; return \"$1\"; }};"
+    " {{ IFS= read -rd '' {name}v; IFS= read -rd '' {name}c; }} <{script}; eval \"${name}v\";"
+    " {name}v=; readonly -f {name}; trap '{{ {name} \"$?\"; }} >/dev/null 2>&1' EXIT; {name}s() {{"
+    ' unset -f {name}s; return {status}; }}; {name}s; {{ eval "${name}c"; {{ {name} "$?"; }}'
+    " >/dev/null 2>&1; }}"
 )
 
 # Names that change how bash starts or runs. They are never set for a command: neither a caller's

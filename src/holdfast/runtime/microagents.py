@@ -27,6 +27,7 @@ class Microagent(Data, frozen=True):
         paths: Globs of files; a call that names a matching file shows the instructions.
         always: True shows the instructions always, which is also the case without `triggers` and
             `paths`.
+        user_only: True for one that only words of the user show, and no model can read.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Microagent(Data, frozen=True):
     path: str = ""
     paths: tuple[str, ...] = ()
     always: bool = False
+    user_only: bool = False
 
 
 def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> list[Microagent]:
@@ -77,13 +79,15 @@ def read_microagent(path: str | os.PathLike[str]) -> Microagent:
     for key, what in (("triggers", "words"), ("paths", "globs")):
         if (value := head.get(key)) and not isinstance(value, str | list | tuple):
             raise ValueError(f"{key} takes a list of {what}, not {value!r}")
-    shown = shown_when(head)
+    name = str(head.get("name") or default)
+    shown = shown_when(head, name)
     return Microagent(
-        name=str(head.get("name") or default),
+        name=name,
         content=content.strip(),
         description=str(head.get("description") or "").strip(),
         triggers=shown.triggers,
         path=str(path),
         paths=shown.paths,
         always=shown.always,
+        user_only=shown.user_only,
     )

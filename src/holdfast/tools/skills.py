@@ -83,7 +83,7 @@ class Skills:
         how to read one. "" if there are none. Skills whose description does not fit are listed by
         name."""
         shown = {skill.name: text for skill, text in self.always()}
-        listed = [skill for skill in self._skills.values() if skill.name not in shown]
+        listed = [skill for skill in self._readable() if skill.name not in shown]
         if not listed:
             return ""
         lines = [f"- {_described(skill)}" for skill in listed]
@@ -115,7 +115,7 @@ class Skills:
         the skills, at most 100 with 200 characters each. If that is too long for model APIs, the
         list is in the parameter's description. An agent whose system prompt contains `prompt()`
         needs no second list."""
-        description, name = _tool_description(self._skills.values() if listed else ())
+        description, name = _tool_description(self._readable() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
             return self.read(name, file, offset)
@@ -131,18 +131,38 @@ class Skills:
 
     def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
         """Return the tool's answer from a character offset on. Raises `ToolNotFound`, or
-        `ToolError` for a path outside of the skill's folder."""
+        `ToolError` for a path outside of the skill's folder. Of a skill for the user alone, the
+        part that is shown when the user asks for it cannot be read."""
         skill = self._skills.get(name)
         if skill is None:
+            known = [one.name for one in self._readable()]
             raise ToolNotFound(
-                f"There is no skill {name!r}.{did_you_mean(name, self._skills)} There are:"
-                f" {', '.join(self._skills) or 'none'}."
+                f"There is no skill {name!r}.{did_you_mean(name, known)} There are:"
+                f" {', '.join(known) or 'none'}."
+            )
+        if skill.user_only and (offset < self.each if file is None else _is_own(skill, file)):
+            raise ToolError(
+                f"The skill {name!r} is shown only when the user asks for it:"
+                f" {' or '.join(skill.triggers)}.",
+                "authentication",
+                retryable=False,
             )
         text = _file(skill, file) if file is not None else _instructions(skill)
         return text[max(0, offset) :]
 
+    def _readable(self) -> list[Skill]:
+        """Return the skills that a model may read on its own."""
+        return [skill for skill in self._skills.values() if not skill.user_only]
+
     def __repr__(self) -> str:
         return f"Skills({', '.join(self._skills)})"
+
+
+def _is_own(skill: Skill, file: str) -> bool:
+    """Return True if a file of a skill holds its instructions."""
+    if not skill.folder or "\0" in file:
+        return os.path.normpath(file) in SKILL_FILES
+    return os.path.realpath(Path(skill.folder) / file) == os.path.realpath(skill.path)
 
 
 def _instructions(skill: Skill) -> str:
@@ -334,6 +354,7 @@ def as_text(skill: Skill) -> Skill:
         always=skill.always,
         text=text,
         files=files,
+        user_only=skill.user_only,
     )
 
 

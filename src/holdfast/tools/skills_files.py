@@ -39,7 +39,8 @@ class Skill(Data, frozen=True):
     The skill is shown when the user says a word in `triggers`, or when a call names a file that
     matches a glob in `paths`. With `always` it is in the system prompt. `text` is the text that
     is shown then. A skill without a `path` consists of its `text` and its other `files`, by
-    name.
+    name. With `user_only` only the user's words show it: no list names it, and a model cannot
+    read it on its own.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Skill(Data, frozen=True):
     always: bool = False
     text: str = ""
     files: dict[str, str] = {}
+    user_only: bool = False
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
@@ -108,9 +110,10 @@ def read_skill(path: Path) -> Skill:
     lines = [line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")]
     description = _text_of(head.get("description")) or next(iter(lines), "")
     metadata = head.get("metadata")
-    shown = shown_when(head)
+    name = unicodedata.normalize("NFKC", one_line(name))
+    shown = shown_when(head, name)
     return Skill(
-        unicodedata.normalize("NFKC", one_line(name)),
+        name,
         description[: _MAX_CHARS["description"]],
         str(path),
         folder,
@@ -126,6 +129,7 @@ def read_skill(path: Path) -> Skill:
         shown.always,
         # Other skills are read on request.
         body.strip() if shown.triggers or shown.paths or shown.always else "",
+        user_only=shown.user_only,
     )
 
 
@@ -135,12 +139,14 @@ class Shown(NamedTuple):
     triggers: tuple[str, ...]
     paths: tuple[str, ...]
     always: bool
+    user_only: bool
 
 
-def shown_when(head: Mapping[str, Any]) -> Shown:
+def shown_when(head: Mapping[str, Any], name: str) -> Shown:
     """Return the conditions in front matter: `triggers`, `paths` and `always`. `metadata` may hold
     them too, which is where the specification permits them in a `SKILL.md`. OpenHands' `type: repo`
-    means always."""
+    means always. With Claude Code's `disable-model-invocation`, the user's words alone count, and
+    `/name` is one."""
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
@@ -154,10 +160,15 @@ def shown_when(head: Mapping[str, Any]) -> Shown:
         lines = [one_line(_text_of(member)) for member in found]
         return tuple(dict.fromkeys(filter(None, lines)))
 
-    flags = [_text_of(value).lower() for value in (head.get("always"), inner.get("always"))]
-    always = any(flag in ("true", "yes") for flag in flags)
+    def flag(key: str) -> bool:
+        values = (head.get(key), inner.get(key))
+        return any(_text_of(value).lower() in ("true", "yes") for value in values)
+
+    triggers = words("triggers")
+    if flag("disable-model-invocation"):
+        return Shown(tuple(dict.fromkeys((*triggers, f"/{name}"))), (), False, True)
     is_repo = _text_of(head.get("type")).lower() == "repo"
-    return Shown(words("triggers"), words("paths"), always or is_repo)
+    return Shown(triggers, words("paths"), flag("always") or is_repo, False)
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
