@@ -9,12 +9,13 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import BadResponse, ContentFiltered
-from holdfast.llm.completion import Completion
+from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.wires import anthropic_details as details
 from holdfast.llm.wires import anthropic_plain
 from holdfast.llm.wires.answers import GAP, CompletionBuilder, as_dict, read_answer
 from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient_json import clean_texts, decode, join_surrogates
+from holdfast.llm.wires.plain import as_json
 from holdfast.llm.wires.streams import StreamParser
 
 NAME = "anthropic_messages"
@@ -130,6 +131,8 @@ class MessagesStream(StreamParser):
     says that nothing more follows, but does not by itself complete the answer.
     """
 
+    _piece_decoder = anthropic_plain.events
+
     def __init__(self) -> None:
         super().__init__()
         self._message: dict[str, Any] = {}  # the message without its blocks and its usage
@@ -143,7 +146,26 @@ class MessagesStream(StreamParser):
 
     def _answer(self) -> Completion:
         message = {**self._message, "usage": clean_texts(self._usage)}
-        return _completion(message, [block.finish() for block in self._blocks])
+        blocks = [block.finish() for block in self._blocks]
+        plain = anthropic_plain.read(as_json({**message, "content": blocks}), NAME)
+        return plain or _completion(message, blocks)
+
+    def _add_piece(self, event: anthropic_plain.MessagesEvent) -> Delta | None:
+        piece, block = event.delta, self._open.get(event.index)
+        if piece is None or block is None or event.type != "content_block_delta":
+            return None
+        if event.error or event.object == "error":
+            return None
+        if piece.text and piece.type == "text_delta" and block.kind == "text":
+            if self._gap_pending:
+                return None
+            self._has_text = True
+            block.pieces.setdefault("text", []).append(piece.text)
+            return Delta("text", piece.text)
+        if piece.partial_json and piece.type == "input_json_delta" and block.number is not None:
+            block.pieces.setdefault("input", []).append(piece.partial_json)
+            return Delta("tool", piece.partial_json, block.number)
+        return None
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         kind = event.get("type")

@@ -1,4 +1,5 @@
-"""Plain answers of Anthropic's Messages wire. `plain` describes them."""
+"""Plain answers of Anthropic's Messages wire, and the pieces of its streams. `plain` describes
+them."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.content import Usage
-from holdfast.llm.completion import Completion
-from holdfast.llm.wires.answers import CompletionBuilder
-from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode
+from holdfast.answer import AnswerDetails
+from holdfast.content import ToolCall, Usage
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires.calls import read_call
+from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode, has_repeated_id
 
 _STOP_REASONS = {
     "end_turn": "stop",
@@ -71,26 +73,64 @@ class _Answer(Plain, tag_field="type", tag="message"):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
+class _Piece(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+
+
+class MessagesEvent(msgspec.Struct, gc=False):
+    """The fields of an event that matter for a piece of a text or of a call's input."""
+
+    type: str = ""
+    index: int = -1
+    delta: _Piece | None = None
+    error: Any = None
+    object: Any = None
+
+
+events = msgspec.json.Decoder(MessagesEvent)
+
+
 def read(data: bytes, name: str) -> Completion | None:
     """Return the completion of a plain answer, or None if the answer is not plain."""
     answer = decode(data, _decoder)
     if answer is None:
         return None
-    builder = CompletionBuilder()
+    text, calls = "", list[ToolCall]()
     for place, block in enumerate(answer.content):
-        if isinstance(block, _Call):
-            builder.add_call(block.name, block.input, block.id)
-        elif place:  # text after a call, or two texts
+        if type(block) is _Call:
+            calls.append(read_call(block.name, block.input, block.id))
+        elif type(block) is _Text and not place:
+            text = block.text
+        else:  # text after a call, or two texts
             return None
-        else:
-            builder.texts.append(block.text)
+    if len(calls) > 1 and has_repeated_id(calls):
+        return None
+    counts, reason = answer.usage, _STOP_REASONS[answer.stop_reason]
+    has_details = counts.service_tier or counts.inference_geo or answer.stop_sequence
+    return Completion(
+        text,
+        "",
+        tuple(calls),
+        _usage(counts),
+        "tool_calls" if reason == "stop" and calls else reason,
+        answer.model,
+        name,
+        NO_NATIVE,
+        answer.id,
+        details=_details(answer) if has_details else None,
+    )
+
+
+def _details(answer: _Answer) -> AnswerDetails:
     counts = answer.usage
-    builder.detail("service_tier", counts.service_tier)
-    builder.detail("stop_sequence", answer.stop_sequence)
-    if counts.inference_geo:
-        builder.detail("provider_details", {"inference_geo": counts.inference_geo})
-    reason = _STOP_REASONS[answer.stop_reason]
-    return builder.build(name, _usage(counts), reason, answer, None, None)
+    place = counts.inference_geo
+    return AnswerDetails(
+        service_tier=counts.service_tier or "",
+        stop_sequence=answer.stop_sequence or "",
+        provider_details={"inference_geo": place} if place else {},
+    )
 
 
 def _usage(counts: _Counts) -> Usage:

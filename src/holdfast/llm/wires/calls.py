@@ -18,6 +18,7 @@ from holdfast.tools import names as tool_names
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
+_objects = msgspec.json.Decoder(dict[str, Any])
 _TOO_DEEP = (
     f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as text."
 )
@@ -37,6 +38,14 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
         if isinstance(arguments, dict) and not too_deep(encoded):
             return ToolCall("", name, cast("dict[str, Any]", arguments), provider_id)
         arguments = encoded.decode()
+    if arguments.count("{") + arguments.count("[") <= MAX_DEPTH:  # nearly always
+        try:
+            fields = _objects.decode(arguments)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            pass  # the rest of this function reads it leniently, or says what is wrong
+        else:
+            raw = "" if _encoder.encode(fields) == arguments.encode() else arguments
+            return ToolCall("", name, fields, provider_id, raw)
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
     try:
@@ -110,7 +119,9 @@ def _invalid_reason(text: str, reason: str) -> str:
 def wire_arguments(call: ToolCall) -> str:
     """Return a call's arguments for sending back: the provider's own text, unless that is not JSON,
     for which servers that parse it would refuse every later request of the conversation."""
-    return _encoder.encode(wire_input(call)).decode() if call.invalid else call.raw_arguments
+    if call.invalid:
+        return _encoder.encode(wire_input(call)).decode()
+    return call.raw or _encoder.encode(call.arguments).decode()
 
 
 def wire_input(call: ToolCall) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from holdfast.llm.wires.answers import as_dict, as_list
 from holdfast.llm.wires.chat_hosts import ChatRules
 from holdfast.llm.wires.failures import excerpt, reported_error
 from holdfast.llm.wires.lenient_json import clean_texts, encode, join_surrogates
+from holdfast.llm.wires.plain import as_json
 from holdfast.llm.wires.streams import StreamParser
 
 NAME = "openai_chat"
@@ -301,6 +302,8 @@ class ChatStream(StreamParser):
     stream. Nor is `[DONE]` required, because some servers never send it.
     """
 
+    _piece_decoder = chat_plain.events
+
     def __init__(self, rules: ChatRules = _DEFAULT) -> None:
         super().__init__()
         self._rules = rules
@@ -329,7 +332,10 @@ class ChatStream(StreamParser):
         message.update(clean_texts(self._extra))
         if self._sound:
             message["audio"] = {**as_dict(message.get("audio")), "data": _join(self._sound)}
-        return _completion(clean_texts(self._top), clean_texts(self._choice), message, self._rules)
+        top, choice = clean_texts(self._top), clean_texts(self._choice)
+        whole = {**top, "object": "chat.completion", "choices": [{**choice, "message": message}]}
+        plain = chat_plain.read(as_json(whole), NAME, self._rules)
+        return plain or _completion(top, choice, message, self._rules)
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         top, choices = self._top, event.get("choices")
@@ -361,6 +367,34 @@ class ChatStream(StreamParser):
                 if self._splitter is not None:
                     for kind, piece in self._splitter.rest():
                         self._emit(kind, piece)
+
+    def _add_piece(self, event: chat_plain.ChatEvent) -> Delta | None:
+        choice = event.choices[0] if event.choices else None
+        if choice is None or choice.finish_reason or event.usage:
+            return None
+        text, calls = choice.delta.content, choice.delta.tool_calls
+        if text and not calls and self._splitter is None and not self._parts:
+            self._content.append(text)
+            delta = Delta("text", text)
+        elif calls and not text and self._calls:
+            call, piece = self._calls[-1], calls[0]
+            arguments = piece.function.arguments
+            if piece.index != call.index or piece.id or piece.function.name or not arguments:
+                return None  # another call
+            call.arguments.append(arguments)
+            delta = Delta("tool", arguments, call.number)
+        else:
+            return None
+        top = self._top
+        if event.id:
+            top["id"] = event.id
+        if event.model:
+            top["model"] = event.model
+        if event.system_fingerprint:
+            top["system_fingerprint"] = event.system_fingerprint
+        if event.service_tier:
+            top["service_tier"] = event.service_tier
+        return delta
 
     @property
     def _has_content(self) -> bool:

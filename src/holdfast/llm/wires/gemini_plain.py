@@ -1,4 +1,4 @@
-"""Plain answers of Gemini. `plain` describes them."""
+"""Plain answers of Gemini, and plain events of its streams. `plain` describes them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.content import Usage
-from holdfast.llm.completion import Completion
-from holdfast.llm.wires.answers import CompletionBuilder
+from holdfast.answer import AnswerDetails
+from holdfast.content import ToolCall, Usage
+from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.gemini_messages import name_from_wire
-from holdfast.llm.wires.plain import Plain, Tokens, decode
+from holdfast.llm.wires.plain import Plain, Tokens, decode, has_repeated_id
 
 _STOP_REASONS = {"STOP": "stop", "MAX_TOKENS": "length"}
 
@@ -68,26 +68,56 @@ class _Answer(_Plain):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
+class _TextPiece(_Plain):
+    text: str = ""
+    thought: bool = False
+
+
+class _ContentPiece(_Plain):
+    parts: Annotated[list[_TextPiece], msgspec.Meta(max_length=1)] = []
+    role: str = "model"
+
+
+class _CandidatePiece(_Plain):
+    content: _ContentPiece
+    finish_reason: str | None = None
+    index: Literal[0] = 0
+
+
+class GeminiEvent(_Plain):
+    """An event of a plain stream: a piece of the text or of the thoughts, or the finish."""
+
+    candidates: Annotated[list[_CandidatePiece], msgspec.Meta(min_length=1, max_length=1)]
+    usage_metadata: dict[str, Any] | None = None
+    model_version: str = ""
+    response_id: str = ""
+    create_time: str = ""
+
+
+events = msgspec.json.Decoder(GeminiEvent)
+
+
 def read(data: bytes, name: str) -> Completion | None:
     """Return the completion of a plain answer, or None if the answer is not plain."""
     answer = decode(data, _decoder)
     if answer is None:
         return None
     candidate = answer.candidates[0]
-    builder = CompletionBuilder()
+    text, calls = "", list[ToolCall]()
     for place, part in enumerate(candidate.content.parts):
         called = part.function_call
         if called is not None:
             if part.text is not None:
                 return None
-            call = builder.add_call(name_from_wire(called.name), None, called.id)
-            builder.calls[-1] = msgspec.structs.replace(call, arguments=called.args)
+            calls.append(ToolCall("", name_from_wire(called.name), called.args, called.id or ""))
         elif place:  # text after a call, or two texts
             return None
         else:
-            builder.texts.append(part.text or "")
-    counts = answer.usage_metadata
-    builder.detail("service_tier", counts.service_tier)
+            text = part.text or ""
+    if len(calls) > 1 and has_repeated_id(calls):
+        return None
+    counts, reason = answer.usage_metadata, _STOP_REASONS[candidate.finish_reason]
+    tier = counts.service_tier
     usage = Usage(
         counts.prompt_token_count,
         counts.candidates_token_count + counts.thoughts_token_count,
@@ -95,5 +125,15 @@ def read(data: bytes, name: str) -> Completion | None:
         0,
         counts.thoughts_token_count,
     )
-    reason = _STOP_REASONS[candidate.finish_reason]
-    return builder.build(name, usage, reason, answer, None, None)
+    return Completion(
+        text,
+        "",
+        tuple(calls),
+        usage,
+        "tool_calls" if reason == "stop" and calls else reason,
+        answer.model,
+        name,
+        NO_NATIVE,
+        answer.id,
+        details=AnswerDetails(service_tier=tier) if tier else None,
+    )

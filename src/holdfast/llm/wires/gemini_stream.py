@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.llm.completion import Completion, Delta
-from holdfast.llm.wires import answers
+from holdfast.llm.wires import answers, gemini_plain
 from holdfast.llm.wires.failures import reported_error
 from holdfast.llm.wires.gemini_answers import block_reason, read_answer
 from holdfast.llm.wires.gemini_messages import name_from_wire
@@ -53,6 +53,8 @@ class GeminiStream(StreamParser):
     models send STOP in every chunk, so content after it belongs to the answer. Pieces of text
     are joined, but never with one that has a signature.
     """
+
+    _piece_decoder = gemini_plain.events
 
     def __init__(self) -> None:
         self._reader = _StrayLineReader()
@@ -104,6 +106,24 @@ class GeminiStream(StreamParser):
                     super()._event(name, _json(item))
                 return
         super()._event(name, data)
+
+    def _add_piece(self, event: gemini_plain.GeminiEvent) -> Delta | None:
+        candidate = event.candidates[0]
+        piece = candidate.content.parts[0] if candidate.content.parts else None
+        if piece is None or not piece.text or candidate.finish_reason:
+            return None
+        if piece.thought is not self._thought:
+            return None
+        if event.usage_metadata:
+            self._usage.update(event.usage_metadata)
+        if event.model_version:
+            self._response["modelVersion"] = event.model_version
+        if event.response_id:
+            self._response["responseId"] = event.response_id
+        if event.create_time:
+            self._response["createTime"] = event.create_time
+        self._pieces.append(piece.text)
+        return Delta("reasoning" if piece.thought else "text", piece.text)
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         usage = event.get("usageMetadata")

@@ -59,14 +59,23 @@ def join_surrogates(text: str) -> str:
 
 
 def clean_texts(value: Any) -> Any:
-    """Return a decoded value with `join_surrogates` applied to all its texts."""
+    """Return a decoded value with `join_surrogates` applied to all its texts: nearly always the
+    value itself, which can be encoded."""
+    try:
+        _json(value)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return _with_clean_texts(value)
+    return value
+
+
+def _with_clean_texts(value: Any) -> Any:
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):
         return {
-            join_surrogates(key): clean_texts(item)
+            join_surrogates(key): _with_clean_texts(item)
             for key, item in cast("dict[str, Any]", value).items()
         }
     if isinstance(value, list):
-        return [clean_texts(item) for item in cast("list[Any]", value)]
+        return [_with_clean_texts(item) for item in cast("list[Any]", value)]
     return value

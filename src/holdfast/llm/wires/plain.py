@@ -7,10 +7,13 @@ any other field, type or order makes an answer one for the wire's general reader
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from holdfast.content import ToolCall
+from holdfast.llm.wires.lenient_json import encode
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 
 T = TypeVar("T")
@@ -20,7 +23,8 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Nothing = tuple[()]  # an empty list
 
 
-class Plain(msgspec.Struct, forbid_unknown_fields=True):
+# gc=False: decoded JSON makes no cycles, and a stream has thousands of pieces.
+class Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """An object that has no field beyond those of its class."""
 
 
@@ -30,4 +34,20 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
         answer = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return None if too_deep(data, MAX_DOCUMENT_DEPTH) else answer
+    flat = data.count(b"[") + data.count(b"{") <= MAX_DOCUMENT_DEPTH  # nearly always
+    return answer if flat or not too_deep(data, MAX_DOCUMENT_DEPTH) else None
+
+
+def as_json(answer: dict[str, Any]) -> bytes:
+    """Return the JSON of an answer that came as a stream, for the reader of plain ones; b"", which
+    is no plain answer, if it holds a number that JSON libraries refuse."""
+    try:
+        return encode(answer)
+    except OverflowError:
+        return b""
+
+
+def has_repeated_id(calls: Sequence[ToolCall]) -> bool:
+    """Return True if two calls have the same id, of which the general readers drop one."""
+    ids = [call.provider_id for call in calls if call.provider_id]
+    return len(set(ids)) < len(ids)

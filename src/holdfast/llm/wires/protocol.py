@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -36,6 +36,21 @@ class RequestHead(msgspec.Struct, frozen=True):
     # The id of the container in which the provider ran code for the last answer, if this request
     # may go on in it.
     container: str = ""
+
+
+class Fragments(list[bytes]):
+    """The messages of a transcript, a list that only grows at its end. The last one may be replaced
+    by a longer one.
+
+    `in_order` is for a wire whose API requires an order: the number of messages that it has found
+    to be in it, so that the next request checks only those that are new.
+    """
+
+    __slots__ = ("in_order",)
+
+    def __init__(self, messages: Iterable[bytes] = ()) -> None:
+        super().__init__(messages)
+        self.in_order = 0
 
 
 class Wire(Protocol):

@@ -1,4 +1,4 @@
-"""Plain answers of the Responses API. `plain` describes them."""
+"""Plain answers of the Responses API, and the pieces of its streams. `plain` describes them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.llm.completion import Completion
+from holdfast.answer import AnswerDetails
+from holdfast.content import ToolCall
+from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires import responses_details
-from holdfast.llm.wires.answers import CompletionBuilder
+from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.openai_common import TokenCounts, TokenDetails, usage_of
-from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode
+from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode, has_repeated_id
 
 
 class _Counts(TokenCounts):
@@ -67,21 +69,57 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
+class ResponsesEvent(msgspec.Struct, gc=False):
+    """The fields of an event that matter for a piece of a text or of a call's arguments."""
+
+    type: str = ""
+    delta: Any = None
+    output_index: int | None = None
+    sequence_number: Any = None
+    error: Any = None
+    object: Any = None
+
+
+events = msgspec.json.Decoder(ResponsesEvent)
+
+
 def read(data: bytes, name: str) -> Completion | None:
     """Return the completion of a plain answer, or None if the answer is not plain."""
     answer = decode(data, _decoder)
     if answer is None:
         return None
-    builder = CompletionBuilder()
+    text, calls = "", list[ToolCall]()
     for place, item in enumerate(answer.output):
-        if isinstance(item, _Call):
-            builder.add_call(item.name, item.arguments, item.call_id)
-        elif place:  # text after a call, or two texts
+        if type(item) is _Call:
+            calls.append(read_call(item.name, item.arguments, item.call_id))
+        elif type(item) is _Message and not place:
+            text = item.content[0].text
+        else:  # text after a call, or two texts
             return None
-        else:
-            builder.texts.append(item.content[0].text)
-    responses_details.read_response(answer, builder)
-    return builder.build(name, usage_of(answer.usage or _NO_COUNTS), "stop", answer, None, None)
+    if len(calls) > 1 and has_repeated_id(calls):
+        return None
+    return Completion(
+        text,
+        "",
+        tuple(calls),
+        usage_of(answer.usage or _NO_COUNTS),
+        "tool_calls" if calls else "stop",
+        answer.model,
+        name,
+        NO_NATIVE,
+        answer.id,
+        details=_details(answer),
+    )
+
+
+def _details(answer: _Answer) -> AnswerDetails | None:
+    tier, others = answer.service_tier or "", dict[str, Any]()
+    for name in responses_details.KEPT_FIELDS:
+        if value := getattr(answer, name):
+            others[name] = value
+    if not (tier or others):
+        return None
+    return AnswerDetails(service_tier=tier, provider_details=others)
 
 
 _NO_COUNTS = _Counts()

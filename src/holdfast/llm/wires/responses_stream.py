@@ -7,10 +7,11 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import BadResponse
-from holdfast.llm.completion import Completion
-from holdfast.llm.wires import answers
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.wires import answers, responses_plain
 from holdfast.llm.wires import responses_answers as plain
 from holdfast.llm.wires.lenient_json import clean_texts, join_surrogates
+from holdfast.llm.wires.plain import as_json
 from holdfast.llm.wires.responses_calls import CLIENT_CALLS, is_for_client
 from holdfast.llm.wires.sse import EventReader
 from holdfast.llm.wires.streams import StreamParser
@@ -18,6 +19,7 @@ from holdfast.llm.wires.streams import StreamParser
 _json = msgspec.json.Encoder().encode
 
 _TEXT = "response.output_text.delta"
+_ARGUMENTS = "response.function_call_arguments.delta"
 _REFUSAL = "response.refusal.delta"
 _REASONING = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 _ENDS = {
@@ -36,6 +38,8 @@ class ResponseStream(StreamParser):
     has them encrypted anew. The items of the last event are used only if there are more of them.
     """
 
+    _piece_decoder = responses_plain.events
+
     def __init__(self) -> None:
         super().__init__()
         self._items: dict[tuple[int, str], dict[str, Any]] = {}  # (place, id) -> item
@@ -50,7 +54,8 @@ class ResponseStream(StreamParser):
 
     def _answer(self) -> Completion:
         get = self._response.get
-        answer = plain.answer_of(_cleaned(self._response))
+        response = clean_texts(self._response)
+        answer = plain.answer_of(response)
         plain.check_status(answer)
         items = [item for _, item in sorted(self._items.items(), key=lambda entry: entry[0][0])]
         last = answers.as_list(get("output"))
@@ -60,11 +65,30 @@ class ResponseStream(StreamParser):
         missing = [place for place in places if isinstance(place, int) and place >= len(items)]
         if len(items) < len(places) and missing:
             raise BadResponse("The stream ended without an item whose pieces it had sent.")
-        return plain.completion(answer, _cleaned(items))
+        items = clean_texts(items)
+        found = responses_plain.read(as_json({**response, "output": items}), plain.NAME)
+        return found or plain.completion(answer, items)
 
     def resume(self) -> None:
         """Go on with another stream of the same answer, which begins after the last event."""
         self._events = EventReader()
+
+    def _add_piece(self, event: responses_plain.ResponsesEvent) -> Delta | None:
+        text, place = event.delta, event.output_index
+        if type(text) is not str or not text or place is None:
+            return None
+        if event.error or event.object == "error":
+            return None
+        if event.type == _TEXT and place == self._text_place:
+            delta = Delta("text", text)
+        elif event.type == _ARGUMENTS and place in self._calls:
+            self._places_with_deltas.add(place)
+            delta = Delta("tool", text, self._calls[place])
+        else:
+            return None
+        if type(event.sequence_number) is int:
+            self.sequence_number = event.sequence_number
+        return delta
 
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         kind = event.get("type") or name.decode("utf-8", "replace")
@@ -77,7 +101,7 @@ class ResponseStream(StreamParser):
             self._piece("text", event)
         elif kind == _REFUSAL:  # details have it; it is no text of the answer
             self._places_with_deltas.add(event.get("output_index"))
-        elif kind == "response.function_call_arguments.delta":
+        elif kind == _ARGUMENTS:
             place = event.get("output_index")
             if place in self._calls:  # otherwise the whole item will carry the arguments
                 self._places_with_deltas.add(place)
@@ -155,18 +179,9 @@ class ResponseStream(StreamParser):
     def _emit_client_call(self, place: Any, item: dict[str, Any]) -> None:
         number = self._calls[place] = len(self._calls)
         kind = CLIENT_CALLS[item["type"]]
-        arguments = _json(_cleaned(kind.arguments(item))).decode()
+        arguments = _json(clean_texts(kind.arguments(item))).decode()
         name = kind.tool or str(item.get("name") or "")
         self._emit("tool", arguments, number, join_surrogates(name))
-
-
-def _cleaned(value: Any) -> Any:
-    """Return a decoded value without half surrogate pairs, which the lenient decoder lets pass."""
-    try:
-        _json(value)
-    except UnicodeEncodeError:
-        return clean_texts(value)
-    return value
 
 
 def _text(event: dict[str, Any]) -> str:

@@ -34,16 +34,19 @@ class EventReader:
         lines = (self._line + chunk if self._line else chunk).split(b"\n")
         self._line = lines.pop()
         events: list[tuple[bytes, bytes]] = []
+        data = self._data
         for line in lines:
-            if line[:6] == b"data: ":  # nearly all lines; the rest is for `_read_line`
+            start = line[:6]
+            if start == b"data: ":  # nearly all lines; the rest is for `_read_line`
                 self._started = True
-                self._data.append(line[6:])
+                data.append(line[6:])
+            elif start == b"event:" and self._started:
+                self._name = line[6:].strip()
             elif line:
                 self._read_line(line)
-            elif self._data:
-                data = self._data
+            elif data:
                 events.append((self._name, data[0] if len(data) == 1 else b"\n".join(data)))
-                self._data = []
+                data.clear()
                 self._name = b""
             else:
                 self._name = b""

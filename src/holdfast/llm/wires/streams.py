@@ -3,7 +3,9 @@ listener."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import msgspec
 
@@ -14,6 +16,8 @@ from holdfast.llm.wires.lenient_json import MISSHAPEN, decode, join_surrogates
 from holdfast.llm.wires.sse import EventReader
 
 _strict_decode = msgspec.json.Decoder().decode
+# After so many reads that are not of the wire's usual pieces, no more are tried.
+_MOST_MISSES = 3
 
 
 class AnswerFilter(Protocol):
@@ -41,7 +45,13 @@ class StreamParser:
     A wire defines how an event changes the answer (`_process`) and the answer itself (`_answer`).
     In both, an exception of `MISSHAPEN` means that the JSON has an unexpected shape. `_process`
     emits deltas; callbacks run only after the whole event has been processed.
+
+    Most events are another piece of the text, or of a call's arguments. A wire may define their
+    exact type (`_piece_decoder`), which is decoded in a fraction of the time, and what such a piece
+    changes (`_add_piece`). Any other event is one for `_process`.
     """
+
+    _piece_decoder: ClassVar[msgspec.json.Decoder[Any] | None] = None
 
     def __init__(self, events: EventReader | None = None) -> None:
         self._events = events or EventReader()
@@ -53,6 +63,7 @@ class StreamParser:
         self.done = False  # True if nothing more can follow
         self.filter: AnswerFilter | None = None
         self._reported: LLMError | None = None  # the error that an event reported
+        self._misses = 0  # reads with an event that `_piece_decoder` could not decode
 
     @property
     def closed(self) -> bool:
@@ -67,6 +78,11 @@ class StreamParser:
     def _process(self, name: bytes, event: dict[str, Any]) -> None:
         raise NotImplementedError
 
+    def _add_piece(self, event: Any) -> Delta | None:
+        """Add an event of the type of `_piece_decoder` to the answer, and return its delta.
+        Return None, and change nothing, for an event that is no piece."""
+        raise NotImplementedError
+
     def _answer(self) -> Completion:
         raise NotImplementedError
 
@@ -79,18 +95,43 @@ class StreamParser:
         """Parse some bytes and pass the resulting deltas to `on_delta`. Raises the error that
         the stream reports, or `BadResponse`."""
         self._on_delta = on_delta
-        for name, data in self._events.feed(chunk):
+        events = self._events.feed(chunk)
+        if not events:
+            return
+        tell: Callable[[Delta], object] | None = on_delta
+        if on_delta is not None and self.filter is not None:
+            tell = partial(self.filter.delta, on_delta=on_delta)
+        for (name, data), piece in zip(events, self._decoded(events), strict=True):
+            if piece is not None and not self.finished and not self.done:
+                delta = self._add_piece(piece)
+                if delta is not None:
+                    if tell is not None:
+                        tell(delta)
+                    continue
             self._event(name, data)
             if self._deltas:
                 self._content_after_finish = self.finished
                 deltas, self._deltas = self._deltas, []
-                if on_delta is None:
-                    continue
-                for delta in deltas:
-                    if self.filter is None:
-                        on_delta(delta)
-                    else:
-                        self.filter.delta(delta, on_delta)
+                if tell is not None:
+                    for delta in deltas:
+                        tell(delta)
+
+    def _decoded(self, events: list[tuple[bytes, bytes]]) -> Sequence[Any]:
+        """Return the events as `_piece_decoder` decodes them, all in one call; None for each event
+        if any of them has another form."""
+        if self._piece_decoder is not None and self._misses < _MOST_MISSES:
+            found = [data for name, data in events if name != b"error"]
+            end = [None] if found[-1:] == [b"[DONE]"] else []
+            if end:
+                found.pop()
+            try:
+                pieces = self._piece_decoder.decode_lines(b"\n".join(found))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._misses += 1
+            else:
+                if len(pieces) + len(end) == len(events):
+                    return pieces + end
+        return [None] * len(events)
 
     def finish(self) -> Completion:
         """Return the answer after the bytes have ended. Raises `StreamInterrupted` if the answer is
