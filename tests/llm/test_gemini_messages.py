@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -301,3 +302,34 @@ def test_a_conversation_that_changes_models_has_the_form_of_each() -> None:
     transcript.append((answer.calls[0], ToolResult([ImageContent(PNG)])))
     for model, count in (("gemini-2.5-pro", 2), ("gemini-3-pro", 1), ("gemini-2.5-pro", 2)):
         assert len(contents(transcript, model)[2:]) == count
+
+
+def test_a_growing_transcript_is_put_in_order_as_a_whole_one_is() -> None:
+    def call(number: int) -> ToolCall:
+        return ToolCall(f"call_{number}", "look", {"n": number}, f"id_{number}")
+
+    answered = call(1), ToolResult((TextContent("one"),))
+    items: list[Any] = [
+        Message((TextContent("Hello"),)),
+        Completion("I look.", calls=(call(1), call(2))),
+        answered,
+        Message((TextContent("And quickly."),)),  # stands between two results
+        (call(2), ToolResult((TextContent("two"),))),
+        Completion("So."),
+        Completion("And so."),  # a second answer in a row
+        Message((TextContent("Thanks"),)),
+        Completion("Done.", calls=(call(3),)),
+        (call(3), ToolResult((TextContent("three"),))),
+    ]
+    head = gemini.head("gemini-3-pro", "", (), {}, {})
+
+    def body(transcript: Transcript) -> Any:
+        found = transcript.fragments(gemini, {}, "gemini-3-pro", HOST)
+        return json.loads(gemini.body(head, found, False))
+
+    growing = Transcript()
+    for end, item in enumerate(items, 1):
+        growing.append(item)
+        assert body(growing) == body(Transcript(items[:end])), end
+        roles = [one["role"] for one in body(growing)["contents"]]
+        assert ("model", "model") not in set(pairwise(roles))

@@ -17,7 +17,7 @@ from holdfast.llm.completion import Completion, DeltaListener, OnDelta
 from holdfast.llm.model import ToolLike
 from holdfast.llm.request import ModelRequest, Prompt, RequestTarget, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.transcript import THINKING_REFUSED, Messages, as_transcript
+from holdfast.llm.transcript import THINKING_REFUSED, Messages, Transcript, as_transcript
 
 if TYPE_CHECKING:
     from holdfast.events import AgentConfigured
@@ -60,8 +60,9 @@ class BaseModel:
         Transient failures are retried, and Retry-After is honoured. Raises the last `LLMError` if
         no attempt succeeds.
         """
-        transcript = as_transcript(messages)
-        return self.complete(CompletionCall(transcript, tools, system, head, on_delta, cancelled))
+        if not isinstance(messages, Transcript):
+            messages = as_transcript(messages)
+        return self.complete(CompletionCall(messages, tools, system, head, on_delta, cancelled))
 
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer."""
@@ -151,43 +152,59 @@ class ProviderModel(FrozenModel):
         started = time.monotonic()
         request = make_request(target, call, self.stream)
         deltas = DeltaListener(call.on_delta)
-
-        ask = partial(
-            retrying,
-            max_retries=max_retries,
-            deadline=deadline,
-            cancelled=call.cancelled,
-            on_wait=partial(deltas.retry, max_retries),
-            before_retry=deltas.restart,
-        )
         notes: tuple[str, ...] = ()
+        answer, failed = None, None
         try:
-            answer = ask(partial(attempt, request, deltas))
+            answer = attempt(request, deltas)
         except LLMError as error:
-            if _refuses_thinking(error) and call.transcript.leave_out_thinking(
-                request.frame.recipient
-            ):
-                fresh, note = make_request(target, call, self.stream), THINKING_REFUSED
-            else:
-                fresh = make_request(target, call, self.stream, resume=False)
-                note = _CONTAINER_GONE % request.container if request.container else _SOUND_GONE
-                if fresh.body == request.body or not _may_miss_something(error):
+            failed = error
+        if answer is None:  # nearly every call ends without what retries need
+            ask = partial(
+                retrying,
+                max_retries=max_retries,
+                deadline=deadline,
+                cancelled=call.cancelled,
+                on_wait=partial(deltas.retry, max_retries),
+                before_retry=deltas.restart,
+            )
+            try:
+                answer = ask(partial(attempt, request, deltas), failed=failed)
+            except LLMError as error:
+                fresh, note = self._without_refused(error, request, target, call)
+                if fresh is None:
                     raise
-            deltas.restart()
-            answer = ask(partial(attempt, fresh, deltas))
-            notes = (note,)
-        cost, details = self._list_cost(answer), answer.details
-        if details is not None and details.provider_cost is not None:
-            details = msgspec.structs.replace(details, list_cost=cost)
-            cost = details.provider_cost
+                deltas.restart()
+                answer = ask(partial(attempt, fresh, deltas))
+                notes = (note,)
+        details = answer.details
+        if details is None:
+            cost = self.cost(answer.usage)
+        else:
+            cost = self._list_cost(answer)
+            if details.provider_cost is not None:
+                details = msgspec.structs.replace(details, list_cost=cost)
+                cost = details.provider_cost
         return request.with_canonical_names(
             answer,
             duration=time.monotonic() - started,
             cost=cost,
             details=details,
-            notes=(*request.notes(), *notes),
+            notes=(*call.transcript.notes(request.frame.recipient), *notes),
             host=host,
         )
+
+    def _without_refused(
+        self, error: LLMError, request: ModelRequest, target: RequestTarget, call: CompletionCall
+    ) -> tuple[ModelRequest | None, str]:
+        """Return a request without the part of an earlier answer that the provider has refused, and
+        a note on it; None if nothing of the kind was refused."""
+        transcript = call.transcript
+        if _refuses_thinking(error) and transcript.leave_out_thinking(request.frame.recipient):
+            return make_request(target, call, self.stream), THINKING_REFUSED
+        fresh = make_request(target, call, self.stream, resume=False)
+        note = _CONTAINER_GONE % request.container if request.container else _SOUND_GONE
+        same = fresh.body == request.body
+        return (None if same or not _may_miss_something(error) else fresh), note
 
     def _list_cost(self, answer: Completion) -> float | None:
         """Return the cost of an answer by list prices. Each model run has its own: its size selects

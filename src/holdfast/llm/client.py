@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,12 +23,13 @@ from holdfast.llm.base import CompletionCall, ProviderModel
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.endpoint import ModelEndpoint, read_stream
 from holdfast.llm.info import ModelInfo, model_info
+from holdfast.llm.prices import cost as list_cost
 from holdfast.llm.prices import own_prices
 from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.vision import with_vision
-from holdfast.llm.wires import answer_reader, token_counts, wire_of
+from holdfast.llm.wires import token_counts, wire_of
 from holdfast.llm.wires.failures import is_unreadable
 from holdfast.tools.json_values import freeze_json
 
@@ -53,7 +54,7 @@ _COMPACTION_FIELDS = (
 NO_KEY = "No api_key was given, and none is read from the environment."
 
 
-class _Post(NamedTuple):
+class _Post(msgspec.Struct, frozen=True):
     """One request to an endpoint. `url` is for messages."""
 
     path: str
@@ -135,6 +136,7 @@ class LLM(ProviderModel):
     _address: Address
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
+    _own_price: Callable[[Usage], float] | None
     _lock: threading.Lock
     _endpoint: ModelEndpoint | None
 
@@ -186,6 +188,7 @@ class LLM(ProviderModel):
             base_url=address.base_url,
             stream=stream,
             _price_key=(address.model, address.base_url),
+            _own_price=own_prices(prices) if prices is not None else None,
             _arguments=arguments,
             _address=address,
             _parameters=freeze_json(parameters),
@@ -299,7 +302,7 @@ class LLM(ProviderModel):
         deltas: OnDelta,
     ) -> Completion:
         """Send a request and return the answer."""
-        wire = answer_reader(endpoint.wire, bool(request.tools))
+        wire = endpoint.wire if request.tools else endpoint.wire_without_tools
         headers = endpoint.upload_headers if request.transcript.uploads else endpoint.headers
         path, url = endpoint.path, endpoint.url
         post = _Post(path, url, request.body, headers, call.cancelled, deadline)
@@ -330,7 +333,7 @@ class LLM(ProviderModel):
                 begun.append(BackgroundAnswer(endpoint, fail, known, call.cancelled, deadline))
             if call.cancelled:
                 raise errors.Cancelled("The model call was cancelled.")
-            wire = answer_reader(endpoint.wire, bool(request.tools))
+            wire = endpoint.wire if request.tools else endpoint.wire_without_tools
             try:
                 return begun[0].ask(wire, request.body, deltas, self.stream)
             except errors.LLMError as error:
@@ -453,8 +456,8 @@ class LLM(ProviderModel):
     def cost(self, usage: Usage) -> float | None:
         """Return the cost of one call in USD, by `prices` or else by the table; None if neither
         knows the model."""
-        given = self._arguments["prices"]
-        return super().cost(usage) if given is None else own_prices(given)(usage)
+        price = self._own_price
+        return list_cost(usage, *self._price_key) if price is None else price(usage)
 
     def close(self) -> None:
         """Close idle connections. Running calls continue, and the LLM stays usable."""

@@ -9,7 +9,7 @@ from holdfast.errors import LLMConnectionError, LLMTimeout, StreamInterrupted
 from holdfast.llm.address import Address
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import HttpExchange, HTTPPool, Transport, header_text
-from holdfast.llm.wires import UPLOAD_HEADERS
+from holdfast.llm.wires import UPLOAD_HEADERS, answer_reader
 from holdfast.llm.wires.protocol import TEXT_SUFFIX, Wire
 from holdfast.llm.wires.streams import feed_piece
 
@@ -21,14 +21,19 @@ class ModelEndpoint:
     """The parts that all requests of one LLM share: wire, connection pool, path and header
     lines."""
 
-    __slots__ = ("_base", "headers", "key", "path", "pool", "upload_headers", "url", "wire")
+    __slots__ = (
+        *("_base", "headers", "key", "path", "pool", "upload_headers", "url"),
+        *("wire", "wire_without_tools"),
+    )
 
     wire: Wire
+    wire_without_tools: Wire  # reads the answer to a request without tools
     pool: Transport
 
     def __init__(self, address: Address, wire: Wire, arguments: dict[str, Any]) -> None:
         base_url, model = address.base_url, address.model
         self.wire = wire
+        self.wire_without_tools = answer_reader(wire, tools=False)
         self.key = f"{self.wire.name} {model}"
         self._base = parts = urlsplit(base_url)
         self.path, self.url = self.at(self.wire.path(model, arguments["stream"]))

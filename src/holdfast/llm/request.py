@@ -62,10 +62,6 @@ class ModelRequest(msgspec.Struct, frozen=True):
     hash: str
     container: str = ""  # the container of an earlier answer in which this request goes on
 
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on the parts of earlier answers that the request leaves out."""
-        return self.transcript.notes(self.frame.recipient)
-
     def with_canonical_names(self, completion: Completion, **changes: Any) -> Completion:
         """Return the completion with canonical tool names, the request's hash, and `changes`
         applied."""

@@ -33,6 +33,7 @@ retry_listener: ContextVar[Callable[[LLMError, int, float], object] | None] = Co
 def retrying(
     attempt: Callable[[], T],
     *,
+    failed: LLMError | None = None,
     max_retries: int = 5,
     deadline: float | None = None,
     cancelled: Cancellation | None = None,
@@ -50,10 +51,13 @@ def retrying(
     `clock()` value), or if the provider asks for more than 120 s (then in its `retry_after`). The
     log `holdfast.retry` reports each failure at once. `on_wait` receives the failure, the number of
     the retry from 1, and the seconds, before the wait; `before_retry` the failure after it.
+    `failed` is the failure of a first attempt that the caller has made.
     """
     number = 0
     while True:
         try:
+            if failed is not None:
+                raise failed
             return attempt()
         except LLMError as error:
             if not error.retryable or number >= max_retries:
@@ -61,7 +65,7 @@ def retrying(
             seconds = delay(error, number, random)
             if seconds is None or (deadline is not None and clock() + seconds >= deadline):
                 raise
-            failure = error
+            failure, failed = error, None
         if (listener := retry_listener.get()) is not None:
             listener(failure, number, seconds)
         number += 1

@@ -32,7 +32,7 @@ from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.providers import maker
 from holdfast.llm.vision import has_picture, hide_pictures, picture, placeholder
 from holdfast.llm.wires.calls import wire_id
-from holdfast.llm.wires.protocol import OPTIONAL_MEMBERS, Calls, Names, Wire
+from holdfast.llm.wires.protocol import OPTIONAL_MEMBERS, Calls, Fragments, Names, Wire
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class _Encoding:
     continue."""
 
     def __init__(self) -> None:
-        self.fragments: list[bytes] = []
+        self.fragments = Fragments()
         self.encoded = 0  # number of items encoded
         self.answered = 0  # number of fragments up to the last answer
         self.batch: list[CallResult] = []  # results since the last assistant item
@@ -140,12 +140,16 @@ class _Encoding:
         # The first messages without their thinking, once the API has refused it.
         self.unsigned: list[bytes] = []
 
-    def add(self, item: Item, to: Recipient, names: Names) -> None:
+    def add(self, item: Item, to: Recipient, names: Names, only_text: bool) -> None:
+        """Encode an item. `only_text` is True if no message and no result has anything else."""
         wire = to.wire
         if isinstance(item, tuple):
             call, result = item
-            result = _receivable(result, to)
-            self.batch.append((self._sent_call(call), result))
+            if not only_text:
+                result = _receivable(result, to)
+            if self.sent_calls or self.renamed:
+                call = self._sent_call(call)
+            self.batch.append((call, result))
             self.unanswered -= 1
             if self.unanswered <= 0:
                 self._end_batch(to, names)
@@ -183,7 +187,8 @@ class _Encoding:
         if self.waiting:
             self._drop(self.waiting_at, self.waiting, to)
             self.waiting = set()
-        item = _receivable(item, to)
+        if not only_text:
+            item = _receivable(item, to)
         if isinstance(item, Message) and item.role == "assistant":
             self._add_answer(item.text, item.tool_calls, NO_NATIVE, False, to, names)
         elif isinstance(item, Message) and item.role == "system":
@@ -206,12 +211,7 @@ class _Encoding:
         self.sent_calls = []
         self.unanswered = len(calls)
         if calls:
-            pairs = [(call, self._as_sent(call, bool(native), to, verbatim)) for call in calls]
-            changed = [(call, sent) for call, sent in pairs if sent is not call]
-            if changed:
-                self.sent_calls = pairs
-                calls = [sent for _, sent in pairs]
-                self.renamed.update((call.id, sent) for call, sent in changed if call.id)
+            calls = self._add_calls(calls, bool(native), to, verbatim)
         fragment = to.wire.assistant(text, calls, native, names, to.family)
         # Asked of what is sent: an answer whose calls were changed may go without its native form.
         if (
@@ -220,10 +220,26 @@ class _Encoding:
             and to.replaces_history(msgspec.Raw(b"[%b]" % fragment))
         ):
             # A new list, since an earlier request may still be joining the old one.
-            self.fragments, self.unsigned, self.hash, self.hashed = [], [], None, 0
+            self.fragments, self.unsigned, self.hash, self.hashed = Fragments(), [], None, 0
         if fragment:
             self.fragments.append(fragment)
         return fragment
+
+    def _add_calls(self, calls: Calls, native: bool, to: Recipient, verbatim: bool) -> Calls:
+        """Return the calls of an answer as they are sent."""
+        pairs: list[tuple[ToolCall, ToolCall]] = []
+        changed = False
+        for call in calls:
+            sent = self._as_sent(call, native, to, verbatim)
+            pairs.append((call, sent))
+            if sent is not call:
+                changed = True
+                if call.id:
+                    self.renamed[call.id] = sent
+        if not changed:
+            return calls
+        self.sent_calls = pairs
+        return [sent for _, sent in pairs]
 
     def _pair(self, calls: set[str], results: set[str], cut_off: bool, to: Recipient) -> None:
         """Drop calls of the provider's own tools that never got a result, and results whose call is
@@ -246,7 +262,8 @@ class _Encoding:
         if to.without_parts is not None:
             changed = to.without_parts(changed, ids)
         middle = [changed] if changed else []
-        self.fragments = [*self.fragments[:place], *middle, *self.fragments[place + 1 :]]
+        before, after = self.fragments[:place], self.fragments[place + 1 :]
+        self.fragments = Fragments([*before, *middle, *after])
         self.unsigned = self.unsigned[:place]
         self.hash, self.hashed = None, 0
         if not changed and place < self.answered:
@@ -266,7 +283,8 @@ class _Encoding:
                 renamed = msgspec.structs.replace(call, provider_id=candidate)
                 id = to.wire.call_id(renamed, to.family)
         self.ids.setdefault(id, 1)
-        return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
+        same = id == call.provider_id or id == wire_id(call)
+        return call if same else msgspec.structs.replace(call, provider_id=id)
 
     def _sent_call(self, call: ToolCall) -> ToolCall:
         """Return an answered call with the id under which it was sent. Of identical calls
@@ -285,7 +303,7 @@ class _Encoding:
     def expire(self, now: float) -> None:
         """Replace the messages that the provider no longer takes."""
         if any(end <= now for _, end, _ in self.expiring):
-            self.fragments = self.unexpiring(now)
+            self.fragments = Fragments(self.unexpiring(now))
             self.expiring = [one for one in self.expiring if one[1] > now]
             self.hash, self.hashed = None, 0
 
@@ -308,25 +326,23 @@ class _Encoding:
 
     def begin_partial(self, to: Recipient, names: Names) -> None:
         """Add a fragment for the results so far of an incomplete batch."""
-        if self.batch and not self.is_partial:
-            self.fragments.append(to.wire.results(self.batch, names, to.family))
-            self.is_partial = True
+        self.fragments.append(to.wire.results(self.batch, names, to.family))
+        self.is_partial = True
 
     def drop_partial(self) -> None:
         """Remove the fragment of `begin_partial`, because more items follow."""
-        if self.is_partial:
-            self.fragments.pop()
-            self.is_partial = False
-            if self.hashed > len(self.fragments):
-                self.hash, self.hashed = None, 0
+        self.fragments.pop()
+        self.is_partial = False
+        if self.hashed > len(self.fragments):
+            self.hash, self.hashed = None, 0
 
     def digest(self) -> bytes:
         if self.hash is None:
             self.hash = sha256()()
         # Hash only lengths and checksums: a tenth of the time of hashing everything, and enough
         # to identify a request.
-        new = self.fragments[self.hashed :]
-        self.hash.update(b"".join([b"%d:%d;" % (len(one), crc32(one)) for one in new]))
+        for fragment in self.fragments[self.hashed :]:
+            self.hash.update(b"%d:%d;" % (len(fragment), crc32(fragment)))
         self.hashed = len(self.fragments)
         return self.hash.digest()
 
@@ -370,7 +386,7 @@ class Transcript:
         # Calls by both ids, for tool messages that refer to one.
         self._calls: dict[str, ToolCall] = {}
         self._encodings: dict[object, _Encoding] = {}
-        self._cached_values: dict[str, tuple[object, object]] = {}
+        self._cached_values: dict[str, tuple[object, Any]] = {}
         self._lock = threading.Lock()
         self._bound = False  # True if an item has a file of one provider
         self._only_text = True  # True if no message and no result has anything but text
@@ -457,7 +473,7 @@ class Transcript:
         """Return the id of the container in which the provider last ran code, or "". A container
         belongs to one host, and requests name it in the form of one wire."""
         for answer in (self.last_answer, self._container_answer):
-            if answer is not None and answer.container:
+            if answer is not None and answer.details is not None and answer.container:
                 known = answer.wire == wire and answer.host in ("", host)
                 return answer.container if known else ""
         return ""
@@ -473,19 +489,21 @@ class Transcript:
         while; the hash is the same. The list belongs to the transcript and grows; do not change it.
         """
         with self._lock:
-            key = self._key(to)
+            key = self._key(to) if self._bound else to.key
             encoding = self._encodings.get(key)
             if encoding is None:
                 encoding = self._encodings[key] = _Encoding()
             end = len(self._items)
             if encoding.encoded < end:
-                encoding.drop_partial()
+                if encoding.is_partial:
+                    encoding.drop_partial()
                 for item in self._items[encoding.encoded : end]:
-                    encoding.add(item, to, names)
+                    encoding.add(item, to, names, self._only_text)
                     encoding.encoded += 1
             if encoding.expiring:
                 encoding.expire(self.clock())
-            encoding.begin_partial(to, names)  # the request may fall within a batch
+            if encoding.batch and not encoding.is_partial:  # the request falls within a batch
+                encoding.begin_partial(to, names)
             fragments = encoding.fragments if resume else encoding.unexpiring()
             if encoding.unsigned:
                 fragments = [*encoding.unsigned, *fragments[len(encoding.unsigned) :]]
@@ -518,7 +536,7 @@ class Transcript:
         - Files and pictures that the model cannot receive, of the items since the last answer; of
           all items if another server gave that answer.
         """
-        encoding = self._encodings.get(self._key(to))
+        encoding = self._encodings.get(self._key(to) if self._bound else to.key)
         if encoding is None or (
             self._only_text and not encoding.left_out and not encoding.compacted_by
         ):
@@ -574,7 +592,7 @@ class Transcript:
         entry = self._cached_values.get(key)
         if entry is None or entry[0] is not source:
             entry = self._cached_values[key] = (source, make())
-        return cast(T, entry[1])
+        return entry[1]
 
     def _index_calls(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:

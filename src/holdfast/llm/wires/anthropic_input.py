@@ -49,8 +49,9 @@ def call_id(call: ToolCall, family: str = "") -> str:
     """Return the id of a call in the characters that the API allows. Others are replaced, and a
     checksum keeps distinct ids distinct."""
     id = wire_id(call)
-    legal = _ILLEGAL_ID_CHARS.sub("_", id)
-    return id if legal == id else f"{legal}_{crc32(id.encode()):08x}"
+    if not _ILLEGAL_ID_CHARS.search(id):
+        return id
+    return f"{_ILLEGAL_ID_CHARS.sub('_', id)}_{crc32(id.encode()):08x}"
 
 
 def system(text: str) -> bytes:
@@ -129,12 +130,15 @@ def _is_text(kind: str) -> bool:
 def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = "") -> bytes:
     if native:
         blocks = _echo(native, calls, names)
-    else:
-        # The API refuses trailing white space in a request's last message, if that is an answer.
-        text = text if calls else text.rstrip()
-        blocks = [_json({"type": "text", "text": text})] if text and not text.isspace() else []
-        blocks += [_call_block(call, names) for call in calls]
-    return ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
+        return ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
+    # The API refuses trailing white space in a request's last message, if that is an answer.
+    text = text if calls else text.rstrip()
+    parts: list[Part] = []
+    if text and not text.isspace():
+        parts.append({"type": "text", "text": text})
+    for call in calls:
+        parts.append(_call_part(call, names))
+    return _json({"role": "assistant", "content": parts}) if parts else b""
 
 
 def results(batch: Results, names: Names, family: str = "") -> bytes:
@@ -150,9 +154,16 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
     for call, result in batch:
         id = call_id(call)
         block: Part = {"type": "tool_result", "tool_use_id": id}
+        blocks.append(block)
+        references = _references(result, names) if family == TOOL_REFERENCES else []
+        text = "" if references else content_parts.only_text(result)
+        if text and not text.isspace():  # nearly always
+            block["content"] = text
+            if result.is_error:
+                block["is_error"] = True
+            continue
         parts = [_media_part(block) for block in result.content]
         outside = [part for part in parts if part and _is_outside(part, result)]
-        references = _references(result, names) if family == TOOL_REFERENCES else []
         if references:
             block["content"] = references
             outside = [part for part in map(_part, result.content[1:], parts[1:]) if part]
@@ -174,7 +185,6 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
             appended += [{"type": "text", "text": caption}, *outside]
         if result.is_error:
             block["is_error"] = True
-        blocks.append(block)
     return _json({"role": "user", "content": blocks + appended})
 
 
@@ -192,9 +202,9 @@ def _references(result: ToolResult, names: Names) -> list[Part]:
     ]
 
 
-def _call_block(call: ToolCall, names: Names) -> bytes:
-    block = {"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names)}
-    return _json({**block, "input": wire_input(call)})
+def _call_part(call: ToolCall, names: Names) -> Part:
+    name = wire_name(call.name, names)
+    return {"type": "tool_use", "id": call_id(call), "name": name, "input": wire_input(call)}
 
 
 class _BlockShape(msgspec.Struct):
@@ -258,7 +268,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
         kept.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
         _trim_end(kept)
-    return [raw for _, raw in kept] + [_call_block(call, names) for call in waiting]
+    return [raw for _, raw in kept] + [_json(_call_part(call, names)) for call in waiting]
 
 
 def _trim_end(kept: list[tuple[_BlockShape, bytes]]) -> None:

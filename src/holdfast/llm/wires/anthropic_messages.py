@@ -72,9 +72,13 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
             for part in parts
         ]
     if head.cache_mark:
-        searched = range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1)
-        for place in [at for at in searched if parts[at].startswith(USER)][:2]:
-            parts[place] = b'%b,"cache_control":%b}]}' % (parts[place][:-3], head.cache_mark)
+        marks = 2
+        for place in range(len(parts) - 1, max(-1, len(parts) - 1 - _SEARCHED_MESSAGES), -1):
+            if parts[place].startswith(USER):
+                parts[place] = b'%b,"cache_control":%b}]}' % (parts[place][:-3], head.cache_mark)
+                marks -= 1
+                if not marks:
+                    break
     if parts and parts[0].startswith(ASSISTANT):  # the first message must be a user's
         parts.insert(0, _OPENING_MESSAGE)
     return protocol.join_body(head, parts, stream)

@@ -164,11 +164,17 @@ def with_mentions(result: ToolResult, kinds: list[str]) -> ToolResult:
     return msgspec.structs.replace(result, content=tuple(content))
 
 
+def only_text(result: ToolResult) -> str:
+    """Return the text of a result that is one text and nothing else, as most are; else ""."""
+    content = result.content
+    return content[0].text if len(content) == 1 and type(content[0]) is TextContent else ""
+
+
 def result_text(result: ToolResult) -> str:
     """Return a tool's result as text that is never empty."""
     content = result.content
-    if len(content) == 1 and type(content[0]) is TextContent and content[0].text:
-        return content[0].text
+    if text := only_text(result):
+        return text
     texts = [as_text(block) for block in content if not isinstance(block, ImageContent)]
     count = len(content) - len(texts)
     text = "\n".join(texts)

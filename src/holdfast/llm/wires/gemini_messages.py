@@ -24,7 +24,7 @@ from holdfast.content import (
 from holdfast.llm.wires import content_parts
 from holdfast.llm.wires.calls import wire_input, wire_name
 from holdfast.llm.wires.content_parts import Media, Part
-from holdfast.llm.wires.protocol import Calls, Names, Results
+from holdfast.llm.wires.protocol import Calls, Fragments, Names, Results
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
@@ -244,7 +244,9 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
         name = _name(call, names)
         output: Any = result.structured_content
         within: list[Part] = []
-        if result.content or output is None:
+        if text := content_parts.only_text(result):
+            output = text
+        elif result.content or output is None:
             parts = [_media_part(block, of_tool=True) for block in result.content]
             if any(parts):
                 within = [part for part in parts if part and _is_within_result(part, family)]
@@ -294,22 +296,31 @@ def in_order(fragments: Sequence[bytes]) -> list[bytes]:
     content's calls. A user's messages are not joined: Gemini 3 takes text beside a result as the
     model's own.
     """
-    # "m" of a model's content, "r" of results, "u" of any other
-    roles = "".join(
-        [
-            "m" if not one.startswith(_USER) else "r" if one.startswith(_RESULTS) else "u"
-            for one in fragments
-        ]
-    )
     contents = list(fragments)
+    # Messages that an earlier request has found in order need no look, but for the last two: one
+    # may have grown, and the other is before it.
+    checked = fragments.in_order if isinstance(fragments, Fragments) else 0
+    roles = _roles(contents[max(0, checked - 2) :])
     # In most histories results follow their calls, and neither comes twice in a row.
     if "mm" in roles or "rr" in roles or "ur" in roles:
-        contents = _reordered(fragments, roles)
+        contents = _reordered(contents, _roles(contents))
+    elif isinstance(fragments, Fragments):
+        fragments.in_order = len(contents)
     if contents and not contents[-1].startswith(_USER):
         contents.append(_CONTINUE_MESSAGE)
     if contents and not contents[0].startswith(_USER):
         contents.insert(0, _OPENING_MESSAGE)
     return contents
+
+
+def _roles(contents: Sequence[bytes]) -> str:
+    """Return a letter for each content: "m" for a model's, "r" for results, "u" for any other."""
+    return "".join(
+        [
+            "m" if not one.startswith(_USER) else "r" if one.startswith(_RESULTS) else "u"
+            for one in contents
+        ]
+    )
 
 
 def _reordered(fragments: Sequence[bytes], roles: str) -> list[bytes]:

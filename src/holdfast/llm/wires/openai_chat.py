@@ -28,7 +28,14 @@ from holdfast.content import (
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.llm.providers import maker
-from holdfast.llm.wires import chat_answers, chat_hosts, content_parts, protocol, think_tags
+from holdfast.llm.wires import (
+    chat_answers,
+    chat_hosts,
+    chat_plain,
+    content_parts,
+    protocol,
+    think_tags,
+)
 from holdfast.llm.wires import openai_common as common
 from holdfast.llm.wires.answers import as_dict, as_list
 from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
@@ -193,7 +200,9 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
             pairs = zip(calls, cast("list[Any]", entries), strict=True)
             message["tool_calls"] = [_call(call, names, entry) for call, entry in pairs]
         else:
-            message["tool_calls"] = [_call(call, names) for call in calls]
+            message["tool_calls"] = made = list[dict[str, Any]]()
+            for call in calls:  # a loop, which costs less than a comprehension
+                made.append(_call(call, names))
     return _json(message)
 
 
@@ -269,17 +278,19 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
     messages: list[bytes] = []
     for call, result in batch:
         id = wire_id(call)
-        parts = [_shown_part(block, rules) for block in result.content]
-        if any(parts):
-            caption = content_parts.caption(call.name, id)
-            shown_parts.append({"type": "text", "text": caption})
-            shown_parts += [part for part in parts if part]
-            kinds = [
-                _mention(block) if part else ""
-                for block, part in zip(result.content, parts, strict=True)
-            ]
-            result = content_parts.with_mentions(result, kinds)
-        text = content_parts.result_text(result)
+        text = content_parts.only_text(result)
+        if not text:
+            parts = [_shown_part(block, rules) for block in result.content]
+            if any(parts):
+                caption = content_parts.caption(call.name, id)
+                shown_parts.append({"type": "text", "text": caption})
+                shown_parts += [part for part in parts if part]
+                kinds = [
+                    _mention(block) if part else ""
+                    for block, part in zip(result.content, parts, strict=True)
+                ]
+                result = content_parts.with_mentions(result, kinds)
+            text = content_parts.result_text(result)
         messages.append(_json({"role": "tool", "tool_call_id": id, "content": text}))
     if shown_parts:
         messages.append(_json({"role": "user", "content": shown_parts}))
@@ -498,7 +509,8 @@ class ConfiguredChat:
         return chat_hosts.family(model, host, self._send_reasoning)
 
     def parse(self, data: bytes) -> Completion:
-        return chat_answers.parse(data, self._rules)
+        rules = self._rules
+        return chat_plain.read(data, name, rules) or chat_answers.parse_any(data, rules)
 
     def stream(self) -> StreamParser:
         return ChatStream(self._rules)

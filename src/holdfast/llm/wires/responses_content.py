@@ -62,6 +62,8 @@ def _file(block: Content) -> Part | None:
 
 def output(result: ToolResult) -> str | list[Part]:
     """Return a call's output: its text, or its parts if it has pictures or files."""
+    if text := content_parts.only_text(result):
+        return text
     text = content_parts.result_text(result)
     if all(type(block) is TextContent for block in result.content):
         return text
