@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import samples
+from tests import order, samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
 
 # A suite that is started in the background of a script finds signals of a terminal ignored, and
@@ -110,9 +110,13 @@ def pytest_collection() -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = samples.sampled(items)
     config.hook.pytest_deselected(items=left_out)
-    # Files with proofs come first, so that no worker begins one when the others are done.
-    proofs = {item.path for item in kept if item.get_closest_marker("proof")}
-    items[:] = sorted(kept, key=lambda item: item.path not in proofs)
+    items[:] = order.ordered(kept)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    by_file = config.getoption("dist") == "loadfile"
+    return order.Distribution(config, log) if by_file else None
 
 
 # --- live checks (llm/test_live.py) ---

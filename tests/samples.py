@@ -39,6 +39,12 @@ def one_in(full: int, times: int = 4) -> int:
     return full if _size == "prove" else times * full
 
 
+def kept(*points: object) -> bool:
+    """Return whether this run kills a program at these points: at each at full size, else at one in
+    three, the same ones each time."""
+    return _size == "prove" or zlib.crc32(str(points).encode()) % 3 == 0
+
+
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the items of this run and the others. Cases are chosen by their ids alone, the same
     ones each time."""
@@ -53,5 +59,5 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
         if len(cases) > MOST_CASES:
             cases.sort(key=lambda case: zlib.crc32(case.encode()))
             unchosen.update(cases[math.ceil(len(cases) / 3) :])
-    kept = [item for item in items if item.nodeid not in unchosen]
-    return kept, [item for item in items if item.nodeid in unchosen]
+    chosen = [item for item in items if item.nodeid not in unchosen]
+    return chosen, [item for item in items if item.nodeid in unchosen]

@@ -36,6 +36,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.testing import crash_at_every_append
 from tests.leftovers import Owned
 from tests.paths import REPO
+from tests.samples import kept
 from tests.waiting import until
 
 S = ConversationStatus
@@ -563,7 +564,7 @@ def effects(folder: Path) -> list[str]:
 
 @pytest.mark.proof
 def test_killed_at_every_append_each_child_exists_once_and_no_effect_is_repeated() -> None:
-    for crash in crash_at_every_append(blocking):
+    for crash in crash_at_every_append(blocking, points=kept):
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         answers = [
@@ -594,7 +595,7 @@ def in_the_background(store: Any, folder: Path) -> None:
 
 @pytest.mark.proof
 def test_killed_at_every_append_those_in_the_background_are_collected_all_the_same() -> None:
-    for crash in crash_at_every_append(in_the_background):
+    for crash in crash_at_every_append(in_the_background, points=kept):
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         collected = [

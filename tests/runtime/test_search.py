@@ -228,11 +228,13 @@ def test_a_search_is_cancelled_at_once_and_leaves_nothing(work: Path) -> None:
     cancelled = Cancellation()
     threads = threading.active_count()
     with LocalRuntime(work) as runtime:
-        threading.Timer(0.2, cancelled.cancel).start()
+        timer = threading.Timer(0.2, cancelled.cancel)
+        timer.start()
         begun = time.monotonic()
         with pytest.raises(ToolError, match="cancelled"):
             runtime.search.grep(GrepQuery("(a+)+$"), cancelled)
         assert time.monotonic() - begun < 10
+        timer.join()
     assert threading.active_count() == threads
 
 

@@ -100,13 +100,16 @@ def test_without_somebody_to_ask_every_question_is_declined(server: dict[str, An
         ({"name": object()}, "cancel"),
     ],
 )
-def test_what_the_hook_returns_is_what_the_server_hears(answer: Any, action: str) -> None:
+def test_what_the_hook_returns_is_what_the_server_hears(
+    answer: Any, action: str, ports: dict[str, str]
+) -> None:
     def elicit(question: Elicitation) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer if answer is not True else {"name": "x"}
 
-    with MCPClient({"a": STDIO}, elicit=elicit) as client:
+    server = {"url": f"http://127.0.0.1:{ports['http']}/mcp", "type": "http"}
+    with MCPClient({"a": server}, elicit=elicit) as client:
         assert by_name(client)["greet"].run({}).text.startswith(action)
 
 

@@ -29,6 +29,7 @@ class Site:
         self.grants: list[dict[str, str]] = []  # what was sent to the token endpoint
         self.elsewhere: list[str] = []  # what came to the MCP server that is no business of it
         self.presented: set[str | None] = set()  # Authorization headers that the MCP server saw
+        self.slow_begun, self.slow_may_end = threading.Event(), threading.Event()
         self._made = 0
         self.server = self._serve(self._mcp)
         self.issuer = self._serve(self._authorize)
@@ -109,7 +110,8 @@ class Site:
                 }
             case "tools/call":
                 if asked["params"]["name"] == "slow":
-                    time.sleep(1.5)
+                    self.slow_begun.set()
+                    self.slow_may_end.wait(40)
                 result = {"content": [{"type": "text", "text": "done"}]}
             case _:
                 return (
@@ -267,10 +269,11 @@ def test_a_slow_call_does_not_hold_up_the_others_of_its_connection(site: Site) -
         tools = {tool.name: tool for tool in client}
         slow = threading.Thread(target=lambda: tools["site.slow"].run({}))
         slow.start()
-        time.sleep(0.2)
+        assert site.slow_begun.wait(30)
         started = time.monotonic()
         assert tools["site.quick"].run({}).success
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 20
+        site.slow_may_end.set()
         slow.join()
 
 
