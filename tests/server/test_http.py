@@ -24,6 +24,7 @@ from holdfast.errors import RuntimeFault
 from holdfast.server.guard import Quota
 from tests.agent_servers import Reply, Serving
 from tests.leftovers import Owned
+from tests.samples import one_in
 from tests.serve_process import ServeProcess
 from tests.server.test_host import request
 from tests.server_nodes import one_or_two
@@ -809,9 +810,9 @@ def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared
             "-H",
             f"Authorization: Bearer {serving.key}",
             "--max-examples",
-            "8",
+            str(8 // one_in(1, 2)),
             "--max-time",
-            "40",
+            str(40 // one_in(1, 2)),
             "--request-timeout",
             "20",
             "--no-shrink",
