@@ -12,6 +12,9 @@ import pytest
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore, Tool, ToolContext
+from holdfast.cli.server import is_id
+from holdfast.errors import ConfigurationError
+from holdfast.server.limits import checked_id
 from tests.cli.test_commands import holdfast, options
 from tests.cli.test_remote_command import KEY, AgentServer
 from tests.model_server import ModelServer, text
@@ -166,6 +169,18 @@ def test_a_store_that_is_not_there_yet_takes_any_id(tmp_path: Path) -> None:
 
 
 # --- on a server ---
+
+
+@pytest.mark.parametrize(
+    "id", ["a", "-", "_", "-0", "a.b", ".a", ".", "..", "", "a b", "a/b", "é", "x" * 128, "x" * 129]
+)
+def test_the_command_takes_the_ids_that_a_server_takes(id: str) -> None:
+    try:
+        checked_id(id, "A test")
+    except ConfigurationError:
+        assert not is_id(id)
+    else:
+        assert is_id(id)
 
 
 @pytest.fixture

@@ -514,6 +514,24 @@ def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
+@pytest.mark.parametrize("how", ["left", "removed", "moved", "replaced"])
+def test_a_clean_close_tells_that_the_file_is_gone(
+    path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1)
+        if how == "replaced":
+            shutil.copy(path, path.parent / "other.db")
+            os.replace(path.parent / "other.db", path)
+        elif how == "moved":
+            path.rename(path.parent / "moved.db")
+        elif how == "removed":
+            path.unlink()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == (how != "left"), told
+    assert all(f"Store {str(path)!r} was removed or replaced" in one for one in told)
+
+
 def test_a_file_that_was_truncated_is_a_store_error(path: Path) -> None:
     with SQLiteStore(path) as store:
         fill(store, "c", 100)

@@ -331,7 +331,7 @@ def is_loopback(url: str) -> bool:
 
 def is_id(text: str) -> bool:
     """Return True if a server accepts the text as an id."""
-    return re.fullmatch(r"[A-Za-z0-9._-]{1,128}", text) is not None and text.strip("._-") != ""
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,128}", text) is not None and text.strip(".") != ""
 
 
 def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:

@@ -271,11 +271,16 @@ class Committer:
     def _interrupted(self) -> StoreError:
         return StoreError(f"Store {str(self._path)!r}: the append was interrupted.")
 
+    @property
+    def is_file_gone(self) -> bool:
+        """True if the store's file was removed or replaced since it was opened."""
+        return _inode(str(self._path)) != self._file
+
     def _check(self) -> None:
         if self.closed:
             raise StoreError(f"Store {str(self._path)!r} is closed.")
         self._checked_at = time.monotonic()
-        if _inode(str(self._path)) != self._file:
+        if self.is_file_gone:
             raise StoreError(
                 f"Store {str(self._path)!r} was removed or replaced by another file while it was"
                 " open. Nothing was written. Close this store and open it again."

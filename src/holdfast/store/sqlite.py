@@ -835,6 +835,12 @@ class SQLiteStore(Store):
                     query = f"{_RELEASE} holder = ? AND holder <> ''"
                     writer.db.execute(query, (self._owner.token,))
                 self._owner.close()
+            if writer.is_file_gone:  # found before the next append, if there is one
+                _log.error(
+                    "Store %r was removed or replaced by another file while it was open. What was"
+                    " appended to it went with the file.",
+                    str(self.path),
+                )
             writer.db.close()
 
     def __enter__(self) -> SQLiteStore:
