@@ -240,7 +240,7 @@ def test_after_kill_9_a_note_is_whole_and_the_folder_is_free(tmp_path: Path) -> 
     while not (log.exists() and log.read_text().count("\n") > 20):
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     lines = log.read_text().splitlines()
     assert lines == [f"a {n}" for n in range(len(lines))]
     (tmp_path / "notes/.0123.tmp").write_text("what a killed writer left")

@@ -95,7 +95,7 @@ def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_
         for number in range(3):
             assert tell(tmp_path, "send", f"steer {number}", "--wait", "20").returncode == 0
         go.touch()
-        out, _ = run.communicate(timeout=30)
+        out, _ = run.communicate(timeout=120)
         assert out.splitlines()[-1] == "Heard."
         roles = [
             (one["role"], one["content"])

@@ -63,7 +63,7 @@ def holdfast(
         text=True,
         cwd=cwd,
         env=environment(**env),
-        timeout=20,
+        timeout=120,
         check=False,
     )
 
@@ -552,7 +552,7 @@ def test_a_signal_closes_it_cleanly_and_ends_its_commands(
         )
         until(lambda: started.exists() and started.read_text().strip() != "")
         process.send_signal(number)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert "Traceback" not in out + err
     assert "continue with: holdfast chat --store" in err
@@ -582,7 +582,7 @@ def test_a_bug_is_one_line_and_says_how_to_get_the_traceback(debug: str, traceba
         capture_output=True,
         text=True,
         env=env,
-        timeout=20,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (70, "")
@@ -772,7 +772,7 @@ def test_the_demo_does_not_claim_what_did_not_happen(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=20,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == 1

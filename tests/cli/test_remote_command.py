@@ -396,7 +396,7 @@ def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Pa
             typist.process.terminate()
             assert typist.leaves() == 143
         go.touch()
-        out, err = run.communicate(timeout=30)
+        out, err = run.communicate(timeout=120)
     assert (run.returncode, out.splitlines()[-1]) == (0, "Done."), err
 
 
@@ -432,9 +432,9 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
                 says(run, GONE)
                 says(watching, GONE)
                 server.start()
-                out, err = run.communicate(timeout=30)
+                out, err = run.communicate(timeout=120)
                 assert (run.returncode, out.splitlines()[-1]) == (0, "It went on."), err
-                shown, err = watching.communicate(timeout=30)
+                shown, err = watching.communicate(timeout=120)
                 assert (watching.returncode, shown.count("It went on.")) == (0, 1), err
         events = show(server, "lives")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))

@@ -375,7 +375,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert process.stdout.readline() == "in\n"
         time.sleep(0.3)  # within the reading, before or after it: all are to end without a word
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode in (
         130,
         0,

@@ -141,7 +141,7 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
         until(lambda: not state(tmp_path).pending_calls)
         assert tell(tmp_path, "send", "the", "end").returncode == 0
         assert tell(tmp_path, "resume").returncode == 0
-        out, err = run.communicate(timeout=15)
+        out, err = run.communicate(timeout=120)
         assert (run.returncode, out.splitlines()[-1]) == (0, "Heard the end.")
         assert f"continue with: holdfast tell {tmp_path}/s.db one resume" in err
 
@@ -230,7 +230,7 @@ def test_a_call_that_was_decided_otherwise_is_told(
             assert late.stdout is not None
             assert late.stdout.readline().startswith(f"posted: {words[0]}")
             assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
-            out, err = late.communicate(timeout=15)
+            out, err = late.communicate(timeout=120)
             assert (late.returncode, out) == (1, "")
             assert re.fullmatch(
                 rf"holdfast: not done: the call was {otherwise} \(event \d+\)\.?\n", err
@@ -356,12 +356,12 @@ def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
             assert process.stdout is not None
             process.stdout.readline()
             process.send_signal(number)
-            _, err = process.communicate(timeout=15)
+            _, err = process.communicate(timeout=120)
             assert (process.returncode, err) == (code, "")
         with started("tell", str(waits / "s.db"), "one", "send", "-") as process:
             until(lambda pid=process.pid, number=number: handles(pid, number))
             process.send_signal(number)
-            _, err = process.communicate(timeout=15)
+            _, err = process.communicate(timeout=120)
             assert (process.returncode, err) == (code, "")
 
 
@@ -450,7 +450,7 @@ def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> N
                 (lines, signal.SIGTERM, 143),
             ):
                 process.send_signal(number)
-                _, err = process.communicate(timeout=15)
+                _, err = process.communicate(timeout=120)
                 assert (process.returncode, err) == (code, "")
 
 
@@ -478,9 +478,9 @@ def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: P
             assert piped.wait(15) == 141, "though nothing came that could be written"
             piped.stdout = None
             go.touch()
-            out, _ = follow.communicate(timeout=15)
+            out, _ = follow.communicate(timeout=120)
             assert (follow.returncode, "Done." in out, "2 steps" in out) == (0, True, True)
-        run.communicate(timeout=15)
+        run.communicate(timeout=120)
 
 
 def refuses(message: Any, context: Any) -> Any:

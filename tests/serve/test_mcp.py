@@ -77,7 +77,7 @@ def served() -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
 
 
 @pytest.fixture(params=["http", "stdio"])
@@ -774,7 +774,7 @@ def test_requests_that_are_piped_in_are_answered_before_it_ends() -> None:
     ]
     given = "".join(json.dumps(message) + "\n" for message in messages)
     found = subprocess.run(
-        PROGRAM, input=given, capture_output=True, text=True, cwd=ROOT, timeout=20, check=True
+        PROGRAM, input=given, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
     )
     assert (
         json.loads(found.stdout.splitlines()[-1])["result"]["content"][0]["text"] == "slept 0.2 s"
@@ -785,7 +785,7 @@ def test_requests_that_are_piped_in_are_answered_before_it_ends() -> None:
 def test_standard_streams_may_be_files(tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"jsonrpc":"2.0","id":0,"method":"ping"}\n')
     with open(tmp_path / "in") as given, open(tmp_path / "out", "w") as taken:
-        subprocess.run(PROGRAM, stdin=given, stdout=taken, cwd=ROOT, timeout=20, check=True)
+        subprocess.run(PROGRAM, stdin=given, stdout=taken, cwd=ROOT, timeout=120, check=True)
     assert json.loads((tmp_path / "out").read_text())["id"] == 0
 
 

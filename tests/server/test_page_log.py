@@ -332,7 +332,7 @@ def test_output_of_programs_in_a_terminal_has_no_escape_left(
         stderr=secondary,
         env=environment,
         check=False,
-        timeout=20,
+        timeout=120,
     )
     os.close(secondary)
     output = b""

@@ -673,7 +673,7 @@ def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
     )
     before = len(lines(shared, "cancelled"))
     found = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
     )
     assert found.stdout == "bye\n"
     assert "Task was destroyed" not in found.stderr

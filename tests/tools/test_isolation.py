@@ -676,7 +676,7 @@ def test_a_module_that_calls_its_tool_while_it_is_imported_does_not_breed(tmp_pa
         text=True,
         check=False,
         cwd=tmp_path,
-        timeout=20,
+        timeout=120,
     )
     assert "calls it while it is being imported" in found.stderr
     assert found.stdout == ""

@@ -582,7 +582,7 @@ def test_a_server_ends_at_the_end_of_its_stdin_when_this_process_is_killed() -> 
         " flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     found = subprocess.run(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=20, check=False
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
     assert found.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in found.stdout.split()]

@@ -63,7 +63,7 @@ def start(
 def run(box: BoxSettings, command: str) -> tuple[int, str]:
     """The exit code and the output of a command in a box."""
     process = start(box, "bash", "-c", command)
-    output = process.communicate(timeout=30)[0].decode()
+    output = process.communicate(timeout=120)[0].decode()
     return process.returncode, output
 
 
@@ -74,7 +74,7 @@ def said(box: BoxSettings, command: str) -> str:
 def test_a_command_runs_with_its_arguments_variables_and_folder(folder: Path) -> None:
     box = settings(folder)
     process = start(box, "bash", "-c", 'echo "$1" "$X"; pwd', "_", "a b", env={**PATH, "X": "y"})
-    output = process.communicate(timeout=30)[0].decode()
+    output = process.communicate(timeout=120)[0].decode()
     assert output == f"a b y\n{box.workdir}\n"
     assert process.returncode == 0
 

@@ -84,6 +84,6 @@ def test_mounts_and_paths_inside_are_writable_as_they_say() -> None:
 def test_a_command_that_is_not_there_is_told(layered: SandboxedRuntime) -> None:
     with layered:
         process = start(layered.launcher, ["no-such-program"], cwd=None, env={"PATH": "/usr/bin"})
-        errors = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=120)[1]
     assert process.returncode == 127
     assert b"no-such-program" in errors
