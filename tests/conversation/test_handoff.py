@@ -26,6 +26,7 @@ from holdfast.agent.condensers import WindowCondenser
 from holdfast.errors import ConfigurationError
 from holdfast.testing import crash_at_every_append
 from tests.paths import REPO
+from tests.waiting import until
 
 S = ConversationStatus
 TO_BILLING = ("handoff", {"agent": "billing", "reason": "a refund"})
@@ -476,6 +477,11 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
         gate.wait(20)
         return "the result"
 
+    def open_gate(conversation: Conversation) -> None:
+        until(lambda: conversation.hosting.context.closing)
+        time.sleep(0.2)  # by now the child is closed too
+        gate.set()
+
     def made() -> Agent:
         def script(request: Any) -> Any:
             return (
@@ -495,16 +501,17 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
         with Conversation(made(), store, "talk") as conversation:
             conversation.send_message("start")
             assert conversation.run().answer == "billing here"
-            threading.Timer(0.2, gate.set).start()
+            opener = threading.Thread(target=open_gate, args=(conversation,))
+            opener.start()
+        opener.join()
         assert store.list(spawned_by="talk")[0].status == "running"
         gate.set()
         with Conversation(made(), store, "talk") as conversation:
             conversation.start_thread()
             conversation.send_message("anything new?")
-            until = time.monotonic() + 30
-            while not any(
-                isinstance(event, ev.MessageAdded) and event.sender == "talk.4.0"
-                for event in conversation.get_history()
-            ):
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            until(
+                lambda: any(
+                    isinstance(event, ev.MessageAdded) and event.sender == "talk.4.0"
+                    for event in conversation.get_history()
+                )
+            )

@@ -180,6 +180,7 @@ class Executor(AgentExecutor):
             await RELEASED.wait()
             await updater.add_artifact([new_text_part("done without a word")])
             await updater.complete()
+            log("went on")
 
     async def work(self, updater: TaskUpdater, text: str, message: Message) -> None:
         for step in ("digging", "digging", "planting"):

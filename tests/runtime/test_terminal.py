@@ -612,8 +612,14 @@ def test_a_second_command_is_refused_while_one_still_runs(
 
 def test_the_end_of_a_command_that_went_on_is_told_with_the_next(runtime: LocalRuntime) -> None:
     call(runtime, "terminal", command="sleep 0.1; echo finished; (exit 6)", wait=0)
-    time.sleep(0.3)
-    result = call(runtime, "terminal", command="echo second")
+    results: list[ToolResult] = []
+
+    def next_one() -> bool:  # refused while the first still runs
+        results.append(call(runtime, "terminal", command="echo second"))
+        return not results[-1].is_error
+
+    until(next_one)
+    result = results[-1]
     assert output(result).splitlines() == ["finished", "", "second"]
     assert "[exit code 6]" in result.text
 

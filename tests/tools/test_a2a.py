@@ -24,6 +24,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.tools.sources import Source
 from tests.a2a_parts import TOKEN, VARIANTS, Agents, Running, by_skill, lines, needs_a2a
 from tests.leftovers import Owned
+from tests.waiting import until
 
 pytestmark = needs_a2a
 SKILLS = [
@@ -473,8 +474,9 @@ def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(
         urllib.request.urlopen(
             urllib.request.Request(f"{mine['url']}/release", method="POST"), timeout=5
         ).close()
-        time.sleep(0.3)  # the agent goes on in its own time
-        deadline = time.monotonic() + 5.0
+        until(lambda: lines(mine, "went on"))
+        time.sleep(0.3)  # its last event is kept a moment later
+        deadline = time.monotonic() + 20.0
         second = auth.run({"message": "go on"}, ToolContext("c"))
         assert time.monotonic() < deadline
         assert (second.text, second.meta["taskId"]) == ("done without a word", first.meta["taskId"])

@@ -327,10 +327,12 @@ def test_a_service_that_announces_changes_without_end_is_asked_seldom() -> None:
     service = Service("s", "t")
     service.during = lambda: service.changed()
     manager = manager_of(service)
+    began = time.monotonic()
     manager.discover()
     told = manager.definitions()
     time.sleep(2.0)
-    assert 2 <= service.asked <= 3
+    until(lambda: service.asked >= 2)
+    assert service.asked <= 1 + time.monotonic() - began
     assert manager.definitions() is told  # what has not changed is not told again
     manager.close()
     asked = service.asked
@@ -340,7 +342,7 @@ def test_a_service_that_announces_changes_without_end_is_asked_seldom() -> None:
         lambda: (
             not [thread for thread in threading.enumerate() if thread.name == "holdfast-discover-s"]
         ),
-        seconds=1.0,
+        seconds=10.0,
     )
 
 

@@ -299,7 +299,7 @@ def test_the_negative_control_a_daemon_outlives_its_shell_outside_of_a_box(folde
     (box.workdir / "daemon.py").write_text(DAEMON)
     shell = ["bash", "-c", "/usr/bin/python3 daemon.py; exit 0"]
     subprocess.run(shell, cwd=box.workdir, check=True, stdout=subprocess.DEVNULL)
-    assert beats(box)
+    until(lambda: beats(box))
     pids = subprocess.run(["pgrep", "-f", "open.'beat'"], capture_output=True, text=True).stdout
     for pid in pids.split():
         if os.readlink(f"/proc/{pid}/cwd") == str(box.workdir):
@@ -318,7 +318,7 @@ def test_a_daemon_ends_with_the_first_process_of_its_box(folder: Path) -> None:
 def test_a_daemon_ends_if_the_box_is_killed(folder: Path, number: signal.Signals) -> None:
     box = settings(folder)
     with daemon_of(box, "sleep 60") as process:
-        assert beats(box)
+        until(lambda: beats(box))
         process.send_signal(number)
         process.wait(20)
         until(lambda: not beats(box))
@@ -349,7 +349,7 @@ def test_all_ends_if_the_owner_is_killed(folder: Path) -> None:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
         box = settings(folder)
-        assert beats(box)
+        until(lambda: beats(box))
         owner.kill()
         owner.wait()
         until(lambda: not beats(box))
