@@ -502,7 +502,7 @@ def test_a_refused_path_names_no_folder_of_the_server(server: Serving) -> None:
     server.ask("POST", "/api/workspaces", {"id": "unnamed"})
     there = "/api/workspaces/unnamed"
     link = shlex.join(["ln", "-s", str(server.folder), "link"])
-    server.ask("POST", f"{there}/commands", {"command": link})
+    server.ask("POST", f"{there}/commands", {"command": f"{link}; mkdir full; touch full/x"})
     for method, path, body in (
         ("GET", "files/%2e%2e/x", None),
         ("GET", "files/link/x", None),
@@ -515,12 +515,14 @@ def test_a_refused_path_names_no_folder_of_the_server(server: Serving) -> None:
         ("GET", "microagents?folder=link", None),
         ("GET", "microagents?folder=missing", None),
         ("POST", "clone", {"repo": "a/b", "target": "link/x"}),
+        ("POST", "clone", {"repo": "https://me:s3cret-word@127.0.0.1/a/b", "target": "full"}),
     ):
         refused = server.ask(method, f"{there}/{path}", body)
         assert 400 <= refused.status < 500, (path, refused)
         told = refused.json["error"]["message"]
         assert str(server.folder) not in told, (path, told)
         assert "LocalRuntime" not in told, "a client has no program to change"
+        assert "s3cret-word" not in told
     refused = server.ask("GET", f"{there}/files/link/x")
     assert "'link/x' is outside of the workspace" in refused.json["error"]["message"]
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from holdfast import Agent, ScriptedLLM
+from holdfast.agent.serial_form import form_of
 from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
 from holdfast.server.database import SQLiteDatabase
 from holdfast.server.records import HOSTED, ConversationOptions, NewRecord, Records, store_id
 from holdfast.server.sealing import Seal
+from holdfast.server.shapes import CreateRequest
+from tests.agent_servers import Serving
 
 SEAL = Seal(b"k" * 32)
 
@@ -172,3 +178,21 @@ def test_a_server_waits_for_what_a_killed_one_has_left(tmp_path: Path) -> None:
         records.own()
         ended.join()
     records.close()
+
+
+def test_a_need_that_this_server_does_not_know_is_refused(tmp_path: Path) -> None:
+    form = form_of(Agent(ScriptedLLM(["Done."] * 3))).mapping
+    requested = CreateRequest(agent=dict(form), id="boxed", sandbox="require")
+    assert ConversationOptions.requested(requested).needs == ("sandbox",)
+    with Serving(tmp_path) as server:
+        path = server.make("c")
+        other = server.make("d")
+    with closing(sqlite3.connect(tmp_path / "store.db.server.db")) as db, db:
+        text = json.dumps({"needs": ["sandbox", "of a later release"]})
+        db.execute("UPDATE conversations SET options = ? WHERE id = 'c'", (text.encode(),))
+    with Serving(tmp_path) as server:
+        refused = server.ask("POST", f"{path}/messages", {"text": "Go."})
+        assert (refused.status // 100, refused.error) == (4, "ConfigurationError"), refused
+        assert "does not know what the conversation needs: of a later release" in str(refused.json)
+        assert server.ask("POST", f"{other}/messages", {"text": "Go."}).status == 202
+        assert server.ask("DELETE", path).status == 204

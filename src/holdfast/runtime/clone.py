@@ -59,7 +59,8 @@ def clone(
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RuntimeFault(
-            f"{repo!r} was not cloned: {target} exists and is not empty. Give another target."
+            f"{_without_password(repo)!r} was not cloned: {os.path.relpath(target, workdir)} exists"
+            " and is not empty. Give another target."
         )
     options = ["--branch", branch] if branch else []
     command = [find_program("git", env), "clone", "--quiet", *options, "--", url, visible(target)]

@@ -200,6 +200,7 @@ class Agents(ObjectStruct):
         """Open the conversation with this store id. Raises `ConversationNotFound`, and the error
         that prevents its agent from being built."""
         record = self.records.find(*place_of(id))
+        record.options.check_needs(record.id)
         tenant, workspace = record.tenant, record.workspace
         runtime, folder = None, ""
         try:

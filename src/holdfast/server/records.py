@@ -50,6 +50,9 @@ CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT N
     created TEXT NOT NULL);
 """
 
+_SANDBOX = "sandbox"
+_KNOWN_NEEDS = (_SANDBOX,)
+
 _PART = "a part of conversations"  # binds the seals of parts, which several conversations share
 
 _COLUMNS = (
@@ -68,7 +71,11 @@ _WANTED = 4
 
 
 class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Further settings with which a conversation was created."""
+    """Further settings with which a conversation was created.
+
+    `needs` names what a server must be able to do to drive the conversation. A server ignores a
+    setting that it does not know, and refuses a need that it does not know.
+    """
 
     modules: dict[str, str] = {}
     client_tools: bool = True
@@ -77,6 +84,7 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
     undo: bool = False
     child_questions: bool = False
     sandbox: Sandbox = ""
+    needs: tuple[str, ...] = ()
 
     @classmethod
     def requested(cls, request: CreateRequest) -> ConversationOptions:
@@ -89,7 +97,17 @@ class ConversationOptions(msgspec.Struct, frozen=True, rename="camel", omit_defa
             request.undo,
             request.child_questions,
             request.sandbox,
+            (_SANDBOX,) if request.sandbox == "require" else (),
         )
+
+    def check_needs(self, id: str) -> None:
+        """Raise `ConfigurationError` if this server does not know a need of the conversation."""
+        if unknown := [need for need in self.needs if need not in _KNOWN_NEEDS]:
+            raise ConfigurationError(
+                f"Conversation {id!r} cannot be driven by this server, which does not know what the"
+                f" conversation needs: {', '.join(unknown)}. A newer Holdfast created it; drive it"
+                " with that."
+            )
 
     @property
     def boxed(self) -> bool:
