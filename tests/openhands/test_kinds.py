@@ -252,7 +252,8 @@ def test_kinds_of_actions_survive_a_conversation_on_disk(tmp_path: Path) -> None
     (folder / "base_state.json").write_text(json.dumps({"id": "c", "execution_status": "finished"}))
     events: list[dict[str, Any]] = []
     for number, kind in enumerate(kinds):
-        inner = {"data": {"a": 1}} if kind == "MCPToolAction" else {"a": 1}
+        # Fields with defaults, which the model has not written.
+        inner = {"data": {"a": 1}} if kind == "MCPToolAction" else {"a": 1, "b": None, "c": False}
         whose = {"tool_name": f"tool_{number}", "tool_call_id": f"c{number}"}
         events.append(
             {

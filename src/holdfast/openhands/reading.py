@@ -33,6 +33,8 @@ from holdfast.tools.results import clean
 ABOUT = "openhands"  # the subject of notes that keep the rest of OpenHands' events
 # The key in such a note of an action's kind, if it does not follow from the tool's name.
 ACTION_KIND = "action_kind"
+# The fields of an action that the call's arguments do not have, such as defaults.
+ACTION_FIELDS = "action_fields"
 PREFIX = "openhands/"  # of the type of an event that is kept verbatim
 
 _ID = re.compile(r"[\w.:-]{1,200}")
@@ -350,6 +352,15 @@ class _Reader:
             kind = mapping(action.get("action")).get("kind")
             if isinstance(kind, str) and kind != shims.kind_of(tool):
                 rest[id][ACTION_KIND] = kind
+            if kind != "MCPToolAction" and not call.invalid:
+                given = call.arguments
+                more = {
+                    key: value
+                    for key, value in mapping(action.get("action")).items()
+                    if key != "kind" and (key not in given or given[key] != value)
+                }
+                if more:
+                    rest[id][ACTION_FIELDS] = more
         events = [action for _, action in actions]
         thought = [block for event in events for block in shims.content_of(event.get("thought"))]
         thinking = next((one for one in events if one.get("reasoning_content")), events[0])

@@ -20,11 +20,11 @@ from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.openhands import shims
-from holdfast.openhands.reading import ABOUT, ACTION_KIND, PREFIX
+from holdfast.openhands.reading import ABOUT, ACTION_FIELDS, ACTION_KIND, PREFIX
 from holdfast.openhands.shims import Fields, mapping
 
 _FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
-_WRITTEN_APART = ("thinking_blocks", "security_risk", ACTION_KIND)
+_WRITTEN_APART = ("thinking_blocks", "security_risk", ACTION_KIND, ACTION_FIELDS)
 _STATUSES = {ConversationStatus.CLOSED: "paused"}
 
 
@@ -190,6 +190,8 @@ class _Writer:
             for name in ("security_risk", "summary"):
                 if action is not None and name in rest:
                     action.pop(name, None)
+            if action is not None:
+                action |= mapping(rest.get(ACTION_FIELDS))
             self._file(
                 event,
                 "ActionEvent",
