@@ -377,3 +377,44 @@ def test_signed_thinking_that_is_refused_is_left_out() -> None:
         ]
         assert ["thinking_blocks" in one for one in answers] == [True, False, False]
         assert all(one["tool_calls"] for one in answers)
+
+
+# --- custom tools ---
+
+
+def custom_call(stream: bool) -> Any:
+    entry = {"id": "call_0", "type": "custom", "custom": {"name": "sql", "input": "SELECT 'ä{'"}}
+    if not stream:
+        message = {"role": "assistant", "content": None, "tool_calls": [entry]}
+        return chat(message, "tool_calls")
+    begun = {**entry, "index": 0, "custom": {"name": "sql", "input": ""}}
+    pieces = [{"index": 0, "custom": {"input": piece}} for piece in ("SELECT ", "'ä{", "'")]
+    return stream_of(*({"tool_calls": [piece]} for piece in (begun, *pieces)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_custom_tool_is_called_with_text_and_its_call_goes_back_as_it_came(stream: bool) -> None:
+    """https://platform.openai.com/docs/guides/function-calling: custom tools"""
+    asked: list[str] = []
+
+    def sql(input: str) -> str:
+        asked.append(input)
+        return "1 row"
+
+    own = {"type": "custom", "custom": {"name": "sql", "description": "Ask the database."}}
+    with ModelServer([custom_call(stream), text("Done.")]) as server:
+        llm = model(server, "gpt-5.1", stream=stream, extra_body={"tools": [own]})
+        tools = [Tool("sql", "Asks.", sql), Tool("look", "Looks.", lambda: "a cat")]
+        with Conversation(Agent(llm, tools)) as conversation:
+            conversation.send_message("hi")
+            conversation.run().raise_for_status()
+            assert replay(conversation.get_history()).same
+        definitions = server.requests[0].json["tools"]
+        call, result = server.requests[1].messages[-2:]
+    assert asked == ["SELECT 'ä{'"]
+    assert [one["type"] for one in definitions] == ["function", "custom"]
+    assert definitions[1] == own
+    assert call["tool_calls"] == [
+        {"id": "call_0", "type": "custom", "custom": {"name": "sql", "input": "SELECT 'ä{'"}}
+    ]
+    assert result == {"role": "tool", "tool_call_id": "call_0", "content": "1 row"}

@@ -31,7 +31,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "reasoning_text", "thinking"
 # Copilot's, and `thinking_blocks` are LiteLLM's form of Claude's signed thinking.
 CARRIED_KEYS = ("reasoning_details", "reasoning_opaque", "extra_content", "thinking_blocks")
 PLAIN_KEYS = {"role", "content", "tool_calls", "refusal", "annotations"}
-CALL_KEYS = {"index", "id", "type", "function", "name", "arguments"}
+CALL_KEYS = {"index", "id", "type", "function", "custom", "name", "arguments"}
 FUNCTION_KEYS = {"name", "arguments"}
 _DEFAULT = ChatRules()
 
@@ -189,6 +189,11 @@ def _completion(
     entries = _call_entries(message)
     for entry in entries:
         item = as_dict(entry)
+        if (custom := as_dict(item.get("custom"))).get("name"):
+            written = {"input": str(custom.get("input") or "")}
+            builder.add_call(str(custom["name"]), written, item.get("id") or "")
+            builder.needs_native = True
+            continue
         called = as_dict(item.get("function") if "function" in item else item)
         if not called or not ("function" in item or isinstance(called.get("name"), str)):
             raise answers.bad_part("an invalid tool call", entry)
@@ -507,6 +512,9 @@ class ChatStream(StreamParser):
         function: dict[str, Any] = piece.get("function") or {}
         if "function" not in piece and "name" in piece:
             function = {key: piece[key] for key in FUNCTION_KEYS if key in piece}
+        custom = as_dict(piece.get("custom"))
+        if custom:
+            function = {"name": custom.get("name"), "arguments": custom.get("input")}
         id, name = piece.get("id") or "", function.get("name") or ""
         arguments = function.get("arguments")
         if arguments is None:
@@ -526,6 +534,7 @@ class ChatStream(StreamParser):
         ):
             call = _StreamedCall(len(self._calls), index, id)
             self._calls.append(call)
+        call.is_custom = call.is_custom or bool(custom)
         first = call.add(id, name, arguments)
         if len(piece) > 2:  # more than index and function
             merge_others(call.extra, piece, CALL_KEYS)
@@ -544,6 +553,7 @@ class _StreamedCall:
         self.id = id
         self.name = ""
         self.arguments: list[str] = []
+        self.is_custom = False  # True if the arguments are any text, not JSON
         self.extra: dict[str, Any] = {}
         self.function: dict[str, Any] = {}
 
@@ -571,7 +581,11 @@ class _StreamedCall:
         return first
 
     def entry(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
+        written = "".join(self.arguments)
+        if self.is_custom:
+            custom = {"name": self.name, "input": written}
+            return {"id": self.id, "type": "custom", "custom": custom, **self.extra}
+        function = {"name": self.name, "arguments": written, **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 

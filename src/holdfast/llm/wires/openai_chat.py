@@ -258,6 +258,8 @@ def _call(call: ToolCall, names: Names, entry: dict[str, Any] | None = None) -> 
     """Return a call with the id of its result, and with the extra fields of its `entry`, such as
     signatures. Its arguments are the entry's own text if that is JSON."""
     id, arguments = wire_id(call), wire_arguments(call)
+    if entry and entry.get("type") == "custom":
+        return {**entry, "id": id}
     function: dict[str, Any] = {"name": wire_name(call.name, names), "arguments": arguments}
     if entry:
         # Some servers write a call's name and arguments beside its id.
@@ -365,7 +367,12 @@ def head(
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
     extra_tools = extra.pop("tools", None)
     if isinstance(extra_tools, list | tuple):
-        extra = {"tools": cast("Sequence[Any]", extra_tools), **extra}
+        given = cast("Sequence[Any]", extra_tools)
+        extra = {"tools": given, **extra}
+        custom = {as_dict(as_dict(one).get("custom")).get("name") for one in given}
+        if tools:  # a custom tool replaces the agent's of its name, which answers its calls
+            own = [tool for tool in body["tools"] if tool["function"]["name"] not in custom]
+            body["tools"] = own
     protocol.merge_extra(body, extra)
     mark = _cache_mark(model, parameters)
     prefix = _json(body)[:-1] + b',"messages":['
