@@ -42,7 +42,8 @@ from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import WIRES, openai_chat, wire
 from holdfast.llm.wires.calls import read_call
-from holdfast.llm.wires.chat_answers import ChatStream, merge
+from holdfast.llm.wires.chat_answers import ChatStream
+from holdfast.llm.wires.chat_pieces import merge
 from tests.model_server import calls, chat, sse, text
 from tests.samples import examples
 
