@@ -3,13 +3,13 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -40,6 +40,7 @@ from holdfast.server.openai import ChatMessage, Published, history_events, parse
 from holdfast.server.routes import Routes
 from holdfast.server.routes_openai import failed_response, unknown_model
 from holdfast.server.service import Service, unless_left
+from holdfast.server.turn_streams import TurnStream
 
 _MEDIA = "application/json"
 _CANCEL_SECONDS = 5.0  # for a run to stop
@@ -80,7 +81,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         except Exception as error:
             return failed_response(error)
         if asked.stream:
-            return _streamed(running.events())
+            return TurnStream(running.events(), running.leave)
         return await running.whole(request)
 
     @routes.get(
@@ -99,7 +100,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
             loop = asyncio.get_running_loop()
             beginning = service.change(responses.again, response_id, loop)
             running = await undisturbed(beginning, RunningResponse.leave)
-            return _streamed(running.events(starting_after))
+            return TurnStream(running.events(starting_after), running.leave)
         except Exception as error:
             return failed_response(error)
 
@@ -158,11 +159,6 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
 
 def _answer(found: Json) -> Response:
     return Response(msgspec.json.encode(found), media_type=_MEDIA)
-
-
-def _streamed(events: AsyncIterator[bytes]) -> Response:
-    headers = {"x-accel-buffering": "no"}
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 class RunningResponse(NamedTuple):

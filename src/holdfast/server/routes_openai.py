@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from holdfast import errors
 from holdfast import events as ev
@@ -25,6 +25,7 @@ from holdfast.server.openai import ChatRequest, ChatTurn, Published, parse_reque
 from holdfast.server.openai_answers import TurnProgress
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service, unless_left
+from holdfast.server.turn_streams import TurnStream
 
 _log = logging.getLogger("holdfast.server")
 
@@ -128,11 +129,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         headers = {CONVERSATION: chat.begun.id}
         if asked.stream:
             usage = bool(asked.stream_options and asked.stream_options.include_usage)
-            return StreamingResponse(
-                chat.streamed(usage),
-                media_type="text/event-stream",
-                headers={**headers, "x-accel-buffering": "no"},
-            )
+            return TurnStream(chat.streamed(usage), chat.leave, headers)
         response = await chat.whole(request)
         response.headers.update(headers)
         return response
@@ -171,7 +168,7 @@ class Chat:
             found = answers.completion(self._id, self._created, self._model, self._progress)
             return Response(msgspec.json.encode(found), media_type=_MEDIA)
         finally:
-            await self._leave()
+            await self.leave()
 
     async def _finished(self) -> Response | None:
         async for _ in self._pieces():
@@ -206,7 +203,7 @@ class Chat:
                 yield chunk(None, usage=progress.tokens())
             yield b"data: [DONE]\n\n"
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._leave()))
+            await asyncio.shield(asyncio.ensure_future(self.leave()))
 
     async def _pieces(self) -> AsyncIterator[str]:
         """Yield the answer's text in pieces, and "" after a time of silence. Return when the
@@ -242,7 +239,8 @@ class Chat:
         kind, message = found
         return error_response(422, message.format(id=id), kind, progress.status, retry=False)
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
+        """End the client's wait. Idempotent."""
         try:
             await self.begun.leave()
         except errors.HoldfastError as error:
