@@ -277,7 +277,7 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_before_it_is_parsed() 
 
 @pytest.mark.slow
 def test_messages_are_the_same_as_those_of_the_sdk() -> None:
-    from holdfast.serve.a2a_views import message_of, plain_message
+    from holdfast.serve.a2a_protobuf import message_of, plain_message
 
     ids = {"taskId": "t", "contextId": "c"}
     part = {"data": {"a": [1, None, {"b": "x"}], "é": 2.5}, "mediaType": "application/json"}
@@ -295,6 +295,33 @@ def test_messages_are_the_same_as_those_of_the_sdk() -> None:
         assert plain_message("StreamResponse", update) == message_of("StreamResponse", update)
     with pytest.raises(KeyError, match="unknown"):
         plain_message("Task", {"unknown": 1})
+
+
+def test_required_fields_are_those_of_the_sdk() -> None:
+    from a2a.utils.errors import InvalidParamsError
+    from a2a.utils.proto_utils import validate_proto_required_fields
+
+    from holdfast.serve.a2a_protobuf import check_required, message_of
+
+    whole: dict[str, Any] = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    push = {"taskPushNotificationConfig": {"url": "https://a.example"}}
+    requests: list[dict[str, Any]] = [{}, {"message": whole, "metadata": {"a": [{"b": None}]}}]
+    for left_out in whole:
+        requests.append({"message": {k: v for k, v in whole.items() if k != left_out}})
+    for config in (push, {}, {"taskPushNotificationConfig": {"id": "1"}}):
+        requests.append({"message": whole, "configuration": config})
+    refused = 0
+    for request in requests:
+        message, errors = message_of("SendMessageRequest", request), list[Any]()
+        for check in (check_required, validate_proto_required_fields):
+            try:
+                check(message)
+                errors.append(None)
+            except InvalidParamsError as error:
+                errors.append(error.data)
+        assert errors[0] == errors[1], request
+        refused += errors[0] is not None
+    assert 0 < refused < len(requests)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from holdfast import events as ev
-from holdfast.content import TextContent
+from holdfast.content import TextContent, ToolCall
 from holdfast.events import AnyEvent
 from holdfast.server import feed as feeds
 from holdfast.server.feed import MAX_NOTES, Feed
@@ -150,3 +150,30 @@ def test_deltas_neither_reach_nor_wake_a_reader_that_takes_none() -> None:
                 assert [one.kind for one in taken.notes] == ["delta", "progress"]
 
     asyncio.run(asyncio.wait_for(read(), 20))
+
+
+def test_a_reader_of_whole_answers_wakes_for_events_at_which_a_turn_may_end() -> None:
+    """The others come with the next one that wakes it."""
+    call = ToolCall("3.1", "look", {})
+    quiet = [
+        ev.AgentConfigured("", seq=1, id="a1", timestamp=0.0),
+        ev.AssistantReplied(seq=2, id="a2", timestamp=0.0),
+    ]
+
+    async def read(last: AnyEvent) -> None:
+        feed, loop = Feed(lambda after, limit: []), asyncio.get_running_loop()
+        with feed.subscribe(loop, deltas=False) as whole, feed.subscribe(loop) as reader:
+            waiting = asyncio.ensure_future(whole.next(0, 60.0))
+            first = asyncio.ensure_future(reader.next(0, 60.0))
+            while len(feed.waiting) < 2:
+                await asyncio.sleep(0.001)
+            feed.appended(quiet)
+            assert feed.waiting == {whole}
+            assert [one.seq for one in (await first).frames] == [1, 2]
+            feed.appended([last])
+            assert [one.seq for one in (await waiting).frames] == [1, 2, 3]
+
+    answer = ev.AssistantReplied(calls=[call], seq=3, id="a3", timestamp=0.0)
+    end = ev.StatusChanged("finished", seq=3, id="s3", timestamp=0.0)
+    for last in (answer, end, message(3)):
+        asyncio.run(asyncio.wait_for(read(last), 20))

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+from holdfast import events as ev
 from holdfast.server.shapes import EventFrame, TransientNote
 from holdfast.server.sse import encode
 from tests.agent_servers import Lines, Serving
@@ -221,8 +222,9 @@ def test_an_open_stream_keeps_its_client_alive(
 
 
 def test_events_have_ids_and_notes_have_none() -> None:
+    event = ev.NoteRecorded("hook", "failed", seq=3, id="n3", timestamp=0.0)
     chunk = encode(
-        [EventFrame(3, "message", b"{}"), EventFrame(4, "from\nlater", b"[]")],
+        [EventFrame(3, "message", b"{}", event), EventFrame(4, "from\nlater", b"[]", event)],
         [TransientNote("delta", b'{"text":"x"}')],
     )
     assert (

@@ -17,9 +17,10 @@ import msgspec
 
 from holdfast import errors
 from holdfast.serve import a2a_shapes as shapes
+from holdfast.serve.a2a_protobuf import json_of, message_of
 from holdfast.serve.a2a_push import FORMATS
 from holdfast.serve.a2a_tasks import NAME, Tasks
-from holdfast.serve.a2a_views import TaskViews, json_of, message_of, notification
+from holdfast.serve.a2a_views import TaskViews, notification
 from holdfast.server.local import LocalServer
 from holdfast.server.openai import Published
 

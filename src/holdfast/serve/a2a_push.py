@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError, NotFound
 from holdfast.serve import a2a_shapes as shapes
-from holdfast.serve.a2a_views import json_of
+from holdfast.serve.a2a_protobuf import json_of
 from holdfast.server.host import Host
 from holdfast.server.webhook_records import WebhookRequest, WebhookStyle
 

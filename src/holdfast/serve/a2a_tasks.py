@@ -28,15 +28,9 @@ from holdfast import commands as cmd
 from holdfast import errors
 from holdfast import events as ev
 from holdfast.serve import a2a_shapes as shapes
+from holdfast.serve.a2a_protobuf import check_required, json_of, message_of, plain_message
 from holdfast.serve.a2a_push import Pushes
-from holdfast.serve.a2a_views import (
-    TaskAt,
-    TaskViews,
-    json_of,
-    message_of,
-    new_task,
-    plain_message,
-)
+from holdfast.serve.a2a_views import TaskAt, TaskViews, new_task
 from holdfast.serve.door import Rest, TurnCommand, conversation_id
 from holdfast.server.hosted import (
     PING_SECONDS,
@@ -236,9 +230,7 @@ class Tasks:
         self, params: Any, context: Any, streams: bool
     ) -> AsyncGenerator[_StartedTask]:
         """Carry out a message; yield its task."""
-        from a2a.utils.proto_utils import validate_proto_required_fields
-
-        validate_proto_required_fields(params)
+        check_required(params)
         _check_history(params.configuration)
         self._service.check_open()
         loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -14,55 +14,13 @@ import msgspec
 from holdfast import events as ev
 from holdfast.conversation.fold import Fold, fold
 from holdfast.serve import a2a_shapes as shapes
+from holdfast.serve.a2a_protobuf import json_of, plain_message
 from holdfast.serve.door import Rest
 from holdfast.server.hosted import HostedSession
 from holdfast.server.service import Service
 from holdfast.server.shapes import Item
 
 _MOST_VIEWS = 128  # tasks whose views are kept
-
-
-def message_of(kind: str, data: shapes.Json) -> Any:
-    """Return a message of the protocol. Unknown fields are an error of ours."""
-    from a2a import types
-    from google.protobuf.json_format import ParseDict
-
-    return ParseDict(data, getattr(types, kind)())
-
-
-def plain_message(kind: str, data: shapes.Json) -> Any:
-    """Return the same as `message_of`, in a twentieth of its time, for a message whose fields are
-    none of bytes or maps."""
-    from a2a import types
-
-    made = getattr(types, kind)
-    return made(**_arguments(made.DESCRIPTOR, data))
-
-
-def _arguments(kind: Any, data: shapes.Json) -> dict[str, Any]:
-    """Return the fields of a message as arguments of its class."""
-    found: dict[str, Any] = {}
-    for name, value in data.items():
-        field = kind.fields_by_camelcase_name[name]
-        inner = field.message_type
-        if inner is None:
-            found[field.name] = value
-        elif inner.file.package == "google.protobuf":  # a time, or any JSON
-            from google.protobuf.json_format import ParseDict
-            from google.protobuf.message_factory import GetMessageClass
-
-            found[field.name] = ParseDict(value, GetMessageClass(inner)())
-        elif isinstance(value, list):
-            found[field.name] = [_arguments(inner, one) for one in cast("list[Any]", value)]
-        else:
-            found[field.name] = _arguments(inner, value)
-    return found
-
-
-def json_of(message: Any) -> shapes.Json:
-    from google.protobuf.json_format import MessageToDict
-
-    return MessageToDict(message)
 
 
 class TaskAt(NamedTuple):

@@ -46,12 +46,13 @@ ReadPage = Callable[[int, int], list[AnyEvent]]
 
 
 def encode_frame(event: AnyEvent) -> EventFrame:
-    return EventFrame(event.seq, event.type, ev.encode(event))
+    return EventFrame(event.seq, event.type, ev.encode(event), event)
 
 
 class FeedReader:
     """The position of one reader in a feed. Belongs to its event loop's thread. Without `deltas`
-    the pieces of an answer that streams neither wake the reader nor reach it."""
+    the pieces of an answer that streams neither wake the reader nor reach it, and it reads events
+    after which a run always goes on together with the next ones."""
 
     def __init__(self, feed: Feed, loop: asyncio.AbstractEventLoop, deltas: bool = True) -> None:
         self._feed = feed
@@ -266,7 +267,8 @@ class Feed:
                 self.notes = deque((one._replace(after=before) for one in self.notes), MAX_NOTES)
             self._last_seq = events[-1].seq
             self.append_count += 1
-            woken = self._woken()
+            goes_on = all(_goes_on(event) for event in events)
+            woken = self._woken(lambda reader: reader.deltas) if goes_on else self._woken()
         _wake(woken)
 
     def grown(self, seq: int) -> None:
@@ -286,7 +288,7 @@ class Feed:
             with self.lock:
                 self.notes.append(note._replace(after=self._last_seq))
                 self.note_count += 1
-                woken = self._woken(note.kind == "delta")
+                woken = self._woken(FeedReader.hears_delta if note.kind == "delta" else None)
             _wake(woken)
 
     def hears(self, kind: str) -> bool:
@@ -299,10 +301,19 @@ class Feed:
             woken = self._woken()
         _wake(woken)
 
-    def _woken(self, by_delta: bool = False) -> set[FeedReader]:
-        woken = {one for one in self.waiting if one.hears_delta()} if by_delta else self.waiting
+    def _woken(self, wakes: Callable[[FeedReader], bool] | None = None) -> set[FeedReader]:
+        """Return the waiting readers that wake, and let only the others wait on."""
+        woken = self.waiting if wakes is None else {one for one in self.waiting if wakes(one)}
         self.waiting = self.waiting - woken
         return woken
+
+
+def _goes_on(event: AnyEvent) -> bool:
+    """Return True for an event at which no turn can end: a reader that waits for the end of the
+    turn would take the interpreter's lock from the thread that drives it."""
+    if isinstance(event, ev.AssistantReplied):
+        return not event.calls
+    return isinstance(event, ev.AgentConfigured)
 
 
 def _wake(readers: Iterable[FeedReader]) -> None:

@@ -149,7 +149,7 @@ class HostedSession:
                     return
                 batch = await reader.next(folded.last_seq, left)
                 for frame in batch.frames:
-                    folded.apply(ev.decode(frame.data))
+                    folded.apply(frame.event)
                 if batch.ended:
                     return
 
@@ -417,7 +417,7 @@ def _items(batch: FeedBatch) -> Generator[ev.AnyEvent | Delta | CallProgress]:
 
     for frame in batch.frames:
         yield from until(frame.seq)
-        yield ev.decode(frame.data)
+        yield frame.event
     yield from until(inf)
 
 

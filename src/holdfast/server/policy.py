@@ -385,9 +385,13 @@ def _of_tools(
     yield from _hooks(value)
 
 
-def runs_commands(form: object, inside: bool = False) -> bool:
-    """Return True if hooks, or the judge of a goal, run commands in an agent's form. `inside`: this
-    is a part of one of these."""
+def runs_commands(form: object) -> bool:
+    """Return True if hooks, or the judge of a goal, run commands in an agent's form."""
+    return b'"command"' in msgspec.json.encode(form) and _runs_commands(form)
+
+
+def _runs_commands(form: object, inside: bool = False) -> bool:
+    """Return the same as `runs_commands`. `inside`: this is a part of hooks, or of a judge."""
     if isinstance(form, str | bytes):  # most values of a form; first, as the others take longer
         return False
     if isinstance(form, Mapping):
@@ -395,11 +399,11 @@ def runs_commands(form: object, inside: bool = False) -> bool:
         if inside and "command" in members:
             return True
         return any(
-            runs_commands(value, inside or key.lower() in ("hooks", "judge"))
+            _runs_commands(value, inside or key.lower() in ("hooks", "judge"))
             for key, value in members.items()
         )
     if isinstance(form, Sequence):
-        return any(runs_commands(value, inside) for value in cast("Sequence[object]", form))
+        return any(_runs_commands(value, inside) for value in cast("Sequence[object]", form))
     return False
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from holdfast import events as ev
 from holdfast.agent.serial_form import ToolForm
 from holdfast.content import Data
 from holdfast.conversation.rewound import PutBack
@@ -236,11 +237,13 @@ class Page(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class EventFrame(NamedTuple):
-    """An event in the form sent to readers: its seq, its type and its JSON."""
+    """An event in the form sent to readers: its seq, its type and its JSON; and the event itself,
+    for readers in this process."""
 
     seq: int
     type: str
     data: bytes
+    event: ev.AnyEvent
 
 
 class TransientNote(NamedTuple):
