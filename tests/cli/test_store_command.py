@@ -19,8 +19,10 @@ from holdfast import SQLiteStore
 from holdfast import events as ev
 from holdfast.store import Batch, Blob, Summary
 from tests.cli.test_commands import HOLDFAST, environment, holdfast, terminal
+from tests.cli.test_tell_command import handles
 from tests.store.test_store import append, message
 from tests.store.test_transfer import BLOB, fill
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -355,7 +357,7 @@ def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(15) == 141
+    assert process.wait(60) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -373,8 +375,9 @@ def test_ctrl_c_ends_an_import_that_waits(tmp_path: Path) -> None:
     assert process.stdin is not None
     process.stdin.write('{"type":"conversation","version":1,"id":"one","events":2}\n')
     process.stdin.flush()
+    until(lambda: handles(process.pid))
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.7)
+        process.wait(0.3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "")
