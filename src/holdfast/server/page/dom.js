@@ -31,11 +31,9 @@ export function fill(node, ...children) {
 	return node;
 }
 
-/** The kind and the name of an element, which an element drawn in its place has too. */
-const name = (one) => `${one.tagName} ${one.dataset.name ?? one.getAttribute("aria-label") ?? one.textContent}`;
-
 /** Replace the children of a node. The focus stays on the element of the same kind and name, and what was open stays open. */
 export function refill(node, ...children) {
+	const name = (one) => `${one.tagName} ${one.dataset.name ?? one.getAttribute("aria-label") ?? one.textContent}`;
 	const active = document.activeElement;
 	const held = active !== node && node.contains(active) ? name(active) : null;
 	const opened = new Set([...node.querySelectorAll("details[open] > summary")].map(name));
@@ -44,16 +42,17 @@ export function refill(node, ...children) {
 	if (held) ([...node.querySelectorAll(active.tagName)].find((one) => name(one) === held) ?? node).focus({ preventScroll: true });
 }
 
-// A browser drops the click on an element that is drawn anew between press and release. It counts if the pointer is released over an element of the same kind and name.
-const CLICKED = "button, a, summary";
+// A browser drops the click on an element that is drawn anew between press and release. It counts for links and rows of the trace, if the pointer is released over the same one. Never for other buttons: an approval drawn in the place of another looks the same.
+const target = (one) => one?.closest("a[href], [data-span]");
+const identity = (one) => one.dataset.span ?? one.getAttribute("href");
 let pressed = null;
-addEventListener("pointerdown", (event) => (pressed = event.button === 0 ? event.target.closest(CLICKED) : null), true);
+addEventListener("pointerdown", (event) => (pressed = event.button === 0 ? target(event.target) : null), true);
 addEventListener("pointerup", ({ clientX, clientY }) => {
 	const before = pressed;
 	pressed = null;
 	if (!before || before.isConnected) return;
-	const now = document.elementFromPoint(clientX, clientY)?.closest(CLICKED);
-	if (now && name(now) === name(before)) now.click();
+	const now = target(document.elementFromPoint(clientX, clientY));
+	if (now && identity(now) === identity(before)) now.click();
 }, true);
 
 export const $ = (selector, root = document) => root.querySelector(selector);
