@@ -17,35 +17,6 @@ try:
 except KeyboardInterrupt:  # Ctrl-C while the command loads
     raise SystemExit(130) from None
 
-# The function of each command. Its module is imported only when the command runs: the help must
-# not wait for an HTTP client.
-_COMMANDS = {
-    "run": "run.run",
-    "chat": "chat.chat",
-    "demo": "demo.demo",
-    "show": "show.show",
-    "list": "show.list_",
-    "tell": "tell.tell",
-    "schedule": "schedule.schedule",
-    "replay": "replay.replay",
-    "eval": "eval.eval_",
-    "stats": "stats.stats",
-    "trace": "trace.trace",
-    "check": "check.check",
-    "export": "transfer.export",
-    "import": "transfer.import_",
-    "skills": "skills.skills",
-    "models": "models.models",
-    "tools": "tools.tools",
-    "mcp": "mcp.mcp",
-    "acp": "acp.acp",
-    "serve": "serve.serve",
-    "serve keys": "serve_keys.serve_keys",
-    "worker": "fleet.worker",
-    "fleet": "fleet.fleet",
-    "completion": "completion.completion",
-}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (None: the arguments of the process) and return its
@@ -89,9 +60,12 @@ def _run(options: Namespace, env: Mapping[str, str]) -> Exit:
         # The events show what the library logs. Without a handler Python would print the log into
         # the conversation.
         logging.getLogger("holdfast").addHandler(logging.NullHandler())
-    name = "serve keys" if getattr(options, "what", None) == "keys" else options.command
-    module, function = _COMMANDS[name].split(".")
+    name, function = options.command, options.function
+    if getattr(options, "what", None) == "keys":
+        name, function = "serve keys", "serve_keys.serve_keys"
     try:
+        # Imported only when the command runs: the help must not wait for an HTTP client.
+        module, _, function = function.partition(".")
         command = getattr(import_module(f"holdfast.cli.{module}"), function)
     except ModuleNotFoundError as error:
         extra = {"serve": "server", "acp": "acp"}.get(name)

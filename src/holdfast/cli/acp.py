@@ -33,7 +33,6 @@ from holdfast.tools.preset.asking import register_asking_tools
 def acp(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Serve one editor. Raises `UsageError`, `HoldfastError`."""
     log_to_stderr(env, "holdfast: %(message)s")
-    options = Namespace(plan=None, output_schema=None, model_key_name=None, **vars(options))
     if sys.stdin.isatty():
         text = "Serving ACP on standard input and output, for an editor that starts this command."
         Console(env, out=sys.stderr).notice(f"{text} Ctrl-D ends it.", "dim")

@@ -210,8 +210,8 @@ def _new_model(
 def _undo(
     options: Namespace, env: Mapping[str, str], runtime: FolderRuntime
 ) -> tuple[FileUndo | None, str]:
-    """Return the snapshots of `/undo`, which `chat` has, and a note if they cannot be had."""
-    if getattr(options, "no_undo", True):
+    """Return the snapshots of `/undo`, and a note if they cannot be had."""
+    if options.no_undo:
         return None, ""
     cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or home_folder() or '/tmp'}/.cache"
     undo = FileUndo(f"{cache}/holdfast/undo")

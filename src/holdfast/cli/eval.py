@@ -65,11 +65,10 @@ def _made(options: Namespace, env: Mapping[str, str]) -> Eval:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two agents are named {twice!r}; name them: --agent NAME=AGENT")
     has_folder = any(one.takes_runtime for one in agents) or _needs_folder(suite)
-    place = Namespace(**vars(options) | {"allow_outside": False, "store": None})
     passed = shell_environment(env, options.env)
 
     def open_runtime(folder: Path) -> FolderRuntime:
-        return open_workplace(place, env, folder, passed, interactive=False).runtime
+        return open_workplace(options, env, folder, passed, interactive=False).runtime
 
     return Eval(
         suite,

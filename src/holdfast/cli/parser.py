@@ -6,7 +6,7 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
 from holdfast import __version__
@@ -32,16 +32,16 @@ _USAGE = re.compile(
 
 
 class CommandLine(NamedTuple):
-    """A subcommand with its help texts. `takes_place`: its first argument is a file, or a server
-    given with --server. `defaults` are values of options that the command lacks."""
+    """A subcommand with its help texts. `defaults` are values of options that the command lacks.
+    `function` is its function with its module below `holdfast.cli`, by default `name.name`."""
 
     name: str
     summary: str
     description: str
     options: Options
     epilog: str = ""
-    takes_place: bool = False
     defaults: Mapping[str, Any] = {}
+    function: str = ""
 
 
 def number(
@@ -82,7 +82,6 @@ def _described(action: argparse.Action) -> CommandOption:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line with a reference to the help."""
 
-    takes_place = False
     summary = ""  # in the list of commands
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
@@ -91,9 +90,9 @@ class Parser(argparse.ArgumentParser):
             self._refuse_unknown(words)
         elif words and not words[0].startswith("-"):
             self._refuse_unknown_command(words[0])
-        return super().parse_known_args(
-            self._server_first(words) if self.takes_place else words, namespace
-        )
+        if "--server" in self._option_string_actions and self._actions[1].dest == "file":
+            words = self._server_first(words)
+        return super().parse_known_args(words, namespace)
 
     def _refuse_unknown(self, words: list[str]) -> None:
         """Refuse an unknown option by its name; argparse would take its value for an argument."""
@@ -123,9 +122,8 @@ class Parser(argparse.ArgumentParser):
             hint = f"did you mean {near}?" if near else f"the commands are {', '.join(commands)}"
             self.error(f"unknown command {word!r} ({hint})")
 
-    def _server_first(self, args: Sequence[str]) -> list[str]:
+    def _server_first(self, words: list[str]) -> list[str]:
         """Return the arguments with `--server URL` in the first place, where a file stands too."""
-        words = list(args)
         end = words.index("--") if "--" in words else len(words)
         for at, word in enumerate(words[:end]):
             name, equals, url = word.partition("=")
@@ -160,8 +158,9 @@ def make_parser(description: str, epilog: str, commands: Iterable[CommandLine]) 
     for command in commands:
         texts = {"description": command.description, "epilog": command.epilog}
         made = subparsers.add_parser(command.name, help=command.summary, **texts, **form)
-        made.takes_place, made.summary = command.takes_place, command.summary
-        made.set_defaults(**command.defaults)
+        made.summary = command.summary
+        function = command.function or f"{command.name}.{command.name}"
+        made.set_defaults(function=function, **command.defaults)
         _add(made, command.options)
     return parser
 

@@ -279,7 +279,6 @@ def _new(
             f"The server calls the model at {address}: that address is on the server's"
             " machine, not on this one."
         )
-    undo = not getattr(options, "no_undo", True)  # chat alone has the option
     boxed = options.sandbox == "require"
     source = ServerSource(
         server,
@@ -288,7 +287,7 @@ def _new(
         connected=partial(connect, options, env, options.server),
         secrets=hidden,
         own=own,
-        undo=undo,
+        undo=not options.no_undo,
         sandbox=boxed,
     )
     parts = _parts(source, notes, llm.model)

@@ -137,8 +137,7 @@ def open_required(options: Namespace, env: Mapping[str, str], workdir: Path) -> 
             if getattr(options, name):
                 raise UsageError(f"--{name} is for the sandbox; add --sandbox require")
         return LocalRuntime(workdir, env=passed)
-    full = Namespace(**vars(options) | {"allow_outside": False, "env": []})
-    return open_workplace(full, env, workdir, passed, interactive=False).runtime
+    return open_workplace(options, env, workdir, passed, interactive=False).runtime
 
 
 def _in_options(message: str) -> str:
@@ -158,7 +157,7 @@ def _note(options: Namespace, shown: Sequence[Mount], workdir: Path) -> str:
     )
     if seen:
         note += f" They can read {', '.join(seen)}."
-    store = getattr(options, "store", None)
+    store = options.store
     if store is not None and path_of(store).resolve().is_relative_to(workdir.resolve()):
         note += f" They can change this conversation's store, {store}: it is in this folder."
     return note
