@@ -275,6 +275,8 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
     """Encode a tool message with text for each call, because the role accepts only text. Pictures
     and files follow in a user message. PDF files in resources are not sent: a server without file
     support would refuse the conversation from then on."""
+    if len(batch) == 1 and (text := content_parts.only_text(batch[0][1])):  # nearly always
+        return _json({"role": "tool", "tool_call_id": wire_id(batch[0][0]), "content": text})
     rules = chat_hosts.rules(family)
     shown_parts: list[Part] = []
     messages: list[bytes] = []
