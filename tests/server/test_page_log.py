@@ -490,6 +490,59 @@ def test_a_request_is_shown_once_and_all_are_approved_together(
     assert page.run("document.querySelector('#decide').hidden")
 
 
+# Presses the button of the card that is left as soon as it is drawn, as a second click does.
+PRESS_THE_NEXT = """new MutationObserver(() => {
+    const cards = document.querySelectorAll("#decide .card");
+    if (cards.length !== 1) return;
+    window.pressed = true;
+    cards[0].querySelector("button.primary").click();
+}).observe(document.querySelector("#decide"), {childList: true})"""
+
+
+def test_no_press_decides_the_call_that_takes_the_place_of_another(
+    browser: Browser, server: Serving
+) -> None:
+    path = talk(
+        server, "c", [APPROVALS[:2], "Done."], runtime=True, confirm="always", message="Go."
+    )
+    page = shown(browser, server, "c")
+    page.wait("#decide .card", "echo 1")
+    page.run(PRESS_THE_NEXT)
+    page.click("#decide .card:last-child button", "Approve")
+    page.until("window.pressed")
+    page.wait("#decide .card", "echo 0")
+    page.click("#decide .card button", "Reject")  # a moment later it can be decided
+    page.wait(".answer", "Done.")
+    decided = [event["decision"] for event in journal(server, "c") if event["type"] == "decision"]
+    assert decided == ["ask", "ask", "approve", "reject"]
+    assert server.ask("GET", path).status == 200
+    assert page.faults() == []
+
+
+def test_a_key_that_is_held_down_decides_one_call(browser: Browser, server: Serving) -> None:
+    path = talk(
+        server, "c", [APPROVALS[:2], "Done."], runtime=True, confirm="always", message="Go."
+    )
+    page = shown(browser, server, "c")
+    page.wait("#decide .card button:enabled", "Approve")
+    page.run("document.querySelector('#decide .card button.primary').focus()")
+    first = next(event for event in journal(server, "c") if event["type"] == "decision")
+    refusal = {"callId": first["callId"], "reason": "No."}
+    assert server.ask("POST", f"{path}/reject", refusal).status == 200
+    page.until("document.querySelectorAll('#decide .card').length === 1")
+    page.wait("#decide .card button:enabled", "Approve")
+    page.press("Enter")
+    assert page.run("document.activeElement.id") == "decide"
+    page.press("Tab")
+    page.until("document.activeElement.matches('#decide .card button')")
+    page.run("document.querySelector('#decide .card button.primary').focus()")
+    page.press("Enter")
+    page.wait(".answer", "Done.")
+    decided = [event["decision"] for event in journal(server, "c") if event["type"] == "decision"]
+    assert decided == ["ask", "ask", "reject", "approve"]
+    assert page.faults() == []
+
+
 def test_a_tool_is_allowed_until_the_user_asks_to_be_asked_again(
     browser: Browser, server: Serving
 ) -> None:

@@ -5,6 +5,7 @@ import { risk } from "./entries.js";
 import { json, oneLine, plain, typed } from "./text.js";
 
 const SHORT_CHARACTERS = 600; // longer arguments are shown in a dialog
+const GUARD_MS = 500; // a press so soon after the decisions have changed was meant for what was there before
 
 /** Open a dialog with a title and content; Escape closes it. */
 export function openDialog(title, content, { wide = false, onclose } = {}) {
@@ -22,6 +23,9 @@ export class Deciding {
 		this.tell = tell;
 		this.node = $("#decide");
 		this.shown = "";
+		this.requests = ""; // the requests that are shown
+		this.guarded = new Set(); // buttons that are disabled until `guardEnd`
+		this.guardEnd = 0;
 		this.announced = new Set();
 		this.busy = new Set();
 		this.always = new Set(); // names of tools that the user allows here without being asked
@@ -34,7 +38,7 @@ export class Deciding {
 		this.node.hidden = true;
 		this.node.replaceChildren();
 		this.forms.clear();
-		this.shown = "";
+		this.shown = this.requests = "";
 	}
 
 	/** Show the waiting decisions. Does nothing if they are shown already. */
@@ -42,10 +46,11 @@ export class Deciding {
 		this.refresh = () => this.show(fold);
 		const pending = fold.pending.filter((call) => !this.#allowed(call));
 		const questions = fold.questions;
-		const name = [...pending.map((call) => `${call.id} ${call.asked.argumentsHash}`), ...questions.map(({ question }) => question.id), ...this.busy, ...this.always].join("\n");
+		const requests = [...pending.map((call) => `${call.id} ${call.asked.argumentsHash}`), ...questions.map(({ question }) => question.id)].join("\n");
+		const name = [requests, ...this.busy, ...this.always].join("\n");
 		if (name === this.shown) return;
 		this.shown = name;
-		this.node.hidden = !name;
+		this.node.hidden = !requests && !this.always.size;
 		const active = document.activeElement;
 		const within = this.node.contains(active);
 		this.pending = pending;
@@ -57,11 +62,32 @@ export class Deciding {
 			pending.slice(3).map((call) => this.#row(call)),
 			questions.map(({ call, question }) => this.#form(call, question)),
 		);
-		if (within) (this.node.contains(active) ? active : $("button", this.node))?.focus();
+		// Never to a button, which may be another call's: the key that is held down would press it.
+		if (within) (this.node.contains(active) ? active : this.node).focus();
+		this.#guard(requests);
 		const announcements = [...pending.map((call) => [call.id, `${plain(call.name)} waits for your approval: ${callTitle(call)}`]), ...questions.map(({ question }) => [question.id, `You are asked: ${oneLine(question.message)}`])];
 		for (const [id, words] of announcements) {
 			if (!this.announced.has(id)) announce(words, true);
 			this.announced.add(id);
+		}
+	}
+
+	/** Disable the buttons for a moment after the requests have changed, so that no press decides a call that has just taken the place of another. */
+	#guard(requests) {
+		const now = performance.now();
+		if (requests !== this.requests) {
+			this.requests = requests;
+			this.guardEnd = now + GUARD_MS;
+			clearTimeout(this.timer);
+			this.timer = setTimeout(() => {
+				for (const one of this.guarded) one.disabled = false;
+				this.guarded.clear();
+			}, GUARD_MS);
+		}
+		if (now >= this.guardEnd) return;
+		for (const one of this.node.querySelectorAll("button:enabled")) {
+			one.disabled = true;
+			this.guarded.add(one);
 		}
 	}
 
