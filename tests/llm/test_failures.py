@@ -118,6 +118,39 @@ def test_anthropics_errors(status: int, type: str, kind: type[LLMError], retryab
     assert (found.request_id, in_a_stream.request_id) == ("req_011", "req_011")
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "input length and `max_tokens` exceed context limit: 199759 + 8192 > 200000",
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages have 280000.",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "Your request exceeded model token limit: 131072 (requested: 140000)",
+        "prompt token count of 70000 exceeds the limit of 64000",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
+        "The total length of all messages is too long.",
+        "Prompt exceeds max length",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length. Please shorten it.",
+        "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000",
+        "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 and 1000",
+    ],
+)
+def test_a_request_that_is_too_long_is_known_by_its_words(message: str) -> None:
+    found = error(400, openai(None, "invalid_request_error", message))
+    assert isinstance(found, ContextTooLong)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 100000. This model supports at most 16384 completion tokens.",
+        "max_new_tokens must be positive",
+        "Invalid 'tools': too many tools, at most 128 are allowed.",
+    ],
+)
+def test_other_limits_are_no_matter_of_the_length(message: str) -> None:
+    assert type(error(400, openai(None, "invalid_request_error", message))) is BadRequest
+
+
 def test_anthropics_words() -> None:
     assert isinstance(
         error(

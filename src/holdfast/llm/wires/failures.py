@@ -15,11 +15,14 @@ from holdfast.llm.retry import duration, retry_after
 EXCERPT_CHARS = 300  # characters of an answer shown in a message
 
 # The wording of servers without a code for this failure: vLLM, llama.cpp, LM Studio, Ollama, TGI,
-# Anthropic, Bedrock, Gemini.
+# Anthropic, Bedrock, Gemini, OpenAI, xAI, Moonshot, DashScope, Perplexity, Zhipu, GitHub.
 _TOO_LONG = re.compile(
-    r"maximum context length|context[ _]length|context window|context size|prompt is too long"
-    r"|input is too long|too many (input )?tokens|input token count|max_model_len"
-    r"|exceeds? the (maximum|max) (number of )?(input )?tokens"
+    r"maximum context length|context[ _](length|limit)|context window|context size"
+    r"|(prompt|input|length of all messages) is too long|too many (input )?tokens"
+    r"|input token count|prompt token count|max_model_len|model token limit|`inputs` tokens \+"
+    r"|exceeds? the (maximum|max) (number of )?(input )?tokens|maximum prompt length"
+    r"|input tokens exceeds? (the configured limit|maximum length)|inputs` must have less than"
+    r"|range of input length|prompt exceeds max length|token limit exceeded"
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
