@@ -106,6 +106,13 @@ def test_a_str_is_answered() -> None:
         assert server.requests[0].headers["content-type"] == "application/json"
 
 
+def test_a_stream_that_was_not_asked_for_is_read() -> None:
+    with ModelServer([Stream([sse(text("hello there")).encode()])]) as server:
+        answer = llm(server).completion("hi")
+        assert "stream" not in server.requests[0].json
+    assert (answer.text, answer.usage) == ("hello there", Usage(10, 5))
+
+
 def test_messages_of_all_roles_are_sent() -> None:
     messages = [
         Message("be brief", role="system"),

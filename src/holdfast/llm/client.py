@@ -309,12 +309,15 @@ class LLM(ProviderModel):
         return self._exchange(endpoint, post, partial(self._read, wire, deltas))
 
     def _read(self, wire: Wire, deltas: OnDelta, response: HttpExchange) -> Completion:
-        if not self.stream:
-            return wire.parse(response.read())
-        if not _is_whole_json(response.headers.get("content-type", "")):
+        media_type = response.headers.get("content-type", "")
+        if self.stream:
+            is_whole = _is_whole_json(media_type)
+        else:  # some proxies stream every answer
+            is_whole = "event-stream" not in media_type
+        if not is_whole:
             return read_stream(wire, response, deltas)
         answer = wire.parse(response.read())
-        if answer.text:  # the server did not stream, but the listener still gets the text
+        if self.stream and answer.text:  # the listener still gets the text
             deltas(Delta("text", answer.text))
         return answer
 
