@@ -134,8 +134,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"holdfast.{room}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"holdfast.{room}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

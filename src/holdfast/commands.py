@@ -300,12 +300,12 @@ def encode(command: Command) -> bytes:
         )
     try:
         data = _encoder.encode(command)
-        found = decode(data)
+        copy = decode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigurationError(
             f"post: the command must be valid JSON: {str(error).rstrip('.')}."
         ) from error
-    if found != command:
+    if copy != command:
         raise ConfigurationError(
             f"post: the command must be valid JSON: this {type(command).__name__} would be read"
             " back differently."

@@ -195,9 +195,9 @@ _TYPES_BY_SUFFIX = {
 def _mime_type(name: str) -> str:
     from mimetypes import MimeTypes  # loaded late: few programs send files
 
-    known = _TYPES_BY_SUFFIX.get(os.path.splitext(name)[1].lower())
+    mime_type = _TYPES_BY_SUFFIX.get(os.path.splitext(name)[1].lower())
     # An instance of its own: the module's functions read the machine's tables.
-    return known or MimeTypes().guess_type(name, strict=False)[0] or ""
+    return mime_type or MimeTypes().guess_type(name, strict=False)[0] or ""
 
 
 def _kind_of(data: bytes) -> str:
@@ -238,9 +238,9 @@ BLOCKS = (TextContent, ImageContent, AudioContent, FileContent, ResourceLink, Em
 def blocks(content: ContentLike) -> tuple[Content, ...]:
     """Return content in any accepted shape as a tuple of blocks; a `str` becomes one `TextContent`.
     Raises `ConfigurationError` (a `ValueError`) naming the value given."""
-    found: tuple[Any, ...]
+    items: tuple[Any, ...]
     if type(content) is tuple:
-        found = cast("tuple[Any, ...]", content)
+        items = cast("tuple[Any, ...]", content)
     elif isinstance(content, str):
         return (TextContent(content),) if content else ()
     elif isinstance(content, BLOCKS):
@@ -248,20 +248,20 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
     elif isinstance(content, dict) and "type" in content:
         return (_block_of(content),)
     elif isinstance(content, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        found = tuple(cast("Iterable[Any]", content))
+        items = tuple(cast("Iterable[Any]", content))
     else:
         raise ConfigurationError(
             f"content takes a str, a content block or a list of blocks, not {content!r}."
         )
-    if any(type(block) in (dict, str) for block in found):
-        found = tuple([_block_of(block) for block in found])
-    for block in found:
+    if any(type(block) in (dict, str) for block in items):
+        items = tuple([_block_of(block) for block in items])
+    for block in items:
         if not isinstance(block, BLOCKS):
             raise ConfigurationError(
                 "content takes a str, a content block or a list of blocks, not a list with"
                 f" {block!r}."
             )
-    return cast("tuple[Content, ...]", found)
+    return cast("tuple[Content, ...]", items)
 
 
 def _block_of(block: Any) -> Content:
@@ -530,13 +530,13 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     def from_json(cls, data: bytes | str) -> ToolResult:
         """Return a result from its JSON form, or from MCP's. Raises `msgspec.ValidationError` (a
         `ValueError`) on anything else."""
-        found = decode_json(data, _FromMCP, MAX_STORED_DEPTH)
+        form = decode_json(data, _FromMCP, MAX_STORED_DEPTH)
         return cls(
-            found.content,
-            found.structured_content,
-            {**(found.mcp_meta or {}), **found.meta},
-            found.is_error,
-            found.error,
+            form.content,
+            form.structured_content,
+            {**(form.mcp_meta or {}), **form.meta},
+            form.is_error,
+            form.error,
         )
 
     @property

@@ -59,7 +59,7 @@ class Event(
         two lines."""
         names = self.__struct_fields__
         defaults = dict(zip(reversed(names), reversed(self.__struct_defaults__), strict=False))
-        shown = f"{type(self).__name__}(seq={self.seq}"
+        summary = f"{type(self).__name__}(seq={self.seq}"
         for name in names:
             value = getattr(self, name)
             if name in ("seq", "id", "timestamp") or (name in defaults and value == defaults[name]):
@@ -67,10 +67,10 @@ class Event(
             text = repr(value)
             if len(text) > REPR_FIELD_CHARACTERS:
                 text = f"{text[: REPR_FIELD_CHARACTERS - 3]}..."
-            if len(shown) + len(name) + len(text) > REPR_CHARACTERS:
-                return f"{shown}, ...)"
-            shown += f", {name}={text}"
-        return f"{shown})"
+            if len(summary) + len(name) + len(text) > REPR_CHARACTERS:
+                return f"{summary}, ...)"
+            summary += f", {name}={text}"
+        return f"{summary})"
 
     def to_json(self) -> bytes:
         """Return the event as one JSON object. Only parts kept unchanged (`native`,
@@ -666,15 +666,15 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
         )
     if isinstance(error, RecursionError) and not too_deep(data, MAX_NESTING):
         raise error  # the caller's stack is too deep, not the event
-    found = _object(data)
-    kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
+    fields = _object(data)
+    kind, id, time = fields.get("type"), fields.get("id"), _time(fields.get("timestamp"))
     kind = kind if isinstance(kind, str) else None
-    if kind in _KNOWN and time is not None and not _ZONE.search(found["timestamp"]):
+    if kind in _KNOWN and time is not None and not _ZONE.search(fields["timestamp"]):
         with suppress(ValueError, OverflowError):  # a time without a zone, written elsewhere
-            return _decoder.decode(_encoder.encode(found | {"timestamp": time}))
-    if not found and (match := _EVENT_START.match(data)) is not None:
+            return _decoder.decode(_encoder.encode(fields | {"timestamp": time}))
+    if not fields and (match := _EVENT_START.match(data)) is not None:
         kind = match[1].decode()
-    place = found.get("seq") if seq is None else seq
+    place = fields.get("seq") if seq is None else seq
     if type(place) is not int or (seq is None and kind not in _KNOWN):
         raise error if isinstance(error, ValueError) else ValueError(str(error))
     kind = kind if kind in _KNOWN else ""
@@ -690,19 +690,19 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(data)
+        value = msgspec.json.decode(data)
     except (ValueError, OverflowError, RecursionError):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _time(value: Any) -> datetime | None:
-    """Return a time that may have no zone, in UTC then; None if it is none."""
+    """Return `value` as a time, in UTC if it has no zone; None if it is not a time."""
     try:
-        found = msgspec.convert(value, datetime)
+        time = msgspec.convert(value, datetime)
     except (ValueError, TypeError):
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 _INDEX = re.compile("0|[1-9][0-9]{0,8}")  # of a call in its answer
@@ -712,12 +712,12 @@ def foreign_call(event: AnyEvent) -> str | None:
     """Return the id of a call of an answer that is not `{seq}.{index}`, or that another call of it
     has too; None if there is none."""
     calls = event.calls if type(event) is AssistantReplied else ()
-    known: set[str] = set()
+    ids: set[str] = set()
     for call in calls:
         index = call.id.removeprefix(f"{event.seq}.")
-        if call.id == index or not _INDEX.fullmatch(index) or call.id in known:
+        if call.id == index or not _INDEX.fullmatch(index) or call.id in ids:
             return call.id
-        known.add(call.id)
+        ids.add(call.id)
     return None
 
 
@@ -737,16 +737,16 @@ def record(event: AnyEvent | Event) -> bytes:
             return raw
     try:
         data = encode(event)
-        found = _decoder.decode(data) if kind is not UnknownEvent else decode(data, event.seq)
+        copy = _decoder.decode(data) if kind is not UnknownEvent else decode(data, event.seq)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise UnreadableEvent(_named(event), _told(error)) from error
-    if found != event:
-        raise UnreadableEvent(_named(event), _difference(event, found))
+        raise UnreadableEvent(_reference(event), _reason(error)) from error
+    if copy != event:
+        raise UnreadableEvent(_reference(event), _difference(event, copy))
     native = _NO_NATIVE
     if kind is AssistantReplied:
         native = cast(AssistantReplied, event).native
-    elif kind is HistoryCondensed and (made := cast(HistoryCondensed, event).compaction):
-        native = made.native
+    elif kind is HistoryCondensed and (compaction := cast(HistoryCondensed, event).compaction):
+        native = compaction.native
     if native is not _NO_NATIVE:
         _check_native(event, native)
     if (
@@ -754,7 +754,9 @@ def record(event: AnyEvent | Event) -> bytes:
         and data.count(b"[") + data.count(b"{") > MAX_NESTING
         and any(too_deep(_encoder.encode(value), MAX_NESTING) for value in _free_form(event))
     ):
-        raise UnreadableEvent(_named(event), f"it is nested more than {MAX_NESTING} levels deep")
+        raise UnreadableEvent(
+            _reference(event), f"it is nested more than {MAX_NESTING} levels deep"
+        )
     return data
 
 
@@ -764,11 +766,11 @@ def _check_native(event: Event, native: msgspec.Raw) -> None:
         msgspec.json.decode(native)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableEvent(
-            _named(event), f"its native form is not JSON that can be read: {_told(error)}"
+            _reference(event), f"its native form is not JSON that can be read: {_reason(error)}"
         ) from error
     if too_deep(bytes(native), MAX_NESTING):
         raise UnreadableEvent(
-            _named(event), f"its native form is nested more than {MAX_NESTING} levels deep"
+            _reference(event), f"its native form is nested more than {MAX_NESTING} levels deep"
         )
 
 
@@ -815,25 +817,25 @@ def _reads_as(raw: bytes, event: Event, seq: int | None) -> bool:
         return False
 
 
-def _named(event: Event) -> str:
+def _reference(event: Event) -> str:
     return f"Event {event.seq!r} ({event.type})"
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "it holds half of a surrogate pair, which UTF-8 cannot say"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _difference(event: Event, found: Event) -> str:
+def _difference(event: Event, copy: Event) -> str:
     """Return the name of a field that would be read back differently."""
     for name in event.__struct_fields__:
-        if type(event) is type(found) and getattr(event, name) != getattr(found, name):
+        if type(event) is type(copy) and getattr(event, name) != getattr(copy, name):
             return (
                 f"its {name} would be read back differently (JSON has no NaN, tuples, sets, bytes,"
                 " or keys that are not text)"
             )
-    return f"it would be read back as {type(found).__name__}"
+    return f"it would be read back as {type(copy).__name__}"
 
 
 def _free_form(event: AnyEvent | Event) -> list[Any]:

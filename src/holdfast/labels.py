@@ -45,8 +45,8 @@ def labels_after(labels: Labels, event: ev.AnyEvent) -> Labels:
 
 def with_tags(tags: Sequence[str], add: Iterable[str], remove: Iterable[str]) -> tuple[str, ...]:
     """Return tags after a change, each once, in the order in which they were added."""
-    gone = frozenset(remove)
-    return tuple(dict.fromkeys(tag for tag in (*tags, *add) if tag not in gone))
+    removals = frozenset(remove)
+    return tuple(dict.fromkeys(tag for tag in (*tags, *add) if tag not in removals))
 
 
 def fork_title(title: str) -> str:
@@ -64,20 +64,20 @@ def check_title(where: str, title: object) -> str:
     `ConfigurationError` for one that is empty or too long."""
     if not isinstance(title, str):
         raise ConfigurationError(f"{where}: title takes a str, not {title!r:.80}.")
-    shown = "".join([it for it in " ".join(title.split()) if it.isprintable() or it in _JOINERS])
-    shown = " ".join(shown.split())
-    if not shown.strip(_JOINERS) or len(shown) > MAX_TITLE_CHARS:
+    line = "".join([it for it in " ".join(title.split()) if it.isprintable() or it in _JOINERS])
+    line = " ".join(line.split())
+    if not line.strip(_JOINERS) or len(line) > MAX_TITLE_CHARS:
         raise ConfigurationError(
-            f"{where}: title takes 1 to {MAX_TITLE_CHARS} characters, not {len(shown)}."
+            f"{where}: title takes 1 to {MAX_TITLE_CHARS} characters, not {len(line)}."
         )
-    return shown
+    return line
 
 
 def check_tags(where: str, tags: object) -> tuple[str, ...]:
     """Return tags, each once. Raises `ConfigurationError` for one that is no short text."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"{where}: tags takes a list of str, not {tags!r:.80}.")
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for tag in cast("Iterable[Any]", tags):
         fits = isinstance(tag, str) and tag == tag.strip() and tag.isprintable()
         if not fits or not 0 < len(tag) <= _MAX_TAG_CHARS:
@@ -85,7 +85,7 @@ def check_tags(where: str, tags: object) -> tuple[str, ...]:
                 f"{where}: a tag has 1 to {_MAX_TAG_CHARS} printable characters, without spaces"
                 f" around it, not {tag!r:.120}."
             )
-        found[tag] = None
-    if len(found) > MAX_TAGS:
-        raise ConfigurationError(f"{where}: at most {MAX_TAGS} tags, not {len(found)}.")
-    return tuple(found)
+        unique[tag] = None
+    if len(unique) > MAX_TAGS:
+        raise ConfigurationError(f"{where}: at most {MAX_TAGS} tags, not {len(unique)}.")
+    return tuple(unique)

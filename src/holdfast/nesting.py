@@ -42,13 +42,13 @@ def too_deep(data: bytes | str, limit: int = MAX_DEPTH) -> bool:
         data = data.encode("utf-8", "replace")
     if data.count(b"[") + data.count(b"{") <= limit:  # nearly always
         return False
-    left = _STRING.sub(b"", data).translate(_AS_BRACKETS, _OTHER)
+    brackets = _STRING.sub(b"", data).translate(_AS_BRACKETS, _OTHER)
     removed = 0
     # each round removes the innermost level, at the speed of memory
-    while left and removed < min(limit, _ROUNDS):
-        left = left.replace(b"[]", b"")
+    while brackets and removed < min(limit, _ROUNDS):
+        brackets = brackets.replace(b"[]", b"")
         removed += 1
-    return max(accumulate(map(_STEP.__getitem__, left)), default=0) > limit - removed
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > limit - removed
 
 
 def too_many(body: bytes, most: int) -> bool:
@@ -56,12 +56,12 @@ def too_many(body: bytes, most: int) -> bool:
     count of the whole text exceeds the limit."""
     if separators(body) <= most:
         return False
-    found = 0
+    count = 0
     for token in _TOKENS.finditer(body):
         text = token.group()
-        found += 1 if text.startswith(b'"') else separators(text)
+        count += 1 if text.startswith(b'"') else separators(text)
         # Twice, because a member of an object may count as two strings.
-        if found > 2 * most:
+        if count > 2 * most:
             return True
     return False
 

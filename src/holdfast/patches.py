@@ -81,14 +81,14 @@ def parse(text: str) -> list[FilePatch]:
         lines[first] = ""
         first = _next_line(lines, first)
     if first < len(lines) and lines[first].strip() == _BEGIN:
-        found = _v4a(lines, first)
+        files = _v4a(lines, first)
     elif any(line.startswith(("--- ", "diff --git ")) for line in lines):
-        found = _Unified(lines).files()
+        files = _Unified(lines).files()
     else:
         raise RuntimeFault(f"The patch is in no known format. {_FORMS}")
-    if not found:
+    if not files:
         raise RuntimeFault(f"The patch changes no file. {_FORMS}")
-    return found
+    return files
 
 
 def _next_line(lines: list[str], at: int) -> int:
@@ -117,7 +117,7 @@ def _v4a(lines: list[str], begin: int) -> list[FilePatch]:
         )
     if lines[begin].endswith("\r"):  # the line ends of its transport
         lines = [line.removesuffix("\r") for line in lines]
-    found: list[FilePatch] = []
+    files: list[FilePatch] = []
     at = begin + 1
     while (at := _next_line(lines, at)) < end:
         marker = _MARKER.fullmatch(lines[at].strip())
@@ -137,20 +137,20 @@ def _v4a(lines: list[str], begin: int) -> list[FilePatch]:
             chunks = _v4a_chunks(body[1:] if move else body, number + (2 if move else 1))
             if not chunks and move is None:
                 raise _fault(number, f"updates {path!r}, but no change of it follows.")
-            found.append(FilePatch("update", path, chunks, move[1].strip() if move else ""))
+            files.append(FilePatch("update", path, chunks, move[1].strip() if move else ""))
         else:
             body = body[: len(body) - _blank_end(body)]
             for n, line in enumerate(body):
                 if kind == "Delete" or not line.startswith("+"):
-                    wanted = "nothing follows a deletion" if kind == "Delete" else "+ is expected"
-                    raise _fault(number + 1 + n, f"is {line[:200]!r}, where {wanted}.")
+                    rule = "nothing follows a deletion" if kind == "Delete" else "+ is expected"
+                    raise _fault(number + 1 + n, f"is {line[:200]!r}, where {rule}.")
             if kind == "Add":
                 content = _added(number + 1, [line[1:] for line in body])
-                found.append(FilePatch("add", path, content))
+                files.append(FilePatch("add", path, content))
             else:
-                found.append(FilePatch("delete", path))
+                files.append(FilePatch("delete", path))
         at = after
-    return found
+    return files
 
 
 def _blank_end(lines: list[str]) -> int:
@@ -167,10 +167,10 @@ def _v4a_chunks(lines: list[str], first: int) -> tuple[Chunk, ...]:
 
     def finish(number: int, at_end: bool = False) -> None:
         nonlocal guess, blank
-        kept = body[: len(body) - blank]
-        if kept:
+        chunk_lines = body[: len(body) - blank]
+        if chunk_lines:
             start = number - len(body)
-            chunks.append(Chunk(start, tuple(kept), tuple(anchors), at_end, guess))
+            chunks.append(Chunk(start, tuple(chunk_lines), tuple(anchors), at_end, guess))
             anchors.clear()
         elif anchors or at_end:
             raise _fault(number - 1, "ends a place where no changed line follows.")
@@ -210,7 +210,7 @@ class _Unified:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
         self._at = 0
-        self._found: list[FilePatch] = []
+        self._files: list[FilePatch] = []
 
     def files(self) -> list[FilePatch]:
         """Return the changes, in order."""
@@ -224,7 +224,7 @@ class _Unified:
                 raise _fault(self._at + 1, "begins a hunk, but no `--- path` names its file.")
             else:
                 self._at += 1
-        return self._found
+        return self._files
 
     def _is_file_header(self, at: int) -> bool:
         pair = [line[:4] for line in self._lines[at : at + 2]]
@@ -238,14 +238,14 @@ class _Unified:
 
     def _git_file(self) -> None:
         start = self._at
-        known = ("rename from ", "rename to ", "new file mode ", "deleted file mode ")
+        prefixes = ("rename from ", "rename to ", "new file mode ", "deleted file mode ")
         header: dict[str, str] = {}
         self._at += 1
         while self._at < len(self._lines) and not self._is_header(self._at):
             line = self._lines[self._at]
             if line.startswith(("GIT binary patch", "Binary files ", "copy from ")):
                 raise _fault(self._at + 1, "is of a binary file or a copy, which no patch can do.")
-            for name in known:
+            for name in prefixes:
                 if line.startswith(name):
                     header[name] = _name(line[len(name) :])
             self._at += 1
@@ -257,15 +257,15 @@ class _Unified:
             return
         if "rename from " in header and "rename to " in header:
             old, new = header["rename from "], header["rename to "]
-            self._found.append(FilePatch("update", old, (), new))
+            self._files.append(FilePatch("update", old, (), new))
             return
         # an empty file: only this line has its name, twice
         names = self._lines[start].removeprefix("diff --git ")
         half = _name(names[len(names) // 2 + 1 :]).removeprefix("b/")
         if "new file mode " in header:
-            self._found.append(FilePatch("add", half, _added(start + 1, [])))
+            self._files.append(FilePatch("add", half, _added(start + 1, [])))
         elif "deleted file mode " in header:
-            self._found.append(FilePatch("delete", half))
+            self._files.append(FilePatch("delete", half))
         # otherwise only the mode changes
 
     def _file(self, header: dict[str, str]) -> None:
@@ -278,12 +278,12 @@ class _Unified:
         self._at += 2
         chunks = self._hunks()
         if old == "/dev/null":
-            self._found.append(FilePatch("add", new, chunks or _added(number, [])))
+            self._files.append(FilePatch("add", new, chunks or _added(number, [])))
         elif new == "/dev/null":
-            self._found.append(FilePatch("delete", old, chunks))
+            self._files.append(FilePatch("delete", old, chunks))
         elif old == new or "rename from " in header:
             moved = "" if old == new else new
-            self._found.append(FilePatch("update", old, chunks, moved))
+            self._files.append(FilePatch("update", old, chunks, moved))
         else:
             raise _fault(
                 number,
@@ -314,25 +314,27 @@ class _Unified:
         """Return the lines of a hunk and move behind it; None if the `counts` of old and new lines
         are wrong. Without counts the hunk ends at the next header."""
         body: list[PatchLine] = []
-        left = dict(zip("-+", counts or (), strict=False))
+        remaining = dict(zip("-+", counts or (), strict=False))
         while at < len(self._lines):
             line = self._lines[at]
             kind = line[:1] or " "
             if kind == "\\":  # "No newline at end of file"
                 body[-1:] = [one._replace(newline=False) for one in body[-1:]]
-            elif kind not in " +-" or (not any(left.values()) if left else self._is_header(at)):
+            elif kind not in " +-" or (
+                not any(remaining.values()) if remaining else self._is_header(at)
+            ):
                 break
             else:
                 body.append(PatchLine(kind, line[1:]))
-                for side in left:
-                    left[side] -= kind in (" ", side)
+                for side in remaining:
+                    remaining[side] -= kind in (" ", side)
             at += 1
-        if any(left.values()):
+        if any(remaining.values()):
             return None
         rest = self._lines[at] if at < len(self._lines) else ""
-        if left and rest[:1] in (" ", "+", "-") and not self._is_header(at):
+        if remaining and rest[:1] in (" ", "+", "-") and not self._is_header(at):
             return None
-        while not left and body and body[-1] == PatchLine(" ", ""):  # separators
+        while not remaining and body and body[-1] == PatchLine(" ", ""):  # separators
             body.pop()
         self._at = at
         return body

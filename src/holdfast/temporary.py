@@ -71,10 +71,10 @@ def sweep(root: str) -> list[Path]:
     removed: list[Path] = []
     try:
         with os.scandir(root) as entries:
-            found = [entry.path for entry in entries if entry.name.startswith("holdfast-")]
+            folders = [entry.path for entry in entries if entry.name.startswith("holdfast-")]
     except OSError:
         return removed
-    for path in found:
+    for path in folders:
         try:
             if _remove_if_dead(path):
                 removed.append(Path(path))

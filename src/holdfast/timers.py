@@ -136,11 +136,11 @@ def _moved(
 def _after_damage(timers: Mapping[str, Timer], event: ev.DamagedEvent) -> Mapping[str, Timer]:
     """Return the timers after a damaged firing. Timers that it may be about move on, so that none
     fires twice for one occurrence."""
-    named = event.fields.get("timer")
-    found = list(timers.values())
-    if isinstance(named, str):
-        found = [one for one in found if one.id == named]
-    for timer in found:
+    timer_id = event.fields.get("timer")
+    candidates = list(timers.values())
+    if isinstance(timer_id, str):
+        candidates = [one for one in candidates if one.id == timer_id]
+    for timer in candidates:
         if timer.due <= event.timestamp:
             timers = _moved(timers, timer, _next_or_none(timer, event.timestamp), 0)
     return timers
@@ -171,15 +171,15 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:
-        known = available_timezones()
-        if not known:
+        zone_names = available_timezones()
+        if not zone_names:
             raise ConfigurationError(
                 f"timezone: {name!r} cannot be looked up: this machine has no time zone database."
                 " Install it, or the package tzdata."
             ) from error
         import difflib
 
-        close = difflib.get_close_matches(name, known, 1, 0.6)
+        close = difflib.get_close_matches(name, zone_names, 1, 0.6)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(
             f"timezone: unknown time zone {name!r}.{hint} Give a name such as 'Europe/Berlin'."
@@ -217,10 +217,10 @@ def first_due(rule: Timer, now: datetime) -> datetime:
     if rule.every:
         return now + timedelta(seconds=rule.every)
     if rule.cron:
-        found = _next_cron(rule, now)
-        if found is None:
+        due = _next_cron(rule, now)
+        if due is None:
             raise ConfigurationError(f"cron: {rule.cron!r} never comes.")
-        return found
+        return due
     return rule.due
 
 
@@ -265,8 +265,8 @@ def cron_times(expression: str, timezone: str, after: datetime) -> Iterator[date
         raise ConfigurationError(f"cron: {expression!r} cannot be read: {error}.") from error
     for time in times:
         # in the second of two equal hours, a fixed time in it has passed in the first one
-        if (found := time.astimezone(UTC)) > after:
-            yield found
+        if (occurrence := time.astimezone(UTC)) > after:
+            yield occurrence
 
 
 # --- occurrences ---
@@ -282,8 +282,8 @@ def occurrences(timer: Timer, now: datetime, answered_seq: int) -> list[Occurren
     if not timer.repeats:
         silent = timer.misfire == "skip" and now - timer.due > GRACE
         return [Occurrence(timer.due, None, int(silent), silent)]
-    wanted = MAX_CATCH_UP if timer.misfire == "all" else 1
-    last = _last(timer, now, wanted)
+    limit = MAX_CATCH_UP if timer.misfire == "all" else 1
+    last = _last(timer, now, limit)
     dropped = max(0, _count(timer, now) - len(last))
     unanswered = timer.message_seq > answered_seq
     if timer.misfire == "all":
@@ -306,20 +306,20 @@ def _count(timer: Timer, now: datetime) -> int:
     return sum(1 for _ in islice(_until(timer, timer.due, now), MAX_COUNTED))
 
 
-def _last(timer: Timer, now: datetime, wanted: int) -> list[datetime]:
+def _last(timer: Timer, now: datetime, limit: int) -> list[datetime]:
     """Return the last occurrences until now, at most `wanted`, in order."""
     if timer.every:
         every = timedelta(seconds=timer.every)
         passed = (now - timer.due) // every
-        return [timer.due + every * n for n in range(max(0, passed - wanted + 1), passed + 1)]
-    found: deque[datetime] = deque(maxlen=wanted)
+        return [timer.due + every * n for n in range(max(0, passed - limit + 1), passed + 1)]
+    times: deque[datetime] = deque(maxlen=limit)
     for window in (*_WINDOWS, None):
         begin = timer.due if window is None else max(timer.due, now - window)
-        found.clear()
-        found.extend(_until(timer, begin, now))
-        if len(found) == wanted or begin == timer.due:
+        times.clear()
+        times.extend(_until(timer, begin, now))
+        if len(times) == limit or begin == timer.due:
             break
-    return list(found)
+    return list(times)
 
 
 def _until(timer: Timer, begin: datetime, now: datetime) -> Iterator[datetime]:
