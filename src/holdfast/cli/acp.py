@@ -9,12 +9,12 @@ from pathlib import Path
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Strictest
-from holdfast.agent.load import load_agent
 from holdfast.cli.call_prompt import confirmation
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.files import importable, path_of
+from holdfast.cli.named_models import agent_of_file
 from holdfast.cli.option_values import agent_in, agent_settings, model_of, sub_agents
 from holdfast.cli.places import open_store
 from holdfast.cli.sandbox import open_workplace
@@ -80,12 +80,9 @@ def _agent(
 ) -> Agent:
     if options.agent is not None:
         path = path_of(options.agent)
-        if (folder := str(path.resolve().parent)) not in sys.path:
-            sys.path.insert(0, folder)
-        variables = config_variables(path, env)
+        importable(str(path.resolve().parent))
         try:
-            tools = [*runtime.all_tools, *register_asking_tools()]
-            return load_agent(path, variables=variables, builtins=tools)
+            return agent_of_file(path, config_variables(path, env), runtime)
         except OSError as error:
             raise UsageError(f"--agent: {error}") from error
     settings = agent_settings(options) | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -111,26 +111,22 @@ class LocalSource(ConversationSource):
         self._stack.callback(conversation.close)
 
     def waiting_child(self) -> Conversation | None:
-        return None if self._conversation is None else _waiting_below(self._conversation)
+        for child in self._open_below():
+            if child.status is WAITING and child.hosting.has_lease:
+                child.hosting.drain_inbox()  # an approval may have been posted while it was closed
+                if child.status is WAITING:
+                    return child
+        return None
 
     def question_below(self) -> tuple[Conversation, Question] | None:
-        conversation = self._conversation
-        for child in () if conversation is None else open_below(conversation.hosting):
+        for child in self._open_below():
             for _, question in child.state.pending_questions:
                 if child.hosting.questions.awaits(question.id):
                     return child, question
         return None
 
-
-def _waiting_below(conversation: Conversation) -> Conversation | None:
-    for child in conversation.open_children():
-        if child.status is WAITING and child.hosting.has_lease:
-            child.hosting.drain_inbox()  # an approval may have been posted while it was closed
-            if child.status is WAITING:
-                return child
-        if (found := _waiting_below(child)) is not None:
-            return found
-    return None
+    def _open_below(self) -> Iterable[Conversation]:
+        return () if self._conversation is None else open_below(self._conversation.hosting)
 
 
 def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
@@ -176,35 +172,26 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         undo, no_undo = _undo(options, env, runtime)
         make = partial(Conversation, agent, store, observer=observers, secrets=hidden, undo=undo)
         source = LocalSource(runtime, make, id, store, stack.pop_all())
-    parts = Parts(
+    notes = ["" if place.asks else place.note, no_undo, began(id) if new else ""]
+
+    def new_model(name: str) -> tuple[Model, Callable[[str], str] | None]:
+        changed = Namespace(**{**vars(options), "model": name})
+        go_on = None if store is None else partial(_continue_command, changed)
+        return model_of(changed, env, stream), go_on
+
+    return Parts(
         source,
         model.model,
+        go_on=None if store is None else partial(_continue_command, options),
+        tell=() if store is None else ["holdfast", "tell", str(options.store)],
         policy=policy,
         warning=place.note if place.asks else "",
-        notes=() if place.asks or not place.note else (place.note,),
+        notes=[note for note in notes if note],
         advice=None if place.advice is None else place.advice.about,
+        new_model=new_model,
         sandbox="no sandbox" if place.advice is None else "sandbox",
         model_names=lambda: list(model_files(models_path(options, env))),
     )
-    parts = parts._replace(new_model=partial(_new_model, options, env, stream, id if store else ""))
-    if no_undo:
-        parts = parts._replace(notes=(*parts.notes, no_undo))
-    if store is None:
-        return parts
-    return parts._replace(
-        go_on=_continue_command(options, id),
-        tell=shlex.join(["holdfast", "tell", str(options.store), str(id)]),
-        notes=(*parts.notes, began(id)) if new else parts.notes,
-    )
-
-
-def _new_model(
-    options: Namespace, env: Mapping[str, str], stream: bool, id: str, name: str
-) -> tuple[Model, str]:
-    """Return the model of that name, and the command that continues a stored conversation with
-    it."""
-    options.model = name
-    return model_of(options, env, stream), _continue_command(options, id) if id else ""
 
 
 def _undo(

@@ -14,11 +14,11 @@ from typing import Any
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.goal import CommandJudge
-from holdfast.agent.load import load_agent
 from holdfast.cli.console import Console
 from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.files import importable, path_of
+from holdfast.cli.named_models import agent_of_file
 from holdfast.cli.replay import named
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.signals import Signals
@@ -27,7 +27,6 @@ from holdfast.cli.tools import config_variables
 from holdfast.evals import Candidate, Eval, EvalReport, Progress, Suite, load_suite
 from holdfast.evals.page import comparison_line, page, summary_line
 from holdfast.runtime.folder import FolderRuntime
-from holdfast.tools.preset.asking import register_asking_tools
 
 _POLL_SECONDS = 0.1  # between two looks at signals
 _SHOWN = 10  # runs that are named one by one
@@ -96,10 +95,9 @@ def _candidate(text: str, env: Mapping[str, str]) -> Candidate:
         path = path_of(spec)
         if not path.is_file():
             raise UsageError(f"--agent: there is no file {spec!r}")
-        if (folder := str(path.resolve().parent)) not in sys.path:
-            sys.path.insert(0, folder)
+        importable(str(path.resolve().parent))
         name = label or path.stem
-        make: Any = partial(_of_file, path, config_variables(path, env))
+        make: Any = partial(agent_of_file, path, config_variables(path, env))
         takes_runtime = True
     else:
         make = named(spec)
@@ -125,11 +123,6 @@ def _takes_runtime(spec: str, made: Any) -> bool:
         what = "is a function of several parameters; it may take the runtime alone"
         raise UsageError(f"--agent {spec} {what}")
     return bool(needed)
-
-
-def _of_file(path: Path, variables: Mapping[str, str], runtime: FolderRuntime) -> Agent:
-    tools = [*runtime.all_tools, *register_asking_tools()]
-    return load_agent(path, variables=variables, builtins=tools)
 
 
 def _run(

@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import clip
+from holdfast.errors import ConfigurationError
 
 
 def path_of(text: str) -> Path:
@@ -34,6 +35,22 @@ def unreadable(what: str) -> Generator[None]:
         raise UsageError(f"{what} does not exist") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{what} cannot be read: {reason(error)}") from error
+
+
+@contextmanager
+def naming(option: str, end: str = ".") -> Generator[None]:
+    """Name the option in errors of its value inside the context, without their `end`."""
+    try:
+        yield
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(f"{option}: {str(error).removesuffix(end)}") from None
+
+
+def importable(*folders: str) -> None:
+    """Let modules in these folders be imported; the last folder comes first."""
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def read_text(path: str, option: str) -> str:

@@ -18,10 +18,10 @@ from holdfast.cli.arenas import limit_arenas
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.files import naming, path_of
 from holdfast.cli.signals import Signals
+from holdfast.cli.text import table
 from holdfast.conversation import Conversation
-from holdfast.errors import ConfigurationError
 from holdfast.fleet import Bell, FleetBackend, TableBackend, Worker
 from holdfast.fleet.backend import DEFAULT_QUEUE
 from holdfast.fleet.ready import ReadyServer
@@ -41,7 +41,8 @@ class _Opened(NamedTuple):
 
 def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Drive conversations until a signal. Raises `UsageError`, `HoldfastError`."""
-    ready = None if options.ready is None else _address(options.ready)
+    with naming("--ready"):
+        ready = None if options.ready is None else address(options.ready)
     limit_arenas(env)
     log_to_stderr(env, "%(asctime)s holdfast: %(message)s")
     console = Console(env, out=sys.stderr)
@@ -51,10 +52,8 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
         folder = "." if options.workdir is None else options.workdir
         runtime = stack.enter_context(LocalRuntime(path_of(folder)))
         variables = _variables(options, env)
-        try:
+        with naming("--agent"):
             agent = load_agent(path_of(options.agent), variables=variables, runtime=runtime)
-        except (ConfigurationError, OSError) as error:
-            raise UsageError(f"--agent: {str(error).removesuffix('.')}") from None
 
         def open(id: str) -> Conversation:
             return Conversation(agent, opened.store, id, runtime=runtime)
@@ -121,10 +120,7 @@ def _lines(status: FleetStatus) -> list[str]:
             )
             for one in status.workers
         ]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        for row in (head, *rows):
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append("  ".join(cells).rstrip())
+        lines += table([head, *rows])
     for title, name in (("takeovers", "takeovers"), ("ended as poison", "poisoned")):
         count = sum(getattr(one.counts, name) for one in status.workers)
         if count:
@@ -135,7 +131,8 @@ def _lines(status: FleetStatus) -> list[str]:
 @contextlib.contextmanager
 def _opened(options: Namespace) -> Generator[_Opened]:
     postgres = is_postgres(options.store)
-    kind = options.backend or _default_backend(postgres)
+    installed = importlib.util.find_spec("procrastinate") is not None
+    kind = options.backend or ("procrastinate" if postgres and installed else "table")
     if kind == "procrastinate" and not postgres:
         raise UsageError("--backend procrastinate needs a store in Postgres")
     with contextlib.ExitStack() as stack:
@@ -158,18 +155,6 @@ def _opened(options: Namespace) -> Generator[_Opened]:
                 PostgresStore(dsn, schema=schema, pool_size=size, bell=Bell(backend))
             )
         yield _Opened(store, backend)
-
-
-def _default_backend(postgres: bool) -> str:
-    installed = importlib.util.find_spec("procrastinate") is not None
-    return "procrastinate" if postgres and installed else "table"
-
-
-def _address(text: str) -> tuple[str, int]:
-    try:
-        return address(text)
-    except ConfigurationError as error:
-        raise UsageError(f"--ready: {str(error).removesuffix('.')}") from None
 
 
 def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from holdfast.agent.load import load_agent
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError, flag
-from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.files import folder_of, naming, path_of
 from holdfast.cli.sandbox import open_required
 from holdfast.cli.tools import Toolset, toolset
 from holdfast.errors import ConfigurationError
@@ -110,10 +110,8 @@ def _offered(
     with contextlib.ExitStack() as stack:
         folder = folder_of(options.workdir or ".")
         runtime = stack.enter_context(open_required(options, env, folder))
-        try:
+        with naming("--agent"):
             agent = load_agent(path, variables=env, runtime=runtime)
-        except (ConfigurationError, OSError) as error:
-            raise UsageError(f"--agent: {str(error).removesuffix('.')}") from None
         store: Store = MemoryStore()
         if options.store is not None:
             store = SQLiteStore(path_of(options.store))

@@ -12,7 +12,7 @@ from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.model_names import models_in, models_path
 from holdfast.cli.named_models import with_key
-from holdfast.cli.text import clip, columns, counted, one_line, padded
+from holdfast.cli.text import clip, counted, one_line, table
 from holdfast.llm import LLM
 
 
@@ -37,10 +37,7 @@ def models(options: Namespace, env: Mapping[str, str]) -> Exit:
             console.line(json.dumps(_as_json(entry, facts), ensure_ascii=False))
         elif not entry.problem:
             rows.append(_row(entry, facts))
-    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [padded(cell, width) for cell, width in zip(row, widths, strict=True)]
-        line = "  ".join(cells).rstrip()
+    for line in table(rows):
         console.line(clip(line, console.width) if console.is_terminal else line)
     for entry in entries:
         if entry.problem:

@@ -1,4 +1,4 @@
-"""A model of the folder of models, with its keys from its file or the environment."""
+"""Models and agents that files describe, with keys from the file or the environment."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import Agent
+from holdfast.agent.load import load_agent
 from holdfast.agent.model_folder import ModelFolder
 from holdfast.cli.environment import api_key, key_variables
 from holdfast.cli.exit_codes import UsageError
 from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, FallbackLLM, Model, RouterLLM
 from holdfast.llm.address import locate
+from holdfast.runtime.folder import FolderRuntime
+from holdfast.tools.preset.asking import register_asking_tools
 
 
 def named_model(folder: Path, name: str, env: Mapping[str, str]) -> Model:
@@ -29,6 +33,13 @@ def named_model(folder: Path, name: str, env: Mapping[str, str]) -> Model:
             " not set"
         )
     return changed(entry.model, lambda llm: with_key(llm, env))
+
+
+def agent_of_file(path: Path, variables: Mapping[str, str], runtime: FolderRuntime) -> Agent:
+    """Return the agent of a file, which may name all builtin tools. Raises `ConfigurationError`,
+    `OSError`."""
+    tools = [*runtime.all_tools, *register_asking_tools()]
+    return load_agent(path, variables=variables, builtins=tools)
 
 
 def with_key(llm: LLM, env: Mapping[str, str]) -> LLM:

@@ -18,7 +18,7 @@ from holdfast.agent.model_files import model_files
 from holdfast.agent.output import Output
 from holdfast.cli.environment import api_key, base_url, model_name
 from holdfast.cli.exit_codes import UsageError, flag
-from holdfast.cli.files import path_of, read_text
+from holdfast.cli.files import naming, path_of, read_text
 from holdfast.cli.model_names import models_in, models_path
 from holdfast.conversation.observer import Observer
 from holdfast.errors import ConfigurationError
@@ -91,11 +91,9 @@ def _goal(text: str | None, command: str | None) -> Goal | None:
     """Return the goal of `--goal` and `--goal-check`. Raises `UsageError`."""
     if text is None and command is None:
         return None
-    try:
+    with naming("--goal", ""):
         judge = None if command is None else CommandJudge(command)
         return Goal(f"`{command}` succeeds." if text is None else text, judge)
-    except ConfigurationError as error:
-        raise UsageError(f"--goal: {error}") from error
 
 
 def agent_in(

@@ -192,18 +192,25 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     server = connect(options, env, options.server, options.workspace)
     try:
         if options.go_on:
-            newest = latest(server.list(), f"on {server.address}")
-            return _existing(options, env, server, newest, hidden)
-        if options.id is None:
-            return _new(options, env, server, stream, hidden)
-        known = server.entry(options.id) if options.new else server.matching(options.id)
-        if known is None:
-            if not options.new:
+            known = latest(server.list(), f"on {server.address}")
+        elif options.id is None:
+            known = None
+        elif not options.new:
+            known = server.matching(options.id)
+            if known is None:
                 raise unknown(options.id, f"on {server.address}")
-            return _new(options, env, server, stream, hidden)
-        if options.new:
+        elif (known := server.entry(options.id)) is not None:
             raise already_there(known.id)
-        return _existing(options, env, server, known, hidden)
+        make = partial(
+            ServerSource,
+            server,
+            connected=partial(connect, options, env, options.server),
+            secrets=hidden,
+            sandbox=options.sandbox == "require",
+        )
+        if known is None:
+            return _new(options, env, server, stream, make)
+        return _existing(options, server, known, make)
     except BaseException:
         server.close()
         raise
@@ -211,10 +218,9 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
 
 def _existing(
     options: Namespace,
-    env: Mapping[str, str],
     server: ServerConversations,
     known: ServerSummary,
-    hidden: Secrets | None,
+    make: Callable[..., ServerSource],
 ) -> Parts:
     names = ("plan", "ask", "system_prompt_file", "goal", "goal_check")
     made_with = {name: getattr(options, name) for name in names}
@@ -239,16 +245,7 @@ def _existing(
         notes.append(f"{known.id} keeps its agent: {', '.join(left_out)} has no effect.")
     if known.started:
         notes.append("The server runs this conversation by itself; leaving does not stop it.")
-    started, boxed = known.started, options.sandbox == "require"
-    source = ServerSource(
-        server,
-        known.id,
-        connected=partial(connect, options, env, options.server),
-        secrets=hidden,
-        started=started,
-        sandbox=boxed,
-    )
-    return _parts(source, notes)
+    return _parts(make(known.id, started=known.started), notes)
 
 
 def _new(
@@ -256,7 +253,7 @@ def _new(
     env: Mapping[str, str],
     server: ServerConversations,
     stream: bool,
-    hidden: Secrets | None,
+    make: Callable[..., ServerSource],
 ) -> Parts:
     llm = _model(options, env, server, stream)
     settings, own = agent_settings(options), options.workspace is None
@@ -279,22 +276,12 @@ def _new(
             f"The server calls the model at {address}: that address is on the server's"
             " machine, not on this one."
         )
-    boxed = options.sandbox == "require"
-    source = ServerSource(
-        server,
-        id,
-        agent,
-        connected=partial(connect, options, env, options.server),
-        secrets=hidden,
-        own=own,
-        undo=not options.no_undo,
-        sandbox=boxed,
-    )
+    source = make(id, agent, own=own, undo=not options.no_undo)
     parts = _parts(source, notes, llm.model)
 
-    def new_model(name: str) -> tuple[Model, str]:
-        options.model = name
-        return _model(options, env, server, stream), parts.go_on
+    def new_model(name: str) -> tuple[Model, Callable[[str], str] | None]:
+        changed = Namespace(**{**vars(options), "model": name})
+        return _model(changed, env, server, stream), parts.go_on
 
     return parts._replace(new_model=new_model)
 
@@ -321,11 +308,15 @@ def _model(
 
 def _parts(source: ServerSource, notes: Sequence[str], model: str = "") -> Parts:
     words = source.server.words
+
+    def go_on(id: str) -> str:
+        return shlex.join(["holdfast", "chat", *words, "--id", id])
+
     return Parts(
         source,
         model,
-        go_on=shlex.join(["holdfast", "chat", *words, "--id", source.id]),
-        tell=shlex.join(["holdfast", "tell", *words, source.id]),
+        go_on=go_on,
+        tell=["holdfast", "tell", *words],
         # The server decides which calls wait; this object remembers the tools allowed here.
         policy=ConfirmOption([]),
         notes=notes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from holdfast.agent import Agent
 from holdfast.cli.console import Console
 from holdfast.cli.conversation_ids import chosen
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.files import importable, path_of
 from holdfast.cli.places import is_sqlite, open_store
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line, plain
@@ -163,8 +162,7 @@ def named(spec: str) -> Any:
     module_name, _, name = spec.partition(":")
     if not module_name or not name or module_name.startswith("."):
         raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    importable(os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
         for part in name.split("."):

@@ -15,7 +15,7 @@ from holdfast import events as ev
 from holdfast.agent.security.paths import ShellPaths, word_set
 from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import UsageError
-from holdfast.cli.files import path_of
+from holdfast.cli.files import naming, path_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime, Mount, SandboxedRuntime, SandboxUnavailable
 from holdfast.runtime.files import TextFiles
@@ -203,12 +203,9 @@ def mounts(asked: Iterable[str], env: Mapping[str, str], workdir: Path) -> list[
     """Return the mounts of `--mount`, then those of the repository and of toolchains."""
     found: dict[str, Mount] = {}
     for text in asked:
-        folder = path_of(text.removesuffix(":rw"))
-        try:
-            path = os.path.realpath(folder)
+        path = os.path.realpath(path_of(text.removesuffix(":rw")))
+        with naming(f"--mount {text!r}"):
             found[path] = Mount(path, writable=text.endswith(":rw"))
-        except ConfigurationError as error:
-            raise UsageError(f"--mount {text!r}: {str(error).rstrip('.')}") from None
     writable = [workdir.resolve(), *(Path(one.source) for one in found.values() if one.writable)]
     for path in [*_repository(workdir, _home(env)), *_toolchains(env, workdir, writable)]:
         found.setdefault(str(path), Mount(str(path)))

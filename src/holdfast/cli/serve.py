@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +22,11 @@ from holdfast.agent.model_folder import ModelFolder
 from holdfast.cli.console import Console, log_to_stderr
 from holdfast.cli.environment import not_set
 from holdfast.cli.exit_codes import SERVER_CODES, Exit, UsageError
-from holdfast.cli.files import path_of, read_key
+from holdfast.cli.files import naming, path_of, read_key
 from holdfast.cli.model_names import models_in, models_path
 from holdfast.cli.named_models import named_model, usual_variables
 from holdfast.cli.option_values import observers_of
 from holdfast.cli.serve_store import ServerStore, server_store
-from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime
 from holdfast.serve import agui, responses_routes
 from holdfast.serve.a2a_door import A2ADoor, CardKey
@@ -65,7 +64,7 @@ class _Settings(NamedTuple):
 
 def serve(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Run the server. Raises `UsageError`, `HoldfastError`."""
-    with _naming("--listen"):
+    with naming("--listen", ""):
         place = address(options.listen)
     tls = _tls(options)
     if tls is None and not options.insecure and not is_loopback(place[0]):
@@ -108,7 +107,7 @@ def _serve(options: Namespace, console: Console, place: ServerStore, settings: _
     folders = {(tenant, id): folder for id, folder in _workspaces(options).items()}
     agents = _agents(options, settings.folder, settings.variables)
     doors = _doors(options)
-    with _naming("--webhook-allow", "."):
+    with naming("--webhook-allow"):
         give_up = options.webhook_days * 86_400.0
         sending = Sending(allow=tuple(options.webhook_allow), give_up=give_up)
     with contextlib.ExitStack() as stack:  # no file is written before the options are checked
@@ -196,7 +195,7 @@ def _workspaces(options: Namespace) -> dict[str, Path]:
         path = path_of(folder).absolute()
         if not path.is_dir():
             raise UsageError(f"--workspace {id}: there is no folder {str(path)!r}")
-        with _naming("--workspace", "."):
+        with naming("--workspace"):
             found[checked_id(id, "workspace")] = path
     return found
 
@@ -214,7 +213,7 @@ def _check_private(options: Namespace, files: Mapping[str, Path | None]) -> None
                     f"--workspace {id}: the sandboxes of its conversations would show {name},"
                     f" {str(path)!r}, which is in {str(folder)!r}. Move it out of there"
                 )
-        with _naming(f"--workspace {id}", "."):
+        with naming(f"--workspace {id}"):
             WorkspaceRuntimes(True).open(folder).close()
 
 
@@ -222,7 +221,7 @@ def _runtimes(options: Namespace) -> WorkspaceRuntimes:
     if options.network and options.sandbox != "require":
         raise UsageError("--network is for the sandbox; add --sandbox require")
     found = WorkspaceRuntimes(options.sandbox == "require", tuple(options.network))
-    with _naming("--sandbox require" if found.sandboxed else "--sandbox", "."):
+    with naming("--sandbox require" if found.sandboxed else "--sandbox"):
         found.check()
     return found
 
@@ -248,21 +247,12 @@ def _end_with_input(server: AgentServer) -> None:
     threading.Thread(target=watch, name="holdfast-supervised", daemon=True).start()
 
 
-@contextlib.contextmanager
-def _naming(option: str, end: str = "") -> Generator[None]:
-    """Name the option in errors inside the context, without their `end`."""
-    try:
-        yield
-    except (ConfigurationError, OSError) as error:
-        raise UsageError(f"{option}: {str(error).removesuffix(end)}") from None
-
-
 def _tls(options: Namespace) -> ssl.SSLContext | None:
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise UsageError("--tls-key needs --tls-cert, which is missing")
         return None
-    with _naming("--tls-cert"):
+    with naming("--tls-cert", ""):
         key = None if options.tls_key is None else str(path_of(options.tls_key))
         return tls_context(str(path_of(options.tls_cert)), key)
 
@@ -296,7 +286,7 @@ def _models(
     used: list[str] = []
     for name, entry in entries.items():
         model = named_model(folder.folder, name, env)
-        with _naming(f"--model {name}", "."):
+        with naming(f"--model {name}"):
             found[name] = offer(name, model)
         used += entry.variables
         used += [variable for llm in models_in(entry.model) for variable in usual_variables(llm)]
@@ -305,7 +295,8 @@ def _models(
 
 def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> dict[str, Published]:
     found: dict[str, Published] = {}
-    given = [*options.agent, *(text for text in options.a2a if not _named(text, options.agent))]
+    names = [text.partition("=")[0] for text in options.agent]
+    given = [*options.agent, *(text for text in options.a2a if text not in names)]
     if not given:
         return found
     known = model_files(folder)
@@ -322,15 +313,10 @@ def _agents(options: Namespace, folder: Path, variables: Mapping[str, str]) -> d
             if name in found:
                 raise UsageError(f"--agent: {name!r} is given twice")
             path, builtins = path_of(file), {tool.name: tool for tool in runtime.tools}
-            with _naming(f"--agent {name}", "."):
+            with naming(f"--agent {name}"):
                 agent = load_agent(path, variables=variables, builtins=builtins)
                 found[name] = publish(name, agent)
     return found
-
-
-def _named(text: str, agents: Sequence[str]) -> bool:
-    """Return True if an option names an agent that another option gives."""
-    return text in [agent.partition("=")[0] for agent in agents]
 
 
 def _doors(options: Namespace) -> list[Door]:
@@ -339,7 +325,7 @@ def _doors(options: Namespace) -> list[Door]:
             raise UsageError("--a2a-url and --a2a-sign are for --a2a, which is missing")
         return []
     key = None
-    with _naming("--a2a-sign"):
+    with naming("--a2a-sign", ""):
         if options.a2a_sign is not None:
             key = CardKey.of_pem(path_of(options.a2a_sign).read_bytes())
     names = [text.partition("=")[0] for text in options.a2a]

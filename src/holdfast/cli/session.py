@@ -92,14 +92,15 @@ class Parts(NamedTuple):
 
     source: ConversationSource
     model: str = ""  # "": that of the journal
-    go_on: str = ""  # the command that continues this conversation, if it is kept
-    tell: str = ""  # the `holdfast tell` command up to the conversation's id, if it is kept
+    # returns the command that continues the conversation with an id; None if none is kept
+    go_on: Callable[[str], str] | None = None
+    tell: Sequence[str] = ()  # the words of `holdfast tell` before the id, if they are kept
     policy: ConfirmOption | None = None  # the agent's policy, if calls need confirmation
     warning: str = ""  # printed before all else
     notes: Sequence[str] = ()  # printed when the session starts
     advice: Callable[[ev.AnyEvent], str] | None = None  # a line to print below an event
-    # returns the model of a name, and the command that continues this conversation with it
-    new_model: Callable[[str], tuple[Model, str]] | None = None
+    # returns the model of a name, and the `go_on` with that model
+    new_model: Callable[[str], tuple[Model, Callable[[str], str] | None]] | None = None
     shows_tokens: bool = True  # False: a scripted model, whose tokens are invented
     sandbox: str = "on a server"  # where commands run, in a word or three
     model_names: Callable[[], Sequence[str]] = tuple  # the models that the user has named
@@ -119,8 +120,8 @@ class Session:
         pace: ReadingPace = ReadingPace(),
         asks: bool = True,
     ) -> None:
-        self._parts = parts
-        self._source = parts.source
+        self.parts = parts
+        self.source = parts.source
         self._retries = _show_retries(console)
         self._interrupted = False
         self._began = time.monotonic()
@@ -133,7 +134,7 @@ class Session:
         self.dialog = Dialog(console, signals, display, asks)
         self.interactive = self.dialog.interactive
         try:
-            self.conversation = self._source.open(display, console, self.interactive)
+            self.conversation = self.source.open(display, console, self.interactive)
         except BaseException:  # such as a damaged store
             self.close()
             raise
@@ -143,7 +144,7 @@ class Session:
     def close(self) -> None:
         """Close everything. A conversation in a store can be continued later. Idempotent."""
         logging.getLogger("holdfast.retry").removeHandler(self._retries)
-        self._source.close()
+        self.source.close()
         self.console.close()
 
     def main(self, work: Callable[[Session], Exit]) -> Exit:
@@ -165,10 +166,10 @@ class Session:
             return code if code in (*ENDING.values(), Exit.INTERRUPTED) else console.loss
         if totals.steps:
             seconds = time.monotonic() - self._began
-            usage = totals.usage if self._parts.shows_tokens else Usage()
+            usage = totals.usage if self.parts.shows_tokens else Usage()
             console.notice(summary(totals.steps, seconds, usage, totals.cost), "dim")
-        if begun and self._parts.go_on:
-            console.notice(f"continue with: {self._parts.go_on}")
+        if begun and self.parts.go_on is not None:
+            console.notice(f"continue with: {self.parts.go_on(self.conversation.id)}")
         if console.stuck:
             # Everything is closed, but a thread hangs in a write to a pipe that nobody reads. It
             # holds a lock that the interpreter would wait for at its end.
@@ -176,12 +177,16 @@ class Session:
         return code
 
     def _start(self) -> None:
-        conversation, state = self.conversation, self.conversation.state
-        if self._parts.warning:
-            self.console.notice(self._parts.warning)
-        for note in self._parts.notes:
+        if self.parts.warning:
+            self.console.notice(self.parts.warning)
+        for note in self.parts.notes:
             self.console.notice(note, "dim")
-        if state.last_seq:
+        self._begin(show=self.conversation.state.last_seq > 0)
+
+    def _begin(self, show: bool) -> None:
+        """Drive and show the conversation from here on. `show`: also its earlier end."""
+        conversation, state = self.conversation, self.conversation.state
+        if show:
             self._show_earlier()
         self.dialog.display.begin(state, self.interactive)
         conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
@@ -212,43 +217,20 @@ class Session:
                 if event.seq >= history[asked[-1]].seq:
                     self.console.show(lines)
 
-    def callbacks(self) -> Mapping[str, Any]:
-        """Return the options of a conversation that can go on in this session."""
-        return self._source.callbacks()
-
-    def others(self) -> Sequence[Summary]:
-        """Return the conversations that `open_other` opens. Raises `UsageError` for none."""
-        return self._source.others()
-
     def open_other(self, id: str) -> None:
         """Go on with another conversation of the same place. Raises `HoldfastError`."""
-        conversation = self._source.other(id)
+        conversation = self.source.other(id)
         if conversation.agent is None:  # it has an agent of its own: allow nothing there yet
-            self._parts = self._parts._replace(model="", policy=ConfirmOption([]))
+            self.parts = self.parts._replace(model="", policy=ConfirmOption([]))
         self.go_on_with(conversation, show=True)
 
     def go_on_with(self, conversation: AnyConversation, *, show: bool = False) -> None:
         """Drive and show another conversation from now on; the present one is closed. `show`: also
         its earlier end."""
-        earlier, self.conversation = self.conversation.id, conversation
-        self._source.go_on_with(conversation)
-        for name in ("go_on", "tell"):
-            command = getattr(self._parts, name).replace(earlier, conversation.id)
-            self._parts = self._parts._replace(**{name: command})
-        if (new_model := self._parts.new_model) is not None:
-
-            def of_this(name: str) -> tuple[Model, str]:
-                model, go_on = new_model(name)
-                return model, go_on.replace(earlier, conversation.id)
-
-            self._parts = self._parts._replace(new_model=of_this)
+        self.conversation = conversation
+        self.source.go_on_with(conversation)
         self._interrupted = False
-        state = conversation.state
-        if show:
-            self._show_earlier()
-        self.dialog.display.begin(state, self.interactive)
-        conversation.register_event_callback(self.dialog.display.on_event, after_seq=state.last_seq)
-        conversation.start_thread()
+        self._begin(show)
 
     def prepare(self) -> None:
         """Make the schemas of the tools, which the first request needs and which take a while."""
@@ -261,11 +243,11 @@ class Session:
     def say(self, text: str, echoed: bool = False, files: Sequence[FileContent] = ()) -> bool:
         """Send a message with the attached files, and resume a paused agent. Return False if the
         server cannot be reached. `echoed`: the user typed the text on the screen."""
-        if echoed and self._source.unreachable():
+        if echoed and self.source.unreachable():
             text = "Not sent: the agent server cannot be reached. Type it again when it is back."
             self.console.notice(text, "error")
             return False
-        self._source.start()
+        self.source.start()
         if echoed:
             self.dialog.display.expect_echoed()
         self.conversation.send_message(message_of(text, files))
@@ -275,7 +257,7 @@ class Session:
 
     def resume(self) -> None:
         self._interrupted = False
-        self._source.start()
+        self.source.start()
         self.conversation.resume()
 
     def pause(self) -> None:
@@ -294,8 +276,8 @@ class Session:
     def wait_while_paused(self) -> Exit | None:
         """Wait for another process to resume. Return an exit code if the command must end."""
         self.dialog.catch_up()
-        if tell := self._parts.tell:
-            self.console.notice(f"paused from elsewhere; continue with: {tell} resume", "dim")
+        if tell := self._tell(self.conversation.id, "resume"):
+            self.console.notice(f"paused from elsewhere; continue with: {tell}", "dim")
         while self.conversation.status is ConversationStatus.PAUSED:
             if (code := self._ending()) is not None:
                 return code
@@ -326,7 +308,7 @@ class Session:
             if not idle and self.signals.take_interrupt():
                 if self._interrupted:
                     return Exit.INTERRUPTED
-                if self._source.unreachable():
+                if self.source.unreachable():
                     text = "The pause could not be sent; the agent continues when the agent server"
                     self.console.notice(f"{text} does.", "dim")
                     return Exit.INTERRUPTED
@@ -343,7 +325,7 @@ class Session:
                 below = asker is not self.conversation
                 who = f"The sub-agent {one_line(asker.id)} asks you:" if below else ""
                 ask_question(self.dialog, asker, question, self.interrupt, who)
-            elif (child := self._source.waiting_child()) is not None:
+            elif (child := self.source.waiting_child()) is not None:
                 if (code := self._confirm_child(child)) is not None:
                     return code
             elif poll is not None:
@@ -351,23 +333,15 @@ class Session:
 
     @property
     def model(self) -> str:
-        if self._parts.model:
-            return self._parts.model
+        if self.parts.model:
+            return self.parts.model
         head = last(self.conversation.get_history(), ev.AgentConfigured)
         return head.model if head is not None else "unknown"
 
     @property
-    def sandbox(self) -> str:
-        return self._parts.sandbox
-
-    @property
-    def model_names(self) -> Callable[[], Sequence[str]]:
-        return self._parts.model_names
-
-    @property
     def folder(self) -> Path:
         """The folder of files that the user names: the agent's, if it works on this machine."""
-        runtime = self._source.runtime
+        runtime = self.source.runtime
         return Path(runtime.workdir if isinstance(runtime, FolderRuntime) else ".")
 
     def context_left(self) -> float | None:
@@ -383,13 +357,13 @@ class Session:
     def use_model(self, name: str) -> str:
         """Continue with the model of that name, and return its name. Raises `UsageError`,
         `HoldfastError`."""
-        agent, new_model = self.conversation.agent, self._parts.new_model
+        agent, new_model = self.conversation.agent, self.parts.new_model
         if agent is None or new_model is None:
             text = "this session did not make the conversation's agent, so its model stays"
             raise UsageError(text)
         model, go_on = new_model(name)
         self.conversation.use(agent.replace(llm=model))
-        self._parts = self._parts._replace(model=model.model, go_on=go_on or self._parts.go_on)
+        self.parts = self.parts._replace(model=model.model, go_on=go_on)
         return model.model
 
     @property
@@ -404,8 +378,8 @@ class Session:
         return CallPrompt(
             self.dialog,
             self.conversation,
-            self._source.runtime.read_file,
-            self._parts.policy,
+            self.source.runtime.read_file,
+            self.parts.policy,
             pause=self.pause,
             outcome=self.outcome,
             list_waiting=self.list_waiting,
@@ -416,19 +390,15 @@ class Session:
         """Return a conversation and its waiting question: this one before those below it."""
         if waiting := self.conversation.state.pending_questions:
             return self.conversation, waiting[0][1]
-        return self._source.question_below()
+        return self.source.question_below()
 
     def _confirm_child(self, child: Conversation) -> Exit | None:
         """Ask the user about a sub-agent's call. Return an exit code if it is left waiting."""
         id = one_line(child.id)
 
         def list_waiting() -> Exit:
-            tell = shlex.split(self._parts.tell)
-            return self.dialog.list_waiting(
-                child,
-                f"calls of the sub-agent {id} are left waiting for confirmation.",
-                f"{shlex.join([*tell[:-1], child.id])} approve" if tell else "",
-            )
+            headline = f"calls of the sub-agent {id} are left waiting for confirmation."
+            return self.dialog.list_waiting(child, headline, self._tell(child.id, "approve"))
 
         if not self.interactive:
             return list_waiting()
@@ -436,12 +406,16 @@ class Session:
         return CallPrompt(
             self.dialog,
             child,
-            self._source.runtime.read_file,
-            self._parts.policy,
+            self.source.runtime.read_file,
+            self.parts.policy,
             pause=self.interrupt,  # the whole tree
             outcome=lambda: None,  # the child continued by itself
             list_waiting=list_waiting,
         ).ask()
+
+    def _tell(self, *words: str) -> str:
+        """Return the `holdfast tell` command with these words, "" if nothing is kept."""
+        return shlex.join([*self.parts.tell, *words]) if self.parts.tell else ""
 
     def list_waiting(self) -> Exit:
         """List the calls that are left waiting, and how to approve them. Return the exit code."""
@@ -450,10 +424,9 @@ class Session:
         if not waiting:
             headline = "the agent waits for confirmation, but no call is waiting."
         call = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
-        kept = waiting and self._parts.tell
-        approve = f"{self._parts.tell} approve {call}" if kept else ""
+        approve = self._tell(self.conversation.id, "approve", call) if waiting else ""
         code = self.dialog.list_waiting(self.conversation, headline, approve)
-        if waiting and not kept:
+        if waiting and not approve:
             self.console.notice(
                 "This conversation is not kept; with --store FILE, the call could be approved"
                 " later."

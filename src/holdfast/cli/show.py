@@ -22,14 +22,13 @@ from holdfast.cli.text import (
     GAP,
     TextLine,
     clip,
-    columns,
     json_shown,
     one_line,
-    padded,
     plain_line,
     safe,
     styled,
     summary,
+    table,
 )
 from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
@@ -180,11 +179,8 @@ def _print_list(console: Console, found: Sequence[Summary], options: Namespace) 
         id, standing = one_line(entry.id), one_line(entry.standing)
         title = one_line(" ".join([entry.title, *[f"[{tag}]" for tag in entry.tags]]))
         rows.append((id, standing, f"{entry.last_seq:,}", shown, title))
-    widths = [max(columns(row[at]) for row in rows) for at in range(4)]
-    for row in rows:
-        cells = [padded(row[at], width, at == 2) for at, width in enumerate(widths)]
-        style = "dim" if row is rows[0] else "plain"
-        console.line(clip("  ".join([*cells, row[4]]), console.width).rstrip(), style)
+    for at, line in enumerate(table(rows, right=2)):
+        console.line(clip(line, console.width).rstrip(), "plain" if at else "dim")
     console.notice(f"show one with: holdfast show {place_words(options)} ID", "dim")
 
 

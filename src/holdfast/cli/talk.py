@@ -129,7 +129,7 @@ class _Talk:
         """Prompt, send and watch until the user leaves."""
         session = self._session
         commands = {name: what for name, _, what in COMMANDS}
-        arguments = {"/model": session.model_names}
+        arguments = {"/model": session.parts.model_names}
         session.console.start()
         session.console.furnish(self._toolbar, commands, arguments, session.folder)
         warm_up = threading.Timer(_WARM_UP_SECONDS, session.prepare)
@@ -220,7 +220,7 @@ class _Talk:
             parts.append(dollars(state.cost))
         if (left := session.context_left()) is not None:
             parts.append(f"{left:.0%} of the context left")
-        self._toolbar_of, self._toolbar_text = shown, " | ".join([*parts, session.sandbox])
+        self._toolbar_of, self._toolbar_text = shown, " | ".join([*parts, session.parts.sandbox])
         return self._toolbar_text
 
     # --- input from a file or a pipe ---
@@ -384,7 +384,7 @@ class _Talk:
             session.console.notice("There is no message to undo.", "dim")
             return
         try:
-            rewound = conversation.rewind(said[-1].seq - 1, **session.callbacks())
+            rewound = conversation.rewind(said[-1].seq - 1, **session.source.callbacks())
         except (Conflict, ConfigurationError, RuntimeFault) as error:
             text = "/pause, and wait" if isinstance(error, Conflict) else str(error).rstrip(".")
             session.console.notice(f"Nothing was undone: {text}.", "error")
@@ -400,7 +400,7 @@ class _Talk:
         if conversation.status in (ConversationStatus.RUNNING, WAITING):
             session.console.notice("Nothing was forked: /pause, and wait.", "error")
             return
-        session.go_on_with(conversation.fork(**session.callbacks()))
+        session.go_on_with(conversation.fork(**session.source.callbacks()))
         text = f"This is {session.conversation.id} now; {conversation.id} stays as it is."
         session.console.notice(text, "dim")
 
@@ -412,7 +412,7 @@ class _Talk:
             return
         present = session.conversation.id
         try:
-            entry = self._other(id, [one for one in session.others() if one.id != present])
+            entry = self._other(id, [one for one in session.source.others() if one.id != present])
             if entry is not None:
                 session.open_other(entry.id)
         except (UsageError, HoldfastError) as error:

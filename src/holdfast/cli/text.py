@@ -98,6 +98,16 @@ def padded(text: str, width: int, right: bool = False) -> str:
     return f"{blanks}{text}" if right else f"{text}{blanks}"
 
 
+def table(rows: Sequence[Sequence[str]], right: int = -1) -> list[str]:
+    """Return the rows with their cells in columns, of which the one `right` is aligned so."""
+    widths = [max(map(columns, cells)) for cells in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = [padded(cell, widths[at], at == right) for at, cell in enumerate(row)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
 def duration(seconds: float) -> str:
     """Return a duration in words: `3 ms`, `0.31 s`, `4.2 s`, `2 min 05 s`."""
     if seconds < 0.0995:

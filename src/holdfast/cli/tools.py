@@ -22,21 +22,20 @@ import msgspec
 from holdfast import content
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
-from holdfast.cli.files import folder_of, path_of
+from holdfast.cli.files import folder_of, importable, path_of
 from holdfast.cli.sandbox import open_required
 from holdfast.cli.text import (
     GAP,
     TextLine,
     clip,
-    columns,
     counted,
     duration,
     json_shown,
     one_line,
-    padded,
     safe,
     size,
     styled,
+    table,
 )
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ToolNotFound
@@ -94,16 +93,18 @@ class _Command(NamedTuple):
         infos = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
         if self.options.json:
             self._json(infos)
-        elif infos:
-            names = max(columns(info["name"]) for info in infos)
-            services = max(columns(info["service"] or "-") for info in infos)
-            for info in infos:
-                about = one_line(info["description"].strip().partition("\n")[0])
-                service = info["service"] or "-"
-                cells = padded(info["name"], names), padded(service, services), about
-                text = safe("  ".join(cells)).rstrip()
-                short = console.is_terminal and not self.options.full
-                console.line(clip(text, console.width) if short else text)
+        else:
+            rows = [
+                (
+                    safe(info["name"]),
+                    safe(info["service"] or "-"),
+                    one_line(info["description"].strip().partition("\n")[0]),
+                )
+                for info in infos
+            ]
+            short = console.is_terminal and not self.options.full
+            for line in table(rows):
+                console.line(clip(line, console.width) if short else line)
         for id, state in manager.summary()["services"].items():
             if state == "not asked":
                 self.status.notice(
@@ -438,9 +439,7 @@ def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
         else:
             path = path_of(config)
             found = config_variables(path, env)
-            for place in (os.getcwd(), str(path.resolve().parent)):
-                if place not in sys.path:
-                    sys.path.insert(0, place)
+            importable(os.getcwd(), str(path.resolve().parent))
             manager = ToolManager.from_config(path, runtime.tools, variables=found, discover=False)
         with manager:
             yield Toolset(manager, runtime)
