@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import (
-    already_there,
-    began,
-    latest,
-    matching,
-    not_empty,
-    unknown,
-)
+from holdfast.cli.conversation_ids import began, wanted
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
@@ -160,11 +153,14 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
             "instructions": None if options.no_instructions else runtime.workdir,
         }
         observers = observers_of(options, True, keys_of(model), stack)
-        store = None
+        store = known = None
         if options.store is not None:
             begins = not options.go_on and (options.id is None or options.new)
             store = stack.enter_context(open_store(options.store, create=begins))
-        id, new = _id_in(store, options)
+            exact = partial(_entry, store)
+            known = wanted(options, f"in {options.store!r}", store.list, exact)
+        # short to type, and unique within one file
+        id = options.id or secrets.token_hex(6) if known is None else known.id
         folder = f"the folder {runtime.workdir}"
         agent = agent_in(folder, model, runtime.tools, settings, place.prompt)
         for tool in register_asking_tools() if options.ask else ():
@@ -172,7 +168,8 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
         undo, no_undo = _undo(options, env, runtime)
         make = partial(Conversation, agent, store, observer=observers, secrets=hidden, undo=undo)
         source = LocalSource(runtime, make, id, store, stack.pop_all())
-    notes = ["" if place.asks else place.note, no_undo, began(id) if new else ""]
+    begun = began(id) if options.new and options.id is not None else ""
+    notes = ["" if place.asks else place.note, no_undo, begun]
 
     def new_model(name: str) -> tuple[Model, Callable[[str], str] | None]:
         changed = Namespace(**{**vars(options), "model": name})
@@ -209,21 +206,8 @@ def _undo(
     return undo, ""
 
 
-def _id_in(store: SQLiteStore | None, options: Namespace) -> tuple[str, bool]:
-    """Return the conversation's id, and True if `--id` names a new one. Raises `UsageError`."""
-    if store is not None and options.go_on:
-        return latest(store.list(), f"in {options.store!r}").id, False
-    if store is None or options.id is None:
-        return secrets.token_hex(6), False  # short to type, and unique within one file
-    exact = store.list([not_empty(options.id)])
-    if options.new:
-        if exact:
-            raise already_there(options.id)
-        return options.id, True
-    found = matching(exact or store.list(), options.id)
-    if found is None:
-        raise unknown(options.id, f"in {options.store!r}")
-    return found.id, False
+def _entry(store: SQLiteStore, id: str) -> Summary | None:
+    return next(iter(store.list([id])), None)
 
 
 def _continue_command(options: Namespace, id: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -63,12 +64,6 @@ def last_change(entry: Summary) -> tuple[datetime, str]:
     return entry.updated or entry.created or _LONG_AGO, entry.id
 
 
-def unknown(id: str, place: str) -> UsageError:
-    """Return the error for an `--id` that matches no conversation of `place`."""
-    hint = f"Begin one with this id with --new --id {shlex.quote(id)}"
-    return UsageError(f"there is no conversation {id!r} {place}. {hint}")
-
-
 def not_empty(id: str) -> str:
     """Return the value of `--id`. Raises `UsageError` if it is blank."""
     if not id.strip():
@@ -78,10 +73,27 @@ def not_empty(id: str) -> str:
     return id
 
 
-def already_there(id: str) -> UsageError:
-    """Return the error for `--new` with the id of an existing conversation."""
-    hint = "Give another --id, or leave out --new to continue it"
-    return UsageError(f"--new: the conversation {id!r} exists already. {hint}")
+def wanted(
+    options: Namespace,
+    place: str,
+    entries: Callable[[], Iterable[S]],
+    exact: Callable[[str], S | None],
+) -> S | None:
+    """Return the conversation of `place` that `--id` or `--continue` names; None for a new one.
+    `entries` lists all of them, `exact` finds one by its whole id. Raises `UsageError`."""
+    if options.go_on:
+        return latest(entries(), place)
+    if options.id is None:
+        return None
+    known = exact(not_empty(options.id))
+    if options.new:
+        if known is not None:
+            hint = "Give another --id, or leave out --new to continue it"
+            raise UsageError(f"--new: the conversation {known.id!r} exists already. {hint}")
+    elif known is None and (known := matching(entries(), options.id)) is None:
+        hint = f"Begin one with this id with --new --id {shlex.quote(options.id)}"
+        raise UsageError(f"there is no conversation {options.id!r} {place}. {hint}")
+    return known
 
 
 def began(id: str) -> str:

@@ -9,7 +9,6 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Generator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,11 +33,6 @@ from holdfast.store.place import is_postgres
 _POLL_SECONDS = 0.2  # between two checks for signals
 
 
-class _Opened(NamedTuple):
-    store: Store
-    backend: FleetBackend
-
-
 def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Drive conversations until a signal. Raises `UsageError`, `HoldfastError`."""
     with naming("--ready"):
@@ -48,7 +42,7 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
     console = Console(env, out=sys.stderr)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        opened = stack.enter_context(_opened(options))
+        store, backend = stack.enter_context(_opened(options))
         folder = "." if options.workdir is None else options.workdir
         runtime = stack.enter_context(LocalRuntime(path_of(folder)))
         variables = _variables(options, env)
@@ -56,12 +50,12 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
             agent = load_agent(path_of(options.agent), variables=variables, runtime=runtime)
 
         def open(id: str) -> Conversation:
-            return Conversation(agent, opened.store, id, runtime=runtime)
+            return Conversation(agent, store, id, runtime=runtime)
 
         serving = Worker(
-            opened.store,
+            store,
             open,
-            opened.backend,
+            backend,
             queue=options.queue or DEFAULT_QUEUE,
             concurrency=options.concurrency,
             tenant_limit=options.tenant_limit,
@@ -88,8 +82,8 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 def fleet(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Print the state of a fleet. Raises `UsageError`, `HoldfastError`."""
-    with _opened(options) as opened:
-        status = fleet_status(opened.backend, options.queue)
+    with _opened(options) as (_, backend):
+        status = fleet_status(backend, options.queue)
     if options.json:
         print(msgspec.json.encode(status).decode())
     else:
@@ -129,7 +123,7 @@ def _lines(status: FleetStatus) -> list[str]:
 
 
 @contextlib.contextmanager
-def _opened(options: Namespace) -> Generator[_Opened]:
+def _opened(options: Namespace) -> Generator[tuple[Store, FleetBackend]]:
     postgres = is_postgres(options.store)
     installed = importlib.util.find_spec("procrastinate") is not None
     kind = options.backend or ("procrastinate" if postgres and installed else "table")
@@ -154,7 +148,7 @@ def _opened(options: Namespace) -> Generator[_Opened]:
             store = stack.enter_context(
                 PostgresStore(dsn, schema=schema, pool_size=size, bell=Bell(backend))
             )
-        yield _Opened(store, backend)
+        yield store, backend
 
 
 def _variables(options: Namespace, env: Mapping[str, str]) -> dict[str, str]:

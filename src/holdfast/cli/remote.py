@@ -16,7 +16,7 @@ from holdfast.agent import Agent
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import already_there, began, latest, not_empty, unknown
+from holdfast.cli.conversation_ids import began, not_empty, wanted
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import model_name, secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
@@ -191,16 +191,7 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     hidden = secrets_of(env, options.secret)
     server = connect(options, env, options.server, options.workspace)
     try:
-        if options.go_on:
-            known = latest(server.list(), f"on {server.address}")
-        elif options.id is None:
-            known = None
-        elif not options.new:
-            known = server.matching(options.id)
-            if known is None:
-                raise unknown(options.id, f"on {server.address}")
-        elif (known := server.entry(options.id)) is not None:
-            raise already_there(known.id)
+        known = wanted(options, f"on {server.address}", server.list, server.entry)
         make = partial(
             ServerSource,
             server,

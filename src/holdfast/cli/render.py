@@ -186,6 +186,12 @@ def last(events: Sequence[ev.AnyEvent], kind: type[E]) -> E | None:
     return next((event for event in reversed(events) if isinstance(event, kind)), None)
 
 
+def last_word(events: Sequence[ev.AnyEvent]) -> ev.MessageAdded | None:
+    """Return the last message of the user, None if there is none."""
+    messages = (event for event in reversed(events) if isinstance(event, ev.MessageAdded))
+    return next((message for message in messages if message.sender == "user"), None)
+
+
 # The events that record the usage of a model.
 _Priced = (
     ev.AssistantReplied

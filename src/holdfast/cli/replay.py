@@ -6,8 +6,8 @@ import importlib
 import os
 import time
 from argparse import Namespace
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from holdfast import events as ev
@@ -22,7 +22,7 @@ from holdfast.cli.text import counted, one_line, plain
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import Exported, read_exported
-from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport
+from holdfast.testing.suite import JournalOutcome, JournalSuite, SuiteReport, connected
 
 
 class _Found(NamedTuple):
@@ -44,7 +44,8 @@ def _replay(options: Namespace, console: Console) -> Exit:
         return _replay_folder(options, console)
     stored = is_sqlite(options.file)
     failed, count, differ = False, 0, 0
-    with _opened(None if options.agent is None else load(options.agent)) as agent:
+    agent = None if options.agent is None else load(options.agent)
+    with connected(agent):
         for id, number, total, events in _stored(options) if stored else _exported(options):
             count += 1
             of = f" ({number} of {total})" if total > 1 else ""
@@ -74,7 +75,7 @@ def _replay_folder(options: Namespace, console: Console) -> Exit:
         raise UsageError(f"{options.file!r} is a folder; an id needs the file of its conversation")
     agent = None if options.agent is None else load(options.agent)
     began, found = time.monotonic(), list[JournalOutcome]()
-    with JournalSuite(options.file) as suite, _opened(agent):
+    with JournalSuite(options.file) as suite, connected(agent):
         for outcome in suite.outcomes(agent):
             found.append(outcome)
             console.status(f"replaying {one_line(outcome.journal)} ({len(found)} of {len(suite)})")
@@ -174,16 +175,3 @@ def named(spec: str) -> Any:
 
 def _failed(spec: str, error: BaseException) -> UsageError:
     return UsageError(f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}")
-
-
-@contextmanager
-def _opened(agent: Agent | None) -> Generator[Agent | None]:
-    """Keep an agent's connections open from the first conversation to the last."""
-    if agent is None:
-        yield None
-        return
-    agent.connections.opened()
-    try:
-        yield agent
-    finally:
-        agent.connections.closed()

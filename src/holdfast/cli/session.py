@@ -20,7 +20,7 @@ from holdfast.cli.display import ConversationDisplay, ReadingPace
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.plans import drawn
 from holdfast.cli.question_prompt import ask_question
-from holdfast.cli.render import Renderer, last
+from holdfast.cli.render import Renderer, last, last_word
 from holdfast.cli.signals import ENDING, EndRequested, Signals
 from holdfast.cli.text import counted, one_line, status_text, summary
 from holdfast.content import FileContent, Usage
@@ -205,16 +205,11 @@ class Session:
     def _show_last_turn(self) -> None:
         """Show the events since the user's last message."""
         history = self.conversation.get_history()
-        asked = [
-            at
-            for at, event in enumerate(history)
-            if isinstance(event, ev.MessageAdded) and event.sender == "user"
-        ]
-        if asked:
+        if (said := last_word(history)) is not None:
             renderer = Renderer(self.console.width)
             for event in history:
                 lines = renderer.lines(event)  # it needs the calls that earlier events made
-                if event.seq >= history[asked[-1]].seq:
+                if event.seq >= said.seq:
                     self.console.show(lines)
 
     def open_other(self, id: str) -> None:

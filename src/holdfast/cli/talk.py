@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 
 from holdfast import events as ev
@@ -17,7 +17,7 @@ from holdfast.cli.conversation_ids import last_change, matching
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.places import open_place, place_text
 from holdfast.cli.plans import drawn
-from holdfast.cli.render import last
+from holdfast.cli.render import last, last_word
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.terminal_input import is_interactive
@@ -123,6 +123,20 @@ class _Talk:
         self._left = False
         self._toolbar_of, self._toolbar_text = ("", -1, ""), ""
 
+    def _hint(self, text: str, style: str = "dim") -> None:
+        self._session.console.notice(text, style)
+
+    @contextmanager
+    def _forgiving(self) -> Generator[None]:
+        """Show errors inside the context to a user at a terminal. Elsewhere they are raised: a
+        script would go on as if nothing were wrong."""
+        try:
+            yield
+        except (UsageError, HoldfastError) as error:
+            if not self._session.interactive:
+                raise
+            self._hint(f"{str(error).rstrip('.')}.", "error")
+
     # --- a user at a terminal ---
 
     def interactive(self) -> Exit:
@@ -136,7 +150,7 @@ class _Talk:
         warm_up.daemon = True
         warm_up.start()
         call_prompt, asks_about = session.call_prompt(self._take_other_line), session.conversation
-        session.console.notice("Type /help for the commands; Ctrl-D leaves.", "dim")
+        self._hint("Type /help for the commands; Ctrl-D leaves.")
         if self._files:
             self._tell_files()
         reported_seq = 0  # the last event when the reason for stopping was last printed
@@ -156,8 +170,7 @@ class _Talk:
             last_seq = session.conversation.state.last_seq
             failed = status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
             if session.was_interrupted:
-                text = "paused: Enter continues, a message steers, Ctrl-D leaves."
-                session.console.notice(text, "dim")
+                self._hint("paused: Enter continues, a message steers, Ctrl-D leaves.")
             elif failed and reported_seq != last_seq:
                 reported_seq = last_seq
                 session.outcome()
@@ -178,7 +191,7 @@ class _Talk:
                 if pressed:
                     return Exit.INTERRUPTED
                 pressed = True
-                session.console.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
+                self._hint("Ctrl-C again, or Ctrl-D, leaves.")
                 continue
             pressed = False
             if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
@@ -203,7 +216,7 @@ class _Talk:
             waiting = session.conversation.state.pending_confirmations
             if line.strip().lower() in ANSWERS and waiting:
                 text = "answers nothing yet: you will be asked when the other calls are done."
-                session.console.notice(f"{line.strip()!r} {text}", "dim")
+                self._hint(f"{line.strip()!r} {text}")
             elif line.strip() and not self._left:
                 self._take_typed(line)
 
@@ -256,10 +269,8 @@ class _Talk:
         except StoreError as error:
             if isinstance(self._session.conversation, Conversation):
                 raise
-            text = (
-                f"{str(error).rstrip('.')}. The server may not know of this line: {one_line(line)}"
-            )
-            self._session.console.notice(text, "error")
+            unsure = f"The server may not know of this line: {one_line(line)}"
+            self._hint(f"{str(error).rstrip('.')}. {unsure}", "error")
             return False
 
     def _take(self, line: str, *, echoed: bool) -> bool:
@@ -281,7 +292,7 @@ class _Talk:
             case "/continue":
                 if conversation.status in (ConversationStatus.IDLE, ConversationStatus.FINISHED):
                     status = status_text(conversation.status)
-                    session.console.notice(f"Nothing to continue: the agent is {status}.", "dim")
+                    self._hint(f"Nothing to continue: the agent is {status}.")
                 session.resume()
                 return True
             case "/resume":
@@ -292,12 +303,12 @@ class _Talk:
                     conversation.pause()
                 else:
                     status = status_text(conversation.status)
-                    session.console.notice(f"Nothing to pause: the agent is {status}.", "dim")
+                    self._hint(f"Nothing to pause: the agent is {status}.")
             case "/compact":
                 try:
                     conversation.condense(word.partition(" ")[2].strip() or None)
                 except ConfigurationError as error:
-                    session.console.notice(str(error), "error")
+                    self._hint(str(error), "error")
                     return False
                 return True
             case "/model":
@@ -321,13 +332,13 @@ class _Talk:
                 if plan:
                     session.console.show(drawn(plan, session.console.width))
                 else:
-                    session.console.notice("The agent has no plan.", "dim")
+                    self._hint("The agent has no plan.")
             case "/fork":
                 self._fork()
             case "/tools":
                 self._tell_tools()
             case "/help":
-                session.console.notice(LIVE_HELP if session.console.live else HELP, "dim")
+                self._hint(LIVE_HELP if session.console.live else HELP)
             case unknown:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
@@ -335,15 +346,14 @@ class _Talk:
                 near = get_close_matches(unknown, _NAMES, 1)
                 hint = f" Did you mean {near[0]}?" if near else ""
                 text = f"Unknown command {unknown}.{hint} /help lists the commands."
-                session.console.notice(text, "error")
+                self._hint(text, "error")
         return False
 
     def _say(self, line: str, echoed: bool) -> None:
         if self._session.say(line, echoed, self._files):
             self._files = ()
         if self._session.conversation.status is WAITING:
-            text = "Sent as a message. It approves nothing: the call still waits."
-            self._session.console.notice(text, "dim")
+            self._hint("Sent as a message. It approves nothing: the call still waits.")
 
     def _ask(self, question: str) -> None:
         """Ask the model aside. While it works the answer is shown when it comes; at rest this waits
@@ -354,7 +364,7 @@ class _Talk:
             try:
                 conversation.ask(question)  # the display shows its outcome
             except (Conflict, ConfigurationError) as error:
-                session.console.notice(str(error), "error")
+                self._hint(str(error), "error")
             except HoldfastError:
                 pass  # it is the outcome that the display shows
 
@@ -371,38 +381,28 @@ class _Talk:
         session = self._session
         conversation = session.conversation
         if isinstance(conversation, Conversation) and conversation.hosting.context.undo is None:
-            session.console.notice(
-                "There is nothing to undo with: --no-undo keeps no files.", "error"
-            )
+            self._hint("There is nothing to undo with: --no-undo keeps no files.", "error")
             return
-        said = [
-            event
-            for event in conversation.get_history()
-            if isinstance(event, ev.MessageAdded) and event.sender == "user"
-        ]
-        if not said:
-            session.console.notice("There is no message to undo.", "dim")
+        if (said := last_word(conversation.get_history())) is None:
+            self._hint("There is no message to undo.")
             return
         try:
-            rewound = conversation.rewind(said[-1].seq - 1, **session.source.callbacks())
+            rewound = conversation.rewind(said.seq - 1, **session.source.callbacks())
         except (Conflict, ConfigurationError, RuntimeFault) as error:
             text = "/pause, and wait" if isinstance(error, Conflict) else str(error).rstrip(".")
-            session.console.notice(f"Nothing was undone: {text}.", "error")
+            self._hint(f"Nothing was undone: {text}.", "error")
             return
         session.go_on_with(rewound.conversation)
-        session.console.notice(
-            f"{rewound.files} Your last message is taken back; say it anew.", "dim"
-        )
+        self._hint(f"{rewound.files} Your last message is taken back; say it anew.")
 
     def _fork(self) -> None:
         """Go on in a fork of the conversation."""
         session, conversation = self._session, self._session.conversation
         if conversation.status in (ConversationStatus.RUNNING, WAITING):
-            session.console.notice("Nothing was forked: /pause, and wait.", "error")
+            self._hint("Nothing was forked: /pause, and wait.", "error")
             return
         session.go_on_with(conversation.fork(**session.source.callbacks()))
-        text = f"This is {session.conversation.id} now; {conversation.id} stays as it is."
-        session.console.notice(text, "dim")
+        self._hint(f"This is {session.conversation.id} now; {conversation.id} stays as it is.")
 
     def _resume(self, id: str) -> None:
         """Go on with another conversation, which the user chooses unless `id` names it."""
@@ -443,15 +443,15 @@ class _Talk:
         return None if chosen is None else begun[chosen]
 
     def _approve(self) -> None:
-        conversation, console = self._session.conversation, self._session.console
+        conversation = self._session.conversation
         waiting = conversation.state.pending_confirmations
         for pending in waiting:
             try:
                 conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash)
             except (Conflict, ConfigurationError) as error:  # decided elsewhere meanwhile
-                console.notice(str(error), "error")
+                self._hint(str(error), "error")
         text = f"{counted(len(waiting), 'call')} approved." if waiting else "No call waits for you."
-        console.notice(text, "dim")
+        self._hint(text)
 
     def _tell_tools(self) -> None:
         head = last(self._session.conversation.get_history(), ev.AgentConfigured)
@@ -461,37 +461,23 @@ class _Talk:
         ]
         width = self._session.console.width
         text = "\n".join(clip(line, width) for line in lines)
-        self._session.console.notice(text or "The agent has not started yet.", "dim")
+        self._hint(text or "The agent has not started yet.")
 
     def _attach(self, text: str) -> None:
         """Attach the files that a line names to the next message, or list those attached."""
-        places = split_places(text)
-        try:
-            self._files += attachments(places, "/attach", self._files)
-        except UsageError as error:
-            if not self._session.interactive:  # else a script would send its message without it
-                raise
-            self._session.console.notice(f"{error}.", "error")
-        else:
+        with self._forgiving():
+            self._files += attachments(split_places(text), "/attach", self._files)
             self._tell_files()
 
     def _use_model(self, name: str) -> None:
-        session = self._session
-        try:
-            used = session.use_model(name) if name else session.model
-        except (UsageError, HoldfastError) as error:
-            if not session.interactive:  # else a script would go on with the model before
-                raise
-            session.console.notice(f"{str(error).rstrip('.')}.", "error")
-        else:
-            session.console.notice(f"model {used}", "dim")
+        with self._forgiving():
+            used = self._session.use_model(name) if name else self._session.model
+            self._hint(f"model {used}")
 
     def _tell_files(self) -> None:
-        text = "Nothing is attached."
-        if self._files:
-            listed = ", ".join(described(file) for file in self._files)
-            text = f"Attached to your next message: {listed}."
-        self._session.console.notice(text, "dim")
+        listed = ", ".join(described(file) for file in self._files)
+        attached = f"Attached to your next message: {listed}."
+        self._hint(attached if listed else "Nothing is attached.")
 
     def _tell_status(self) -> None:
         conversation = self._session.conversation
@@ -504,4 +490,4 @@ class _Talk:
             *([] if state.cost is None else [dollars(state.cost)]),
             counted(state.last_seq, "event"),
         ]
-        self._session.console.notice(", ".join(parts), "dim")
+        self._hint(", ".join(parts))

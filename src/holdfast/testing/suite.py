@@ -248,7 +248,7 @@ class JournalSuite(Sequence[SuiteJournal]):
         to. One that another call spawned is compared without an agent, and a note says so.
         """
         began = time.monotonic()
-        with _connected(agent):
+        with connected(agent):
             outcomes = tuple(self.outcomes(agent))
         return SuiteReport(outcomes, time.monotonic() - began)
 
@@ -356,7 +356,7 @@ def _delegate(events: Sequence[ev.AnyEvent], call_id: str, agent: Agent) -> Agen
 
 
 @contextmanager
-def _connected(agent: Agent | None) -> Generator[None]:
+def connected(agent: Agent | None) -> Generator[None]:
     """Keep an agent's connections open from the first journal to the last."""
     if agent is not None:
         agent.connections.opened()
