@@ -15,8 +15,8 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -176,9 +176,9 @@ class Eval:
         self.models: dict[str, str] = {}
         heads: dict[str, bytes] = {}
         judges: list[Any] = []
-        with closing(self._runtime_at(self._work / "probe")) as probe:
+        with self._runtime_at(self._work / "probe") as runtime:
             for one in agents:
-                made = one.make(probe.runtime)
+                made = one.make(runtime)
                 self.models[one.name] = made.llm.model
                 judges.append(made.llm)
                 heads[one.name] = _head(made)
@@ -200,14 +200,18 @@ class Eval:
         scorers = {name: with_model(one, self._judge) for name, one in scorers.items()}
         return _Run(candidate, case, repeat, id, f"{id}.{scored}", self._work / id, scorers)
 
-    def _runtime_at(self, folder: Path) -> _Place:
+    @contextmanager
+    def _runtime_at(self, folder: Path) -> Generator[Any]:
+        """Yield the runtime of a folder, which is made; None without `open_runtime`."""
         if self._open_runtime is None:
-            return _Place(None)
+            yield None
+            return
         folder.mkdir(parents=True, exist_ok=True)
-        return _Place(self._open_runtime(folder))
+        with closing(self._open_runtime(folder)) as runtime:
+            yield runtime
 
-    def _open_place(self, run: _Run, fresh: bool) -> _Place:
-        """Return the runtime of a run, with the case's files in its folder if it is `fresh`."""
+    def _runtime_of(self, run: _Run, fresh: bool) -> AbstractContextManager[Any]:
+        """Open the runtime of a run, with the case's files in its folder if it is `fresh`."""
         if fresh:
             for path, data in self.suite.files_of(run.case).items():
                 (target := run.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +233,7 @@ class Eval:
             work = _Work(
                 store,
                 self._runs,
-                self._open_place,
+                self._runtime_of,
                 self.parallel,
                 self._score_seconds,
                 stop,
@@ -273,22 +277,12 @@ class Eval:
         return make_report(self.suite.name, cases, self.models, runs, steps, stopped)
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """A runtime to close, or none."""
-
-    runtime: Any
-
-    def close(self) -> None:
-        if self.runtime is not None:
-            self.runtime.close()
-
-
 class _Work(ObjectStruct):
     """The work of one call of `run_cases`."""
 
     store: SQLiteStore
     runs: Sequence[_Run]
-    open_place: Callable[[_Run, bool], _Place]
+    runtime_of: Callable[[_Run, bool], AbstractContextManager[Any]]
     parallel: int
     score_seconds: float
     stop: threading.Event
@@ -300,7 +294,8 @@ class _Work(ObjectStruct):
 
     def run_cases(self, context: ToolContext) -> str:
         """Make the runs that are not over, some at once."""
-        todo = [run for run in self.runs if not _is_over(self.store, run)]
+        over = ("passed", "failed")
+        todo = [run for run in self.runs if result_of(self.store, run).outcome not in over]
         self._done = len(self.runs) - len(todo)
         self._tell(None)
         left = iter(todo)
@@ -344,13 +339,13 @@ class _Work(ObjectStruct):
 
     def _make(self, context: ToolContext, run: _Run) -> None:
         fresh = not self.store.read(run.id, 0, 1)
-        with closing(self.open_place(run, fresh)) as place:
-            agent = run.candidate.make(place.runtime)
-            spawned = context.spawn(agent, id=run.id, runtime=place.runtime)
+        with self.runtime_of(run, fresh) as runtime:
+            agent = run.candidate.make(runtime)
+            spawned = context.spawn(agent, id=run.id, runtime=runtime)
             with cast("Conversation", spawned) as conversation:
                 state = self._converse(conversation, run.case.messages)
             if _is_complete(state, run.case):
-                self._score(context, run, state, place.runtime)
+                self._score(context, run, state, runtime)
 
     def _converse(self, conversation: Conversation, messages: Sequence[str]) -> ConversationState:
         """Send the messages that the conversation does not have, and run to the end of each."""
@@ -431,10 +426,6 @@ def _is_complete(state: ConversationState, case: Case) -> bool:
             return not _failed(state)
         case _:
             return False
-
-
-def _is_over(store: SQLiteStore, run: _Run) -> bool:
-    return result_of(store, run).outcome in ("passed", "failed")
 
 
 def result_of(store: SQLiteStore, run: _Run) -> RunResult:

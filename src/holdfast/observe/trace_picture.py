@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
@@ -89,13 +90,7 @@ class Timeline:
 
     def place(self, time: float) -> float:
         """Return the place of a time, 0 to the width."""
-        low, high = 0, len(self._knots) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._knots[middle][0] < time:
-                low = middle + 1
-            else:
-                high = middle
+        low = bisect_left(self._knots, time, hi=len(self._knots) - 1, key=lambda knot: knot[0])
         to_time, to_place = self._knots[low]
         if low == 0 or time >= to_time:
             return to_place * self._scale

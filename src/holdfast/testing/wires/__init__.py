@@ -32,8 +32,8 @@ Or without: `assert not wires.check(MyWire(), EXCHANGES).failures`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,7 +41,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.llm.wires import check_members
 from holdfast.llm.wires import wire as wire_named
 from holdfast.llm.wires.protocol import Wire
-from holdfast.testing.wires.checks import CHECKS, WIRE_CHECKS
+from holdfast.testing.wires import answer_checks as answers
+from holdfast.testing.wires import request_checks as requests
 from holdfast.testing.wires.exchanges import RecordedExchange, RecordedResponse, load, shipped
 from holdfast.testing.wires.reading import CheckFailed, Reader, watched
 
@@ -59,6 +60,45 @@ __all__ = [
 ]
 
 LIMIT = 1000  # mutations of one exchange that one check reads
+
+
+class _ExchangeCheck(NamedTuple):
+    """One check of a wire with one exchange. The third argument of `run` is the largest number of
+    mutations to read."""
+
+    name: str
+    run: Callable[[Reader, RecordedExchange, int], None]
+    applies: Callable[[RecordedExchange], bool] = lambda exchange: True
+
+
+def _has_answer(exchange: RecordedExchange) -> bool:
+    return any(response.status == 200 for response in exchange.responses)
+
+
+def _has_stream(exchange: RecordedExchange) -> bool:
+    return any(response.is_stream for response in exchange.responses)
+
+
+def _has_both_forms(exchange: RecordedExchange) -> bool:
+    return exchange.streamed is not None
+
+
+_CHECKS = (
+    _ExchangeCheck("reading", answers.check_reading),
+    _ExchangeCheck("streamed", answers.check_streamed, _has_both_forms),
+    _ExchangeCheck("cuts", answers.check_cuts, _has_stream),
+    _ExchangeCheck("truncation", answers.check_truncation, _has_stream),
+    _ExchangeCheck("mutations", answers.check_mutations),
+    _ExchangeCheck("additions", answers.check_additions, _has_answer),
+    _ExchangeCheck("return", requests.check_return, _has_answer),
+    _ExchangeCheck("requests", requests.check_requests, _has_answer),
+)
+_WIRE_CHECKS: Mapping[str, Callable[[Reader], None]] = {
+    "calls": requests.check_calls,
+    "content": requests.check_content,
+    "head": requests.check_head,
+    "errors": requests.check_errors,
+}
 
 
 class WireCase:
@@ -140,11 +180,11 @@ def _recorded(given: Any) -> list[RecordedExchange]:
 
 
 def _cases(wire: Wire, exchanges: Iterable[RecordedExchange], limit: int) -> Iterator[WireCase]:
-    for name, alone in WIRE_CHECKS.items():
+    for name, alone in _WIRE_CHECKS.items():
         reader = Reader(wire)
         yield WireCase(name, reader, lambda reader=reader, alone=alone: alone(reader))
     for exchange in exchanges:
-        for check in CHECKS:
+        for check in _CHECKS:
             if check.applies(exchange):
                 reader = Reader(wire)
                 yield WireCase(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,8 @@ class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
 
-class _Interaction(msgspec.Struct):
-    response: RecordedResponse
-    request: dict[str, Any] = {}
-    streamed: RecordedResponse | None = None
-    expected: dict[str, Any] | None = None
-    carried: tuple[Any, ...] = ()
-    swaps: tuple[tuple[int, int], ...] = ()
-    name: str = ""
+class _Interaction(RecordedExchange, frozen=True, kw_only=True):
+    name: str = ""  # its number
 
 
 class _Recording(msgspec.Struct):
@@ -109,16 +103,10 @@ def _read(stem: str, data: bytes, place: object) -> list[RecordedExchange]:
         interactions = msgspec.json.decode(data, type=_Recording).interactions
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{place} is not a recording: {error}.") from None
-    bodies = [one.request.get("body") for one in interactions]
-    return [
-        RecordedExchange(
-            name=f"{stem}-{one.name or number}",
-            following=following,
-            **{key: getattr(one, key) for key in one.__struct_fields__ if key != "name"},
-        )
-        for number, (one, following) in enumerate(_pairs(interactions, [*bodies[1:], None]))
-    ]
-
-
-def _pairs(one: Iterable[_Interaction], other: Iterable[Any]) -> Iterable[tuple[_Interaction, Any]]:
-    return zip(one, other, strict=True)
+    bodies = [*(one.request.get("body") for one in interactions), None]
+    found: list[RecordedExchange] = []
+    for number, one in enumerate(interactions):
+        fields = msgspec.structs.asdict(one)
+        fields |= {"name": f"{stem}-{one.name or number}", "following": bodies[number + 1]}
+        found.append(RecordedExchange(**fields))
+    return found
