@@ -32,7 +32,7 @@ class BackgroundNotes(msgspec.Struct, frozen=True, eq=False):
                     return str(found["responseId"])
         return ""
 
-    def begun(self, request: str, response_id: str) -> None:
+    def record_start(self, request: str, response_id: str) -> None:
         """Append a note on an answer."""
         with self._context.journal as journal:
             journal.add(

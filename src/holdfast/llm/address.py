@@ -82,8 +82,8 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
     provider = ALIASES.get(prefix, prefix)
     if not slash or prefix == "models":
         name = model.removeprefix("models/")
-        known = (each for each, pattern in _NAME_PATTERNS.items() if pattern.match(model))
-        provider = next(known, "")
+        candidates = (each for each, pattern in _NAME_PATTERNS.items() if pattern.match(model))
+        provider = next(candidates, "")
         if not provider:
             makers = providers.makers_of(model)
             example = f"{makers[0] if makers else 'groq'}/{model}"
@@ -123,8 +123,8 @@ def locate(model: str, base_url: str | None, wire: str | None = None) -> Address
 def _unknown_provider(provider: str) -> str:
     from difflib import get_close_matches
 
-    known = [*PROVIDERS, *ALIASES, *COMPATIBLE, *providers.provider_ids()]
-    matches = get_close_matches(provider.lower(), known, 1)
+    names = [*PROVIDERS, *ALIASES, *COMPATIBLE, *providers.provider_ids()]
+    matches = get_close_matches(provider.lower(), names, 1)
     suggestion = f" Did you mean '{matches[0]}/...'?" if matches else ""
     return (
         f"the provider {provider!r} is unknown.{suggestion} Without base_url the part before the"
@@ -176,8 +176,8 @@ def _at_address(model: str, base_url: str, wire: str | None) -> Address:
 
 
 def _validated(base_url: str) -> SplitResult:
-    shown = redact_url(base_url)
-    takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {shown!r}"
+    url = redact_url(base_url)
+    takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {url!r}"
     parts = split_url(base_url.strip())
     if "@" in base_url and (parts is None or parts.username is not None):
         raise ConfigurationError(

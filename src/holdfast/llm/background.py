@@ -52,11 +52,11 @@ class BackgroundRecord(Protocol):
     by its hash, its model and its host, and by the route to a composite's member."""
 
     def pending(self, request: str) -> str:
-        """Return the id of the answer to this request that was begun and not received; "" for
+        """Return the id of the started answer to this request that was not received; "" for
         none."""
         ...
 
-    def begun(self, request: str, response_id: str) -> None:
+    def record_start(self, request: str, response_id: str) -> None:
         """Record an answer before it is waited for."""
         ...
 
@@ -71,7 +71,7 @@ background_record: ContextVar[BackgroundRecord | None] = ContextVar(
 )
 
 
-# The answers that the members of the innermost composite have begun.
+# The answers that the members of the innermost composite have started.
 _begun_answers: ContextVar[list[BackgroundAnswer] | None] = ContextVar(
     "holdfast_begun_answers", default=None
 )
@@ -86,8 +86,8 @@ class _RoutedRecord(msgspec.Struct, frozen=True):
     def pending(self, request: str) -> str:
         return self.record.pending(f"{self.name} > {request}")
 
-    def begun(self, request: str, response_id: str) -> None:
-        self.record.begun(f"{self.name} > {request}", response_id)
+    def record_start(self, request: str, response_id: str) -> None:
+        self.record.record_start(f"{self.name} > {request}", response_id)
 
     def closing(self) -> bool:
         return self.record.closing()
@@ -245,9 +245,9 @@ class BackgroundAnswer:
                 raise ServerError("The provider no longer has the answer that it was making.")
             if response.status != 200:
                 raise self._fail(response)
-            found = read(response)
+            value = read(response)
             response.record_outcome(None)
-            return found
+            return value
         except LLMError as error:
             response.record_outcome(error)
             raise
@@ -258,10 +258,10 @@ class BackgroundAnswer:
         """Read a response to its end, and the further ones that the answer needs."""
         parser = cast("ResponseStream", wire.stream())
 
-        def read(found: HttpExchange) -> bytes | None:
-            if not self._stream or "json" in found.headers.get("content-type", ""):
-                return found.read()
-            self._follow(parser, found, deltas)
+        def read(exchange: HttpExchange) -> bytes | None:
+            if not self._stream or "json" in exchange.headers.get("content-type", ""):
+                return exchange.read()
+            self._follow(parser, exchange, deltas)
             return None
 
         data = self._received(response, read)
@@ -274,7 +274,7 @@ class BackgroundAnswer:
     def _polled(self, wire: Wire, data: bytes, deltas: OnDelta) -> Completion:
         pause = FIRST_PAUSE_SECONDS
         while (state := _state(data)) is not None and state.status in _PENDING:
-            self._begun(state.id)
+            self._record_start(state.id)
             self._pause(pause)
             pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
             data = self._received(self._get(), HttpExchange.read)
@@ -284,14 +284,14 @@ class BackgroundAnswer:
             deltas(Delta("text", answer.text))
         return answer
 
-    def _begun(self, id: Any) -> None:
+    def _record_start(self, id: Any) -> None:
         if self._id:
             return
         if not isinstance(id, str) or not id:
             raise BadResponse("The provider answers in the background, but named no id.")
         self._id = id
         if self._record is not None:
-            self._record.begun(self._request, id)
+            self._record.record_start(self._request, id)
 
     def _pause(self, seconds: float) -> None:
         if self._deadline is not None and self._clock() + seconds >= self._deadline:
@@ -333,7 +333,7 @@ class BackgroundAnswer:
                 raise
             unreadable = error
         if parser.response_id:
-            self._begun(parser.response_id)
+            self._record_start(parser.response_id)
         if unreadable is not None and not self._id:
             raise unreadable
         return unreadable is None
@@ -344,7 +344,7 @@ class BackgroundAnswer:
             last = parser.sequence_number
             parser.resume()
             response = self._get(f"stream=true&starting_after={last}")
-            self._received(response, lambda found: self._follow(parser, found, deltas))
+            self._received(response, lambda exchange: self._follow(parser, exchange, deltas))
             if parser.sequence_number > last:
                 fruitless, pause = 0, FIRST_PAUSE_SECONDS
             elif not parser.finished:

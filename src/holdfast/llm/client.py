@@ -326,19 +326,21 @@ class LLM(ProviderModel):
     ) -> Callable[[ModelRequest, OnDelta], Completion]:
         """Return a function like `_attempt` whose calls are all about one answer, which the
         provider makes in the background."""
-        begun: list[BackgroundAnswer] = []
+        background_answers: list[BackgroundAnswer] = []
 
         def attempt(request: ModelRequest, deltas: OnDelta) -> Completion:
-            if not begun:
+            if not background_answers:
                 fail = partial(self._failure, endpoint, endpoint.url)
                 host = self._parameters["host"]
-                known = f"{request.hash} {self._address.model} {host}" if request.hash else ""
-                begun.append(BackgroundAnswer(endpoint, fail, known, call.cancelled, deadline))
+                request_key = f"{request.hash} {self._address.model} {host}" if request.hash else ""
+                background_answers.append(
+                    BackgroundAnswer(endpoint, fail, request_key, call.cancelled, deadline)
+                )
             if call.cancelled:
                 raise errors.Cancelled("The model call was cancelled.")
             wire = endpoint.wire if request.tools else endpoint.wire_without_tools
             try:
-                return begun[0].ask(wire, request.body, deltas, self.stream)
+                return background_answers[0].ask(wire, request.body, deltas, self.stream)
             except errors.LLMError as error:
                 self._explain(error, endpoint.url)
                 raise
@@ -471,8 +473,8 @@ class LLM(ProviderModel):
         """Return a new LLM with the same arguments, except for `changes`."""
         unknown = changes.keys() - self._arguments.keys()
         if unknown:
-            names, known = ", ".join(sorted(unknown)), ", ".join(self._arguments)
-            raise errors.ConfigurationError(f"LLM has no argument {names}. It has: {known}.")
+            names, valid_names = ", ".join(sorted(unknown)), ", ".join(self._arguments)
+            raise errors.ConfigurationError(f"LLM has no argument {names}. It has: {valid_names}.")
         return LLM(**{**self._arguments, **changes})
 
     def with_transport(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
@@ -486,8 +488,10 @@ class LLM(ProviderModel):
         raise AttributeError(f"LLM is frozen; use replace({name}=...) to make another.")
 
     def __repr__(self) -> str:
-        sent = self._parameters.items()
-        settings = [f"{name}={value!r}" for name, value in sent if name not in ("wire", "host")]
+        parameters = self._parameters.items()
+        settings = [
+            f"{name}={value!r}" for name, value in parameters if name not in ("wire", "host")
+        ]
         arguments = [repr(self.model), f"base_url={secrets.redact_url(self.base_url)!r}", *settings]
         return f"LLM({', '.join(arguments)})"
 

@@ -65,8 +65,8 @@ class _Composite(FrozenModel):
             and isinstance(models, Iterable)
             and not isinstance(models, str | bytes)
         ):
-            given = cast("Iterable[Any]", models)
-            pairs = [(getattr(model, "model", None), model) for model in given]
+            items = cast("Iterable[Any]", models)
+            pairs = [(getattr(model, "model", None), model) for model in items]
         else:
             raise errors.ConfigurationError(f"{takes}, not {models!r}.")
         for name, model in pairs:
@@ -220,7 +220,7 @@ class FallbackLLM(_Composite):
         start = names.index(last) if last in self.models else 0
         names = names[start:] + names[:start]
         failures: list[tuple[str, errors.LLMError]] = []
-        with begun_answers() as begun:
+        with begun_answers() as background_answers:
             for name in names:
                 try:
                     answer = self._ask(name, call)
@@ -232,8 +232,8 @@ class FallbackLLM(_Composite):
                         raise
                     _log.warning("%s failed: %s", name, error)
                     failures.append((name, error))
-                    while begun:  # the provider may still be making the answer
-                        begun.pop().cancel()
+                    while background_answers:  # the provider may still be making the answer
+                        background_answers.pop().cancel()
                     deltas.restart()
                     continue
                 if failures:

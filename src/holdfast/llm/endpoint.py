@@ -59,9 +59,9 @@ class ModelEndpoint:
         # The headers of a request that refers to a file at the provider. A header that the caller
         # gives is a list, which is extended.
         for name, value in UPLOAD_HEADERS.get(self.wire.name.removesuffix(TEXT_SUFFIX), {}).items():
-            given = headers.get(name, "")
-            if value not in given:
-                headers[name] = f"{given},{value}" if given else value
+            current = headers.get(name, "")
+            if value not in current:
+                headers[name] = f"{current},{value}" if current else value
         self.upload_headers = header_text(headers)
         self.pool = HTTPPool(
             base_url,

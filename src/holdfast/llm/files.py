@@ -111,12 +111,12 @@ def providers_of(model: str, host: str, wire: str) -> frozenset[str]:
     return frozenset(_PROVIDERS_OF_WIRES.get(wire.partition("+")[0], ()))
 
 
-def is_foreign(block: Content, known: frozenset[str]) -> bool:
-    """Return True for a file that none of the `known` providers has."""
+def is_foreign(block: Content, provider_names: frozenset[str]) -> bool:
+    """Return True for a file that no provider in `provider_names` has."""
     if not isinstance(block, FileContent) or not block.provider:
         return False
     name = block.provider.lower()
-    return providers.ALIASES.get(name, name) not in known
+    return providers.ALIASES.get(name, name) not in provider_names
 
 
 def foreign(block: Content) -> str:
@@ -129,10 +129,12 @@ def can_receive(model: Any, block: Content) -> bool:
     composite, any member may answer."""
     parameters: Mapping[str, Any] = model.parameters()
     wire = str(parameters.get("wire", "openai_chat"))  # a scripted model names none
-    known = providers_of(model.model, str(parameters.get("host", "")), wire)
-    return "routes" in parameters or not is_foreign(block, known)
+    provider_names = providers_of(model.model, str(parameters.get("host", "")), wire)
+    return "routes" in parameters or not is_foreign(block, provider_names)
 
 
-def hide_foreign(message: MessageT, known: frozenset[str]) -> MessageT:
-    """Return a message or a result in the form for a model of the `known` providers."""
-    return with_texts(message, lambda block: foreign(block) if is_foreign(block, known) else "")
+def hide_foreign(message: MessageT, provider_names: frozenset[str]) -> MessageT:
+    """Return a message or a result in the form for a model of these providers."""
+    return with_texts(
+        message, lambda block: foreign(block) if is_foreign(block, provider_names) else ""
+    )

@@ -101,7 +101,7 @@ class Response(HttpExchange):
         try:
             yield from self._chunks
         except ConnectionLost as error:
-            raise connection.lost(error) from error
+            raise connection.lost_error(error) from error
         else:
             self._connection = None
             self._pool.give_back(connection, self.headers)
@@ -205,8 +205,10 @@ class HTTPPool:
         return self._exchange(request, b"", limits, stream)
 
     def _head(self, method: str, path: str, headers: Mapping[str, str] | str, length: str) -> bytes:
-        given = header_text(headers) if not isinstance(headers, str) else headers
-        lines = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{given}{length}\r\n"
+        extra_headers = header_text(headers) if not isinstance(headers, str) else headers
+        lines = (
+            f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{extra_headers}{length}\r\n"
+        )
         return lines.encode("latin-1")
 
     def _exchange(self, head: bytes, body: bytes, limits: http1.Limits, stream: bool) -> Response:
@@ -227,7 +229,7 @@ class HTTPPool:
                 if connection.reused and not error.response_begun:
                     force_new = True
                     continue
-                raise connection.lost(error) from error
+                raise connection.lost_error(error) from error
             except BaseException:
                 connection.close()
                 raise

@@ -137,7 +137,7 @@ class HttpConnection:
             return LLMTimeout(f"{self.address} did not answer before the deadline.")
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
 
-    def lost(self, error: ConnectionLost) -> LLMConnectionError:
+    def lost_error(self, error: ConnectionLost) -> LLMConnectionError:
         """Return the public error for a lost connection."""
         return LLMConnectionError(f"The connection to {self.address} broke: {error}.")
 
@@ -264,8 +264,8 @@ def body_chunks(
     else:
         length = content_length.partition(",")[0]
         if not length.isdecimal():
-            shown = repr(content_length[:40])
-            raise BadResponse(f"{connection.address} sent a Content-Length of {shown}.")
+            value = repr(content_length[:40])
+            raise BadResponse(f"{connection.address} sent a Content-Length of {value}.")
         remaining = int(length)
     while True:
         if len(data) > remaining:  # excess bytes: the connection is out of sync
@@ -372,10 +372,10 @@ def connect(
 
 
 def _connect_to(
-    found: tuple[int, int, int, str, object], seconds: float, cancelled: Cancellation | None
+    address_info: tuple[int, int, int, str, object], seconds: float, cancelled: Cancellation | None
 ) -> socket.socket:
     deadline = time.monotonic() + seconds
-    sock = socket.socket(*found[:3])
+    sock = socket.socket(*address_info[:3])
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A model may think for minutes without sending a byte. Keep-alives keep NATs open and
@@ -385,7 +385,7 @@ def _connect_to(
             if hasattr(socket, option):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         sock.setblocking(False)
-        code = sock.connect_ex(found[4])  # pyright: ignore[reportArgumentType]: what getaddrinfo gave
+        code = sock.connect_ex(address_info[4])  # pyright: ignore[reportArgumentType]: what getaddrinfo gave
         while code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
             if cancelled:
                 raise Cancelled("The model call was cancelled.")
@@ -409,5 +409,5 @@ def is_ready(sock: socket.socket, seconds: float, *, write: bool = False) -> boo
         poll = select.poll()
         poll.register(sock, select.POLLOUT if write else select.POLLIN)
         return bool(poll.poll(seconds * 1000))
-    found = select.select([] if write else [sock], [sock] if write else [], [sock], seconds)
-    return any(found)
+    ready = select.select([] if write else [sock], [sock] if write else [], [sock], seconds)
+    return any(ready)

@@ -52,25 +52,25 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
     base model. The first call loads a table (10 ms, 5 MB); later calls take microseconds.
     """
     prefix, slash, _ = model.partition("/")
-    named = [
+    ids = [
         ALIASES.get(provider, provider),
         provider_at(base_url) if base_url else "",
         ALIASES.get(prefix, prefix) if slash else "",
     ]
-    known = [id for id in named if id and find_provider(id) is not None]
+    table_ids = [id for id in ids if id and find_provider(id) is not None]
     # The prices of the provider that serves the model apply, else those of the one in its name,
     # else those of all makers that sell their own models.
-    sellers = known[:1] or _SELLING_MAKERS
+    sellers = table_ids[:1] or _SELLING_MAKERS
     if base_url and providers.is_local(urlsplit(base_url).hostname or ""):
         sellers = ()
-    for id, name in _lookups(model, named[:2]):
+    for id, name in _lookups(model, ids[:2]):
         entry = find_provider(id)
         if entry is None:
             continue
         names = {each.lower(): each for each in entry.models}
-        found = next((form for form in _name_variants(name.lower()) if form in names), None)
-        if found is not None:
-            return _to_model_info(entry, names[found], priced=id in sellers)
+        variant = next((form for form in _name_variants(name.lower()) if form in names), None)
+        if variant is not None:
+            return _to_model_info(entry, names[variant], priced=id in sellers)
     return None
 
 
@@ -129,21 +129,21 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 def _to_model_info(entry: providers.ProviderEntry, name: str, priced: bool) -> ModelInfo:
-    found = msgspec.json.decode(entry.models[name], type=_Model)
-    cost: dict[str, Any] = dict(found.cost) if priced else {}
+    fields = msgspec.json.decode(entry.models[name], type=_Model)
+    cost: dict[str, Any] = dict(fields.cost) if priced else {}
     return ModelInfo(
         model=name,
         provider=entry.id,
-        context_window=found.limit.get("context") or None,
-        max_input_tokens=found.limit.get("input") or None,
-        max_output_tokens=found.limit.get("output") or None,
-        input_modalities=found.modalities.get("input", ("text",)),
-        output_modalities=found.modalities.get("output", ("text",)),
-        tool_calls=found.tool_call,
-        reasoning=found.reasoning,
-        structured_output=found.structured_output,
-        temperature=found.temperature,
-        knowledge=found.knowledge,
+        context_window=fields.limit.get("context") or None,
+        max_input_tokens=fields.limit.get("input") or None,
+        max_output_tokens=fields.limit.get("output") or None,
+        input_modalities=fields.modalities.get("input", ("text",)),
+        output_modalities=fields.modalities.get("output", ("text",)),
+        tool_calls=fields.tool_call,
+        reasoning=fields.reasoning,
+        structured_output=fields.structured_output,
+        temperature=fields.temperature,
+        knowledge=fields.knowledge,
         input_price=cost.get("input"),
         output_price=cost.get("output"),
         cached_input_price=cost.get("cache_read"),

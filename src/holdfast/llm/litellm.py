@@ -88,13 +88,13 @@ class LiteLLM(ProviderModel):
 
     def parameters(self) -> dict[str, Any]:
         """Return the settings that are JSON values, without those named like secrets."""
-        shown: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
+        settings: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
         for name, value in _without_secrets(self._settings).items():
             try:
-                shown[name] = msgspec.json.decode(msgspec.json.encode(value))
+                settings[name] = msgspec.json.decode(msgspec.json.encode(value))
             except (TypeError, ValueError):
                 continue  # not JSON, such as a client object or a callback
-        return shown
+        return settings
 
     def complete(self, call: CompletionCall) -> Completion:
         """Return one answer, as `LLM` does."""

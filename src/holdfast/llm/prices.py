@@ -30,7 +30,7 @@ def own_prices(prices: Mapping[str, float]) -> Callable[[Usage], float]:
         return ((0, prices[kind] / 1e6),) if kind in prices else None
 
     free = ((0, 0.0),)
-    made = _Prices(
+    table = _Prices(
         input=per_token("input") or free,
         output=per_token("output") or free,
         cached=per_token("cached"),
@@ -43,7 +43,7 @@ def own_prices(prices: Mapping[str, float]) -> Callable[[Usage], float]:
         output_image=per_token("output_image"),
         request=prices.get("request", 0.0),
     )
-    return made.cost_of
+    return table.cost_of
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
@@ -91,29 +91,29 @@ class _Prices(msgspec.Struct, frozen=True):
     def cost_of(self, usage: Usage) -> float:
         size = usage.input_tokens
         cached = usage.cached_input_tokens
-        written, hour = usage.cache_write_tokens, usage.cache_write_1h_tokens
+        cache_writes, hour = usage.cache_write_tokens, usage.cache_write_1h_tokens
         # Cached sound and pictures are counted with the cached tokens: no usage tells them apart.
-        fresh = max(0, size - cached - written)
+        fresh = max(0, size - cached - cache_writes)
         audio = min(usage.input_audio_tokens, fresh)
         image = min(usage.input_image_tokens, fresh - audio)
         if self.written_1h is None:
             hour = 0
-        sent = (
+        input_parts = (
             (self.cached, cached),
-            (self.written, max(0, written - hour)),
+            (self.written, max(0, cache_writes - hour)),
             (self.written_1h, hour),
             (self.input_audio, audio),
             (self.input_image, image),
         )
-        received = (
+        output_parts = (
             (self.reasoning, usage.reasoning_tokens),
             (self.output_audio, usage.output_audio_tokens),
             (self.output_image, usage.output_image_tokens),
         )
         total = self.request
         for base, whole, parts in (
-            (self.input, size, sent),
-            (self.output, usage.output_tokens, received),
+            (self.input, size, input_parts),
+            (self.output, usage.output_tokens, output_parts),
         ):
             priced = [(tiers, count) for tiers, count in parts if tiers is not None]
             plain = max(0, whole - sum([count for _, count in priced]))
@@ -198,8 +198,10 @@ def _find(model: str, base_url: str) -> ModelInfo | None:
 
     prefix, slash, name = model.partition("/")
     host = urlsplit(base_url).hostname
-    known = {**PROVIDERS, **COMPATIBLE}.items()
-    provider_id = next((id for id, url in known if host and urlsplit(url).hostname == host), None)
+    addresses = {**PROVIDERS, **COMPATIBLE}.items()
+    provider_id = next(
+        (id for id, url in addresses if host and urlsplit(url).hostname == host), None
+    )
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
     tries += [(model, provider_id, None)] if provider_id else []
     tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []

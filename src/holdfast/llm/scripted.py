@@ -138,8 +138,8 @@ class ScriptedLLM(BaseModel):
         if call.on_delta is not None and self.stream:
             _stream(completion, call.on_delta)
         if not completion.usage.input_tokens:
-            written = completion.text + "".join([call.raw_arguments for call in completion.calls])
-            usage = Usage(_tokens(built), len(written) // 4 + 1)
+            output = completion.text + "".join([call.raw_arguments for call in completion.calls])
+            usage = Usage(_tokens(built), len(output) // 4 + 1)
             completion = msgspec.structs.replace(completion, usage=usage)
         return built.with_canonical_names(completion, duration=time.monotonic() - started)
 

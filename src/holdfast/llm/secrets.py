@@ -72,11 +72,11 @@ def basic(pair: str) -> str:
 def worth_hiding(values: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct secrets and their JSON-escaped forms, longest first. Values too short
     to be a secret are left out."""
-    found: set[str] = set()
+    forms: set[str] = set()
     for secret in values:
         if len(secret) >= MIN_SECRET_CHARS:
-            found |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
-    return tuple(sorted(found, key=len, reverse=True))
+            forms |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
+    return tuple(sorted(forms, key=len, reverse=True))
 
 
 def redact(text: str, secrets: Sequence[str]) -> str:

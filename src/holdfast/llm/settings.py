@@ -40,9 +40,9 @@ def _is_instance(*kinds: type) -> Callable[[Any], bool]:
 
 
 def _are_prices(value: Any) -> bool:
-    given: Mapping[str, Any] = value if _is_str_mapping(value) else {}
-    known = given.keys() <= {*OWN_PRICES} and {"input", "output"} <= given.keys()
-    return known and all(map(_number_check(0, _UNLIMITED), given.values()))
+    prices: Mapping[str, Any] = value if _is_str_mapping(value) else {}
+    has_valid_names = prices.keys() <= {*OWN_PRICES} and {"input", "output"} <= prices.keys()
+    return has_valid_names and all(map(_number_check(0, _UNLIMITED), prices.values()))
 
 
 _UNLIMITED = 1e9
@@ -159,20 +159,20 @@ def check(arguments: Mapping[str, Any]) -> None:
 
 def own_wire(arguments: Mapping[str, Any]) -> Wire | None:
     """Return the wire that the caller wrote; None if `wire` is a name or not given."""
-    given = arguments["wire"]
-    return None if given is None or isinstance(given, str) else given
+    value = arguments["wire"]
+    return None if value is None or isinstance(value, str) else value
 
 
-def _check_wire(given: Any) -> None:
-    if isinstance(given, str):
+def _check_wire(value: Any) -> None:
+    if isinstance(value, str):
         return
-    check_members("LLM", given)
-    name = given.name
+    check_members("LLM", value)
+    name = value.name
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise ConfigurationError(
             f"LLM: a wire's name takes 1 to 64 letters, digits, '_', '.' and '-', not {name!r}."
         )
-    if name in WIRES and given is not wire(name):
+    if name in WIRES and value is not wire(name):
         raise ConfigurationError(
             f"LLM: a wire of your own cannot be named {name!r}: Holdfast has a wire of that name."
         )
@@ -187,46 +187,46 @@ def parameters(arguments: Mapping[str, Any], wire_name: str, host: str) -> dict[
                 f"LLM: {name} is a setting of the wire openai_chat. The wire {wire_name} returns"
                 " reasoning in its own form; leave the argument out."
             )
-    kept: dict[str, Any] = {"wire": wire_name, "host": host}
+    settings: dict[str, Any] = {"wire": wire_name, "host": host}
     for name in _STORED:
         value = arguments[name]
         if value is not None and value != {}:
-            kept[name] = {**value} if isinstance(value, Mapping) else value
+            settings[name] = {**value} if isinstance(value, Mapping) else value
     stop = arguments["stop"]
     if stop:
-        kept["stop"] = [stop] if isinstance(stop, str) else list(stop)
-    if "response_format" in kept:
-        kept["response_format"] = _answer_format(kept["response_format"])
+        settings["stop"] = [stop] if isinstance(stop, str) else list(stop)
+    if "response_format" in settings:
+        settings["response_format"] = _answer_format(settings["response_format"])
     if arguments["prompt_caching"] is not True:
-        kept["prompt_caching"] = arguments["prompt_caching"]
+        settings["prompt_caching"] = arguments["prompt_caching"]
     if arguments["model"].startswith(LITELLM_PROXY) and wire_name == "openai_chat":
-        kept["gateway"] = "litellm"
+        settings["gateway"] = "litellm"
     if arguments["background"]:
         if wire_name != "openai_responses":
             raise ConfigurationError(
                 f"LLM: background is not supported on the wire {wire_name}. Use"
                 " wire='openai_responses' for it."
             )
-        kept["background"] = True
+        settings["background"] = True
     if arguments["tool_calls"] != "native":
-        kept["tool_calls"] = arguments["tool_calls"]
+        settings["tool_calls"] = arguments["tool_calls"]
     if arguments["images"] is False:
-        kept["images"] = False
-    return kept
+        settings["images"] = False
+    return settings
 
 
-def _answer_format(wanted: dict[str, Any]) -> dict[str, Any]:
+def _answer_format(form: dict[str, Any]) -> dict[str, Any]:
     """Return `response_format` in the form of Chat Completions. A mapping in no form of Chat
     Completions is taken as a JSON Schema."""
-    if wanted.get("type") in ("text", "json_object", "json_schema"):
-        if wanted["type"] == "json_schema" and not _is_str_mapping(
-            cast("dict[str, Any]", wanted.get("json_schema") or {}).get("schema")
+    if form.get("type") in ("text", "json_object", "json_schema"):
+        if form["type"] == "json_schema" and not _is_str_mapping(
+            cast("dict[str, Any]", form.get("json_schema") or {}).get("schema")
         ):
             raise ConfigurationError(
                 "LLM: response_format of type json_schema takes {'json_schema': {'name': ...,"
                 " 'schema': {...}}}."
             )
-        return wanted
-    name = re.sub(r"[^a-zA-Z0-9]", "_", str(wanted.get("title") or "answer"))[:64]
-    schema = {"name": name, "schema": wanted, "strict": is_strict(wanted)}
+        return form
+    name = re.sub(r"[^a-zA-Z0-9]", "_", str(form.get("title") or "answer"))[:64]
+    schema = {"name": name, "schema": form, "strict": is_strict(form)}
     return {"type": "json_schema", "json_schema": schema}

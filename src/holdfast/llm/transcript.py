@@ -180,8 +180,8 @@ class _Encoding:
                 later = to.wire.assistant(text, item.calls, NO_NATIVE, names, to.family)
                 self.expiring.append((len(self.fragments) - 1, end, later))
             if to.unpaired is not None:
-                found = to.unpaired(fragment) if native else (set[str](), set[str]())
-                self._pair(*found, item.stop_reason in _CUT_OFF, to)
+                unpaired_ids = to.unpaired(fragment) if native else (set[str](), set[str]())
+                self._pair(*unpaired_ids, item.stop_reason in _CUT_OFF, to)
             self.answered = len(self.fragments)
             return
         if self.waiting:
@@ -228,45 +228,45 @@ class _Encoding:
     def _add_calls(self, calls: Calls, native: bool, to: Recipient, verbatim: bool) -> Calls:
         """Return the calls of an answer as they are sent."""
         pairs: list[tuple[ToolCall, ToolCall]] = []
-        changed = False
+        any_renamed = False
         for call in calls:
-            sent = self._as_sent(call, native, to, verbatim)
-            pairs.append((call, sent))
-            if sent is not call:
-                changed = True
+            sent_call = self._as_sent(call, native, to, verbatim)
+            pairs.append((call, sent_call))
+            if sent_call is not call:
+                any_renamed = True
                 if call.id:
-                    self.renamed[call.id] = sent
-        if not changed:
+                    self.renamed[call.id] = sent_call
+        if not any_renamed:
             return calls
         self.sent_calls = pairs
-        return [sent for _, sent in pairs]
+        return [sent_call for _, sent_call in pairs]
 
     def _pair(self, calls: set[str], results: set[str], cut_off: bool, to: Recipient) -> None:
         """Drop calls of the provider's own tools that never got a result, and results whose call is
         no longer there: the API refuses both. The result of such a call may come in the answer
         after the next request, unless the call was cut off."""
-        gone = results - self.waiting
+        orphans = results - self.waiting
         if cut_off:
-            gone |= calls
+            orphans |= calls
             calls = set()
-        if gone:
-            self._drop(len(self.fragments) - 1, gone, to)
-        if lost := self.waiting - results:
-            self._drop(self.waiting_at, lost, to)
+        if orphans:
+            self._drop(len(self.fragments) - 1, orphans, to)
+        if without_result := self.waiting - results:
+            self._drop(self.waiting_at, without_result, to)
         self.waiting_at, self.waiting = len(self.fragments) - 1, calls
 
     def _drop(self, place: int, ids: set[str], to: Recipient) -> None:
         """Drop the parts of some calls from the message at a place."""
         # A new list, since an earlier request may still be joining the old one.
-        changed = self.fragments[place]
+        fragment = self.fragments[place]
         if to.without_parts is not None:
-            changed = to.without_parts(changed, ids)
-        middle = [changed] if changed else []
+            fragment = to.without_parts(fragment, ids)
+        middle = [fragment] if fragment else []
         before, after = self.fragments[:place], self.fragments[place + 1 :]
         self.fragments = Fragments([*before, *middle, *after])
         self.unsigned = self.unsigned[:place]
         self.hash, self.hashed = None, 0
-        if not changed and place < self.answered:
+        if not fragment and place < self.answered:
             self.answered -= 1
 
     def _as_sent(self, call: ToolCall, native: bool, to: Recipient, verbatim: bool) -> ToolCall:
@@ -276,10 +276,10 @@ class _Encoding:
         if not id:
             return call
         if id in self.ids and not verbatim:
-            wanted = id
+            base_id = id
             while id in self.ids:
-                self.ids[wanted] += 1
-                candidate = f"{wanted}_{self.ids[wanted]}"
+                self.ids[base_id] += 1
+                candidate = f"{base_id}_{self.ids[base_id]}"
                 renamed = msgspec.structs.replace(call, provider_id=candidate)
                 id = to.wire.call_id(renamed, to.family)
         self.ids.setdefault(id, 1)
@@ -289,10 +289,10 @@ class _Encoding:
     def _sent_call(self, call: ToolCall) -> ToolCall:
         """Return an answered call with the id under which it was sent. Of identical calls
         without ids, the first one matches first."""
-        for place, (one, sent) in enumerate(self.sent_calls):
+        for place, (one, sent_call) in enumerate(self.sent_calls):
             if one is call or (one.id == call.id and (one.id or one == call)):
                 del self.sent_calls[place]
-                return sent
+                return sent_call
         return self.renamed.get(call.id, call)
 
     def _end_batch(self, to: Recipient, names: Names) -> None:
@@ -318,11 +318,11 @@ class _Encoding:
 
     def unexpiring(self, now: float = math.inf) -> list[bytes]:
         """Return the messages with all that end by then replaced."""
-        found = list(self.fragments)
+        fragments = list(self.fragments)
         for place, end, later in self.expiring:
             if end <= now:
-                found[place] = later
-        return found
+                fragments[place] = later
+        return fragments
 
     def begin_partial(self, to: Recipient, names: Names) -> None:
         """Add a fragment for the results so far of an incomplete batch."""
@@ -430,10 +430,10 @@ class Transcript:
             if item.role == "tool":
                 call = self._calls.get(item.tool_call_id)
                 if call is None:
-                    known = ", ".join(map(repr, self._calls)) or "none"
+                    call_ids = ", ".join(map(repr, self._calls)) or "none"
                     raise ConfigurationError(
                         "A tool message needs the tool_call_id of an earlier call"
-                        f" ({known}), not {item.tool_call_id!r}."
+                        f" ({call_ids}), not {item.tool_call_id!r}."
                     )
                 item = (call, ToolResult(item.content))
             else:
@@ -474,8 +474,8 @@ class Transcript:
         belongs to one host, and requests name it in the form of one wire."""
         for answer in (self.last_answer, self._container_answer):
             if answer is not None and answer.details is not None and answer.container:
-                known = answer.wire == wire and answer.host in ("", host)
-                return answer.container if known else ""
+                is_same_provider = answer.wire == wire and answer.host in ("", host)
+                return answer.container if is_same_provider else ""
         return ""
 
     def encode(
@@ -570,7 +570,7 @@ class Transcript:
         self, to: Recipient, encoding: _Encoding, last: Answer | None
     ) -> tuple[str, ...]:
         all_items = last is None or (last.wire, last.host) != (to.wire.name, to.host)
-        found: dict[str, None] = {}
+        notes: dict[str, None] = {}
         fragments = encoding.fragments[0 if all_items else encoding.answered :]
         for item in reversed(self._items[: encoding.encoded]):
             if isinstance(item, Answer):
@@ -584,8 +584,8 @@ class Transcript:
                     # A wire may still have encoded the file: the request itself decides.
                     quoted = msgspec.json.encode(text)[1:-1]
                     if any(quoted in fragment for fragment in fragments):
-                        found[f"Left out: {note}."] = None
-        return tuple(reversed(found))
+                        notes[f"Left out: {note}."] = None
+        return tuple(reversed(notes))
 
     def cached(self, key: str, source: object, make: Callable[[], T]) -> T:
         """Return `make()`, cached under `key` while the same `source` object is passed."""

@@ -114,11 +114,11 @@ def _map_routes(
     routes: Any = parameters.get("routes")
     if not isinstance(routes, dict):
         return dict(parameters)
-    changed = {
+    members = {
         name: {**entry, "parameters": change(name, entry.get("parameters") or {})}
         for name, entry in cast("dict[str, dict[str, Any]]", routes).items()
     }
-    return {**parameters, "routes": changed}
+    return {**parameters, "routes": members}
 
 
 def hide_pictures(message: MessageT) -> MessageT:
