@@ -51,8 +51,8 @@ def wire(name: str, parameters: Mapping[str, Any] | None = None) -> Wire:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
     module = import_module(WIRES[plain])
     configured = getattr(module, "configured", None) if parameters else None
-    found = cast(Wire, module if configured is None else configured(parameters))
-    return found if name == plain else _with_text_calls(found)
+    plain_wire = cast(Wire, module if configured is None else configured(parameters))
+    return plain_wire if name == plain else _with_text_calls(plain_wire)
 
 
 def answer_reader(wire: Wire, tools: bool) -> Wire:
@@ -69,12 +69,12 @@ def _with_text_calls(inner: Wire, reads_calls: bool = True) -> Wire:
     return TextCalls(inner, reads_calls)
 
 
-def check_members(where: str, given: object) -> None:
+def check_members(where: str, value: object) -> None:
     """Raise `ConfigurationError` unless an object has all members of a wire."""
-    missing = [name for name in MEMBERS if not hasattr(given, name)]
+    missing = [name for name in MEMBERS if not hasattr(value, name)]
     if missing:
         raise ConfigurationError(
-            f"{where}: wire takes one of {', '.join(WIRES)}, or a Wire object. {given!r} has no"
+            f"{where}: wire takes one of {', '.join(WIRES)}, or a Wire object. {value!r} has no"
             f" {', '.join(missing)} (see holdfast.llm.wires.protocol.Wire)."
         )
 

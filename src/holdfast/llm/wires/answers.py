@@ -138,11 +138,11 @@ class CompletionBuilder:
             fields[name] = tuple(fields[name])
         return AnswerDetails(**fields)
 
-    def covers(self, fields: dict[str, Any], known: set[str]) -> None:
-        """Note that the completion covers the `known` keys of an object. A value under any other
+    def covers(self, fields: dict[str, Any], known_keys: set[str]) -> None:
+        """Note that the completion covers the `known_keys` of an object. A value under any other
         key needs the native form."""
         for key in fields:
-            if key not in known and fields[key]:
+            if key not in known_keys and fields[key]:
                 self.needs_native = True
 
     def build(

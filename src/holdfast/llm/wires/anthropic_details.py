@@ -43,12 +43,12 @@ def usage(counts: Any) -> Usage:
     """
     top = as_dict(counts)
     if top.keys() <= _PLAIN_USAGE_KEYS:
-        read, written = (
+        cache_reads, cache_writes = (
             count(top, "cache_read_input_tokens"),
             count(top, "cache_creation_input_tokens"),
         )
-        sent, received = count(top, "input_tokens"), count(top, "output_tokens")
-        return Usage(sent + read + written, received, read, written)
+        uncached, received = count(top, "input_tokens"), count(top, "output_tokens")
+        return Usage(uncached + cache_reads + cache_writes, received, cache_reads, cache_writes)
     runs = [as_dict(one) for one in as_list(top.get("iterations"))]
 
     def total(key: str) -> int:
@@ -57,28 +57,31 @@ def usage(counts: Any) -> Usage:
     def hour(of: dict[str, Any]) -> int:
         return count(as_dict(of.get("cache_creation")), "ephemeral_1h_input_tokens")
 
-    read, written = total("cache_read_input_tokens"), total("cache_creation_input_tokens")
+    cache_reads, cache_writes = (
+        total("cache_read_input_tokens"),
+        total("cache_creation_input_tokens"),
+    )
     return Usage(
-        total("input_tokens") + read + written,
+        total("input_tokens") + cache_reads + cache_writes,
         total("output_tokens"),
-        read,
-        written,
+        cache_reads,
+        cache_writes,
         count(as_dict(top.get("output_tokens_details")), "thinking_tokens"),
-        min(written, max(hour(top), sum([hour(run) for run in runs]))),
+        min(cache_writes, max(hour(top), sum([hour(run) for run in runs]))),
     )
 
 
 def _runs(counts: dict[str, Any], runs: Sequence[dict[str, Any]], model: Any) -> list[ModelRun]:
     """Return the model runs behind a message of `model`, if there are several and they add up to
     its tokens."""
-    found: list[ModelRun] = []
+    model_runs: list[ModelRun] = []
     for run in runs:
         own = run.get("model")
         name = own if isinstance(own, str) and own != model else ""
-        found.append(ModelRun(usage({**run, "iterations": ()}), name))
-    total, whole = sum([run.usage for run in found], Usage()), usage(counts)
+        model_runs.append(ModelRun(usage({**run, "iterations": ()}), name))
+    total, whole = sum([run.usage for run in model_runs], Usage()), usage(counts)
     adds_up = (total.input_tokens, total.output_tokens) == (whole.input_tokens, whole.output_tokens)
-    return found if len(found) > 1 and adds_up else []
+    return model_runs if len(model_runs) > 1 and adds_up else []
 
 
 def add_details(
@@ -106,9 +109,9 @@ def add_details(
     if len(runs) == 1 and runs[0].get("type") == "message":
         del others["iterations"]  # the top-level counts again
     elif own := [run for run in runs if run.get("type") == "message"]:
-        read = sum([count(own[-1], key) for key in _INPUT_KEYS])
-        if read:
-            builder.detail("context_tokens", read)
+        input_tokens = sum([count(own[-1], key) for key in _INPUT_KEYS])
+        if input_tokens:
+            builder.detail("context_tokens", input_tokens)
     for run in _runs(counts, runs, message.get("model")):
         builder.detail("runs", run)
     edits = as_list(as_dict(message.get("context_management")).get("applied_edits"))
@@ -140,8 +143,8 @@ def refusal(message: Mapping[str, Any]) -> str:
 
 def add_citations(builder: CompletionBuilder, block: dict[str, Any], start: int) -> None:
     """Add the citations of a text block, which begins at `start` in the answer's text."""
-    for found in as_list(block.get("citations")):
-        cited = as_dict(found)
+    for item in as_list(block.get("citations")):
+        cited = as_dict(item)
         if cited:
             builder.detail("citations", _citation(cited, start, start + len(block["text"])))
 

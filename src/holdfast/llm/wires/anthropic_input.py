@@ -169,9 +169,9 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
             outside = [part for part in map(_part, result.content[1:], parts[1:]) if part]
         elif len(outside) < len(parts) - parts.count(None):
             block["content"] = [
-                shown
-                for part, shown in zip(parts, map(_part, result.content, parts), strict=True)
-                if shown and (part is None or not _is_outside(part, result))
+                content_part
+                for part, content_part in zip(parts, map(_part, result.content, parts), strict=True)
+                if content_part and (part is None or not _is_outside(part, result))
             ]
         else:
             kinds = [
@@ -236,7 +236,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
     - a call that is missing from `calls`, because no result would follow
     - a call of the provider's own tools whose input was cut off
     """
-    kept: list[tuple[_BlockShape, bytes]] = []
+    parts: list[tuple[_BlockShape, bytes]] = []
     waiting = list(calls)
     blocks = _block_shapes.decode(native)
     # If the call names are the same, calls are matched by order, even if their ids have changed.
@@ -265,19 +265,19 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
             continue
         if block.caller is not msgspec.UNSET and is_default_caller(block.caller):
             changes["caller"] = None
-        kept.append((block, _patched(raw, changes) if changes else raw))
+        parts.append((block, _patched(raw, changes) if changes else raw))
     if not waiting:
-        _trim_end(kept)
-    return [raw for _, raw in kept] + [_json(_call_part(call, names)) for call in waiting]
+        _trim_end(parts)
+    return [raw for _, raw in parts] + [_json(_call_part(call, names)) for call in waiting]
 
 
-def _trim_end(kept: list[tuple[_BlockShape, bytes]]) -> None:
+def _trim_end(parts: list[tuple[_BlockShape, bytes]]) -> None:
     """Remove thinking and white space from the end of an answer, where the API refuses them."""
-    while kept and kept[-1][0].type in _THINKING:
-        kept.pop()
-    if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
-        last, raw = kept[-1]
-        kept[-1] = last, _patched(raw, {"text": last.text.rstrip()})
+    while parts and parts[-1][0].type in _THINKING:
+        parts.pop()
+    if parts and parts[-1][0].type == "text" and parts[-1][0].text[-1].isspace():
+        last, raw = parts[-1]
+        parts[-1] = last, _patched(raw, {"text": last.text.rstrip()})
 
 
 def _is_server_call(kind: Any) -> bool:
@@ -310,12 +310,12 @@ def without_thinking(fragment: bytes) -> bytes:
         return fragment
     blocks = fragment[len(ASSISTANT) - 1 : -1]
     raws = cast("list[bytes]", _raw_blocks.decode(blocks))
-    kept = [
+    remaining = [
         raw
         for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True)
         if block.type not in _THINKING
     ]
-    return ASSISTANT + b",".join(kept) + b"]}" if kept else fragment
+    return ASSISTANT + b",".join(remaining) + b"]}" if remaining else fragment
 
 
 def without_parts(fragment: bytes, ids: set[str]) -> bytes:
@@ -323,16 +323,16 @@ def without_parts(fragment: bytes, ids: set[str]) -> bytes:
     results; b"" if nothing is left."""
     blocks = fragment[len(ASSISTANT) - 1 : -1]
     raws = cast("list[bytes]", _raw_blocks.decode(blocks))
-    kept: list[tuple[_BlockShape, bytes]] = []
+    parts: list[tuple[_BlockShape, bytes]] = []
     for block, raw in zip(_block_shapes.decode(blocks), raws, strict=True):
         if block.type == "tool_use":
             # A call by code that is left out becomes one of the model itself.
-            lost = str(as_dict(block.caller).get("tool_id")) in ids
-            kept.append((block, _patched(raw, {"caller": None}) if lost else raw))
+            is_orphan = str(as_dict(block.caller).get("tool_id")) in ids
+            parts.append((block, _patched(raw, {"caller": None}) if is_orphan else raw))
         elif not ids & _ids_of(block):
-            kept.append((block, raw))
-    _trim_end(kept)
-    return ASSISTANT + b",".join([raw for _, raw in kept]) + b"]}" if kept else b""
+            parts.append((block, raw))
+    _trim_end(parts)
+    return ASSISTANT + b",".join([raw for _, raw in parts]) + b"]}" if parts else b""
 
 
 def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:

@@ -88,12 +88,12 @@ def _with_found_tools(head: MessagesHead, parts: list[bytes]) -> MessagesHead:
     """Match deferred tools and references to them, since the API refuses a reference to any other
     tool. A tool that no message refers to any more, because the history was shortened, is not
     deferred. A reference to a tool that is gone becomes text."""
-    found: set[str] = set()
+    used_names: set[str] = set()
 
     def matched(reference: re.Match[bytes]) -> bytes:
         name = reference[1].decode()
         if name in head.deferred:
-            found.add(name)
+            used_names.add(name)
             return reference[0]
         return _json({"type": "text", "text": f"{name} (no longer available)"})
 
@@ -101,7 +101,7 @@ def _with_found_tools(head: MessagesHead, parts: list[bytes]) -> MessagesHead:
         if part.startswith(USER):
             parts[place] = REFERENCE.sub(matched, part)
     prefix = head.prefix
-    for name in sorted(head.deferred - found):
+    for name in sorted(head.deferred - used_names):
         encoded = _json(name)
         prefix = prefix.replace(DEFERRED % encoded, b'{"name":%b,' % encoded, 1)
     return msgspec.structs.replace(head, prefix=prefix)

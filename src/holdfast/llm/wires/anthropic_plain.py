@@ -134,14 +134,14 @@ def _details(answer: _Answer) -> AnswerDetails:
 
 
 def _usage(counts: _Counts) -> Usage:
-    read = counts.cache_read_input_tokens or 0
-    written = counts.cache_creation_input_tokens or 0
+    cache_reads = counts.cache_read_input_tokens or 0
+    cache_writes = counts.cache_creation_input_tokens or 0
     hours, thinking = counts.cache_creation, counts.output_tokens_details
     return Usage(
-        counts.input_tokens + read + written,
+        counts.input_tokens + cache_reads + cache_writes,
         counts.output_tokens,
-        read,
-        written,
+        cache_reads,
+        cache_writes,
         thinking.thinking_tokens if thinking else 0,
-        min(written, hours.ephemeral_1h_input_tokens) if hours else 0,
+        min(cache_writes, hours.ephemeral_1h_input_tokens) if hours else 0,
     )

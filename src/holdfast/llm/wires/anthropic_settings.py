@@ -168,9 +168,9 @@ def _definition(tool: ToolDefinition, names: Names, deferred: bool) -> dict[str,
 def _version(model: str) -> tuple[int, int] | None:
     """Return the version in a Claude model's name, or the newest; None for other makers."""
     name = model.lower()
-    found = _VERSION.search(name)
-    if found:
-        return int(found[1]), int(found[2] or 0)
+    match = _VERSION.search(name)
+    if match:
+        return int(match[1]), int(match[2] or 0)
     return _NEWEST_VERSION if "claude" in name else None
 
 
@@ -243,9 +243,9 @@ def _check_room(model: str, version: tuple[int, int], budget: int | None, limit:
         )
 
 
-def _format(wanted: Parameters) -> dict[str, Any] | None:
-    kind = wanted.get("type")
-    schema = cast("Parameters", wanted.get("json_schema") or {}).get("schema")
+def _format(form: Parameters) -> dict[str, Any] | None:
+    kind = form.get("type")
+    schema = cast("Parameters", form.get("json_schema") or {}).get("schema")
     if kind == "json_schema" and isinstance(schema, Mapping):
         return {"type": "json_schema", "schema": schema}
     if kind == "text":
@@ -254,5 +254,5 @@ def _format(wanted: Parameters) -> dict[str, Any] | None:
         "LLM: response_format needs a schema on the wire anthropic_messages, which supports no"
         " JSON without one: "
         '{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, not'
-        f" {dict(wanted)!r}."
+        f" {dict(form)!r}."
     )

@@ -142,5 +142,5 @@ def digest(text: str) -> str:
 def wire_name(name: str, names: Names) -> str:
     """Return a tool's name on the wire. A tool that has left the table keeps the name that it
     would have there."""
-    known = names.get(name)
-    return tool_names.wire_name(name) if known is None else known
+    entry = names.get(name)
+    return tool_names.wire_name(name) if entry is None else entry

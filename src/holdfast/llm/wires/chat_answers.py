@@ -196,8 +196,8 @@ def _completion(
     for entry in entries:
         item = as_dict(entry)
         if (custom := as_dict(item.get("custom"))).get("name"):
-            written = {"input": str(custom.get("input") or "")}
-            builder.add_call(str(custom["name"]), written, item.get("id") or "")
+            arguments = {"input": str(custom.get("input") or "")}
+            builder.add_call(str(custom["name"]), arguments, item.get("id") or "")
             builder.needs_native = True
             continue
         called = as_dict(item.get("function") if "function" in item else item)
@@ -257,10 +257,10 @@ def _native(message: dict[str, Any]) -> dict[str, Any]:
     media = {key for key in ("audio", "images", "image") if message.get(key)}
     if not media:
         return message
-    kept = {key: value for key, value in message.items() if key not in media}
+    fields = {key: value for key, value in message.items() if key not in media}
     audio = as_dict(message.get("audio"))
     place = {key: audio[key] for key in ("id", "expires_at") if audio.get(key)}
-    return {**kept, "audio": place} if "id" in place else kept
+    return {**fields, "audio": place} if "id" in place else fields
 
 
 def _call_entries(message: dict[str, Any]) -> list[Any]:
@@ -294,8 +294,8 @@ def _thinking(part: dict[str, Any]) -> str:
 
 def _details_text(details: Any) -> str:
     """Return the readable text of `reasoning_details`."""
-    found = [as_dict(item) for item in as_list(details)]
-    texts = [item.get("text") or item.get("summary") for item in found]
+    items = [as_dict(item) for item in as_list(details)]
+    texts = [item.get("text") or item.get("summary") for item in items]
     return "".join([text for text in texts if isinstance(text, str)])
 
 
@@ -587,9 +587,9 @@ class _StreamedCall:
         return first
 
     def entry(self) -> dict[str, Any]:
-        written = "".join(self.arguments)
+        arguments = "".join(self.arguments)
         if self.is_custom:
-            custom = {"name": self.name, "input": written}
+            custom = {"name": self.name, "input": arguments}
             return {"id": self.id, "type": "custom", "custom": custom, **self.extra}
-        function = {"name": self.name, "arguments": written, **self.function}
+        function = {"name": self.name, "arguments": arguments, **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}

@@ -56,8 +56,8 @@ def usage(answer: dict[str, Any], choice: dict[str, Any]) -> Usage:
     counts = answer.get("usage")
     if not counts:
         counts = next((one["usage"] for one in places if one.get("usage")), None)
-    found = common.read_usage(counts, "prompt", "completion")
-    return with_thinking(found, count(as_dict(counts), "total_tokens"), answer.get("model"))
+    token_usage = common.read_usage(counts, "prompt", "completion")
+    return with_thinking(token_usage, count(as_dict(counts), "total_tokens"), answer.get("model"))
 
 
 def with_thinking(usage: Usage, total_tokens: int, model: Any) -> Usage:
@@ -115,8 +115,8 @@ def add(
     builder.detail("provider_details", clean_texts(others))
 
 
-def _others(fields: dict[str, Any], known: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key not in known and value}
+def _others(fields: dict[str, Any], known_keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in known_keys and value}
 
 
 def _text(value: Any) -> str:
@@ -125,26 +125,26 @@ def _text(value: Any) -> str:
 
 def _filters(answer: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the results of Azure's filters, OpenAI's moderation and Zhipu's filter."""
-    found = [as_dict(item) for item in as_list(answer.get("prompt_filter_results"))]
+    filters = [as_dict(item) for item in as_list(answer.get("prompt_filter_results"))]
     if results := as_dict(choice.get("content_filter_results")):
-        found.append({"content_filter_results": results})
+        filters.append({"content_filter_results": results})
     if moderation := as_dict(answer.get("moderation")):
-        found.append({"moderation": moderation})
-    return found + [as_dict(item) for item in as_list(answer.get("content_filter"))]
+        filters.append({"moderation": moderation})
+    return filters + [as_dict(item) for item in as_list(answer.get("content_filter"))]
 
 
 def _logprobs(logprobs: dict[str, Any]) -> list[TokenLogprob]:
     """Return the probabilities of tokens, in OpenAI's form or in the one of Together."""
-    found: list[TokenLogprob] = []
+    entries: list[TokenLogprob] = []
     for item in map(as_dict, as_list(logprobs.get("content"))):
         tops = [as_dict(top) for top in as_list(item.get("top_logprobs"))]
         top = tuple([(_text(one.get("token")), _number(one.get("logprob"))) for one in tops])
-        found.append(TokenLogprob(_text(item.get("token")), _number(item.get("logprob")), top))
+        entries.append(TokenLogprob(_text(item.get("token")), _number(item.get("logprob")), top))
     tokens, values = as_list(logprobs.get("tokens")), as_list(logprobs.get("token_logprobs"))
-    if not found and len(tokens) == len(values):
+    if not entries and len(tokens) == len(values):
         pairs = zip(tokens, values, strict=True)
-        found = [TokenLogprob(_text(token), _number(value)) for token, value in pairs]
-    return found
+        entries = [TokenLogprob(_text(token), _number(value)) for token, value in pairs]
+    return entries
 
 
 def _number(value: Any) -> float:
@@ -171,7 +171,7 @@ def _executed(item: dict[str, Any]) -> ServerToolCall:
 
 
 def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) -> list[Citation]:
-    found = [
+    citations = [
         _annotation(as_dict(item.get("url_citation")) or item, is_split)
         for item in map(as_dict, as_list(message.get("annotations")))
         if item.get("type") == "url_citation"
@@ -179,9 +179,9 @@ def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) 
     for part in map(as_dict, as_list(message.get("content"))):  # Mistral
         if part.get("type") == "reference":
             ids = as_list(part.get("reference_ids"))
-            found += [Citation(source=str(one)) for one in ids]
+            citations += [Citation(source=str(one)) for one in ids]
         elif part.get("type") == "tool_reference":
-            found.append(Citation(_text(part.get("url")), _text(part.get("title"))))
+            citations.append(Citation(_text(part.get("url")), _text(part.get("title"))))
     results = [as_dict(item) for item in as_list(answer.get("search_results"))]
     results += [as_dict(item) for item in as_list(answer.get("web_search"))]
     venice = as_dict(answer.get("venice_parameters"))
@@ -196,23 +196,23 @@ def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) 
         quote = _text(fields.get("snippet") or fields.get("content"))
         details = _others(fields, {"url", "link", "title", "snippet", "content", "refer"})
         source = _text(fields.get("refer")) or str(number)
-        found.append(
+        citations.append(
             Citation(url, _text(fields.get("title")), quote, source, details=clean_texts(details))
         )
-    return found
+    return citations
 
 
 def _annotation(fields: dict[str, Any], is_split: bool) -> Citation:
     start, end = fields.get("start_index"), fields.get("end_index")
     is_placed = not is_split and type(start) is int and type(end) is int and end > 0
-    known = {"type", "url", "title", "content", "start_index", "end_index"}
+    known_keys = {"type", "url", "title", "content", "start_index", "end_index"}
     return Citation(
         _text(fields.get("url")),
         _text(fields.get("title")),
         _text(fields.get("content")),
         start=cast("int", start) if is_placed else None,
         end=cast("int", end) if is_placed else None,
-        details=clean_texts(_others(fields, known)),
+        details=clean_texts(_others(fields, known_keys)),
     )
 
 
@@ -230,12 +230,12 @@ _SOUNDS = {
 
 def _media(message: dict[str, Any]) -> list[Content]:
     """Return sound, and pictures in `images` or in the content."""
-    found: list[Content] = []
+    blocks: list[Content] = []
     sound = as_dict(message.get("audio")).get("data")
     if isinstance(sound, str) and sound and (data := _decoded(sound)):
         kinds = (kind for start, kind in _SOUNDS.items() if data.startswith(start))
         # The answer does not name the format. Streams have no header: 16-bit samples at 24 kHz.
-        found.append(AudioContent(data, next(kinds, "audio/pcm")))
+        blocks.append(AudioContent(data, next(kinds, "audio/pcm")))
     parts = [*as_list(message.get("images")), *as_list(message.get("content"))]
     if "image" in message:  # LiteLLM before 1.77
         parts.append({"image_url": message["image"]})
@@ -243,8 +243,8 @@ def _media(message: dict[str, Any]) -> list[Content]:
         place: Any = part.get("image_url")
         url = place if isinstance(place, str) else _text(as_dict(place).get("url"))
         if url and (picture := _picture(url)) is not None:
-            found.append(picture)
-    return found
+            blocks.append(picture)
+    return blocks
 
 
 def _picture(url: str) -> Content | None:

@@ -157,8 +157,8 @@ def family(model: str, host: str, send_reasoning: str = "") -> str:
 @lru_cache(256)
 def rules(family: str) -> ChatRules:
     """Return the rules that `family` names."""
-    ids, provider, sent = (*family.split("/"), "", "")[:3]
+    ids, provider, send_reasoning = (*family.split("/"), "", "")[:3]
     changes: dict[str, str] = {"call_ids": ids}
-    if sent:
-        changes["send_reasoning"] = sent
+    if send_reasoning:
+        changes["send_reasoning"] = send_reasoning
     return msgspec.structs.replace(HOSTS[provider], **changes)

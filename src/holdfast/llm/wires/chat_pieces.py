@@ -17,10 +17,10 @@ _REPEATED_KEYS = {
 WHOLE_ITEMS = {"annotations", "images", "executed_tools"}
 
 
-def merge_others(into: dict[str, Any], piece: Mapping[str, Any], known: set[str]) -> None:
-    """Merge the fields of a piece, except for the `known` ones."""
+def merge_others(into: dict[str, Any], piece: Mapping[str, Any], known_keys: set[str]) -> None:
+    """Merge the fields of a piece, except for those of `known_keys`."""
     for key, value in piece.items():
-        if value and key not in known:
+        if value and key not in known_keys:
             merge(into, key, value)
 
 

@@ -17,10 +17,10 @@ from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode, has_repeate
 
 
 class _Counts(TokenCounts):
-    sent: Tokens = msgspec.field(default=0, name="prompt_tokens")
-    received: Tokens = msgspec.field(default=0, name="completion_tokens")
-    sent_details: TokenDetails | None = msgspec.field(default=None, name="prompt_tokens_details")
-    received_details: TokenDetails | None = msgspec.field(
+    input_tokens: Tokens = msgspec.field(default=0, name="prompt_tokens")
+    output_tokens: Tokens = msgspec.field(default=0, name="completion_tokens")
+    input_details: TokenDetails | None = msgspec.field(default=None, name="prompt_tokens_details")
+    output_details: TokenDetails | None = msgspec.field(
         default=None, name="completion_tokens_details"
     )
 
@@ -129,7 +129,7 @@ def read(data: bytes, name: str, rules: ChatRules) -> Completion | None:
         return None
     counts, reason = answer.usage or _NO_COUNTS, choice.finish_reason
     usage = usage_of(counts)
-    if counts.total_tokens > counts.sent + counts.received:
+    if counts.total_tokens > counts.input_tokens + counts.output_tokens:
         usage = chat_details.with_thinking(usage, counts.total_tokens, answer.model)
     return Completion(
         text,

@@ -52,16 +52,16 @@ def media_of(block: Content) -> Media | None:
         kind = _mime_type(block.mime_type)
         return Media(block.kind, kind, data, block.url, block.file_id, block.name)
     if isinstance(block, EmbeddedResource):
-        kind, found, name = _blob(block)
-        if _decoded_text(kind, found) is not None:
+        kind, payload, name = _blob(block)
+        if _decoded_text(kind, payload) is not None:
             return None
     else:
-        kind, found, name = _mime_type(block.mime_type), block.data, ""
-    if not found:
+        kind, payload, name = _mime_type(block.mime_type), block.data, ""
+    if not payload:
         return None
     family = kind.partition("/")[0]
     family = family if family in ("image", "audio", "video") else "document"
-    return Media(family, kind, b2a_base64(found, newline=False).decode(), name=name)
+    return Media(family, kind, b2a_base64(payload, newline=False).decode(), name=name)
 
 
 def written_type(block: Content, media: Media) -> str:
@@ -134,8 +134,8 @@ def as_text(block: Content, images: bool = False) -> str:
             return left_out(block)
         case FileContent():
             text = _decoded_text(block.mime_type, block.data)
-            named = f"[file {block.name}]\n" if block.name else ""
-            return left_out(block) if text is None else named + text
+            heading = f"[file {block.name}]\n" if block.name else ""
+            return left_out(block) if text is None else heading + text
         case ResourceLink():
             return f"[{block.name or 'resource'}: {block.uri}]"
         case EmbeddedResource():

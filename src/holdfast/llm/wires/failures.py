@@ -144,8 +144,8 @@ def parse_error(value: Any) -> ErrorBody:
         if not isinstance(value, dict):
             break
         level = cast("dict[str, Any]", value)
-        found = [level.get(key) for key in ("code", "type", "status", "status_code")]
-        codes = [str(code) for code in found if isinstance(code, str | int)]
+        candidates = [level.get(key) for key in ("code", "type", "status", "status_code")]
+        codes = [str(code) for code in candidates if isinstance(code, str | int)]
         error_body.codes[:0] = [
             code for code in codes if code not in _ENVELOPES and re.fullmatch(r"\S{0,79}", code)
         ]
@@ -249,10 +249,10 @@ def _requested_wait(error: errors.LLMError, error_body: ErrorBody, status: int) 
     wait = error_body.retry_after if wait is None else wait
     if wait is not None or not isinstance(error, errors.RateLimited):
         return wait
-    found = _TRY_AGAIN.search(error_body.message)
-    if found is None:
+    match = _TRY_AGAIN.search(error_body.message)
+    if match is None:
         return None
-    number, unit, rest = (group.lower() for group in found.groups())
+    number, unit, rest = (group.lower() for group in match.groups())
     return duration(f"{number}{unit if unit == 'ms' else unit[0]}{rest}")
 
 
@@ -261,8 +261,8 @@ def _too_long(error_body: ErrorBody) -> bool:
         named_param = _NAMED_PARAM.search(error_body.message)
         param = error_body.param or (named_param[1] if named_param else "")
         return _MESSAGE_PARAM.fullmatch(param) is not None
-    known = not _TOO_LONG_CODES.isdisjoint(error_body.codes)
-    return known or _TOO_LONG.search(error_body.message) is not None
+    has_code = not _TOO_LONG_CODES.isdisjoint(error_body.codes)
+    return has_code or _TOO_LONG.search(error_body.message) is not None
 
 
 def _error(

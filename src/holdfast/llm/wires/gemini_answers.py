@@ -87,15 +87,15 @@ def _read(answer: dict[str, Any], data: bytes) -> Completion:
     candidate = candidates[0] if candidates else {}
     content, parts = _parts(candidate.get("content"))
     builder = answers.CompletionBuilder()
-    kept, starts = _add_parts(builder, parts)
-    reason = _stop_reason(answer, candidate, bool(builder.calls), bool(kept))
+    native_parts, starts = _add_parts(builder, parts)
+    reason = _stop_reason(answer, candidate, bool(builder.calls), bool(native_parts))
     read_details(builder, answer, candidate, parts, starts, reason == "content_filter")
     native = NO_NATIVE
     if builder.needs_native:
-        if kept == parts and content.get("role") == "model":
+        if native_parts == parts and content.get("role") == "model":
             body = bytes(_raw_answers.decode(data).candidates[0].content)
         else:
-            body = encode({**content, "role": "model", "parts": kept})
+            body = encode({**content, "role": "model", "parts": native_parts})
         native = Raw(b'{"content":%b}' % body)
     origin = _Origin(answer.get("modelVersion"), answer.get("responseId"))
     usage = read_usage(answer.get("usageMetadata"))
@@ -117,7 +117,7 @@ def _add_parts(
 ) -> tuple[list[dict[str, Any]], dict[int, int]]:
     """Add texts, thoughts and calls. Return the parts to send back, and the offset of each part
     with text, by its index."""
-    kept: list[dict[str, Any]] = []
+    native_parts: list[dict[str, Any]] = []
     starts: dict[int, int] = {}
     groups: list[str] = []  # texts with something else between them
     length, continues = 0, False
@@ -151,11 +151,11 @@ def _add_parts(
         builder.covers(part, _PART_KEYS)
         if not part.keys() - {"thoughtSignature", "thought"}:
             part = {"text": "", **part}  # the API refuses a signature alone
-        kept.append(part)
+        native_parts.append(part)
     if len(groups) > 1:
         for text in groups:
             builder.detail("parts", TextPart(text))
-    return kept, starts
+    return native_parts, starts
 
 
 def _add_call(builder: answers.CompletionBuilder, value: Any) -> ToolCall:
@@ -177,8 +177,8 @@ def _stop_reason(
     answer: dict[str, Any], candidate: dict[str, Any], calls: bool, parts: bool
 ) -> str:
     """Return the stop reason. Raises for an end that leaves no usable answer."""
-    given: Any = candidate.get("finishReason")
-    finish = given if isinstance(given, str) else ""
+    value: Any = candidate.get("finishReason")
+    finish = value if isinstance(value, str) else ""
     blocked = block_reason(answer.get("promptFeedback"))
     if blocked and not parts:
         raise errors.ContentFiltered(

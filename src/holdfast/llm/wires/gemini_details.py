@@ -138,11 +138,11 @@ class _AnswerText:
         if not quote or type(first) is not int:
             return None, None
         near = max(0, first)
-        found = self.text.find(quote, near)
+        offset = self.text.find(quote, near)
         before = self.text.rfind(quote, 0, near + len(quote) - 1)
-        if found < 0 or (before >= 0 and near - before < found - near):
-            found = before
-        return (found, found + len(quote)) if found >= 0 else (None, None)
+        if offset < 0 or (before >= 0 and near - before < offset - near):
+            offset = before
+        return (offset, offset + len(quote)) if offset >= 0 else (None, None)
 
     def _bytes(self, text: str) -> bytes:
         encoded = self._encoded.get(text)
@@ -208,9 +208,9 @@ def _server_calls(
     """Return the calls of an answer: those of its parts, then those that only its metadata show."""
     calls: list[Fields] = []
     for part in parts:
-        for key, read in _READERS.items():
+        for key, reader in _READERS.items():
             if isinstance(part.get(key), dict):
-                read(calls, part[key])
+                reader(calls, part[key])
     explicit = {call["name"] for call in calls}
     for call in _searches(grounding, url_context):
         if call["name"] not in explicit:
@@ -234,9 +234,9 @@ def _add_tool_response(calls: list[Fields], response: Fields) -> None:
 
 
 def _add_code(calls: list[Fields], code: Fields) -> None:
-    found = _FILE_SEARCH.search(str(code.get("code") or ""))
-    if found:
-        query = re.sub(r"\\(.)", r"\1", found[2])
+    match = _FILE_SEARCH.search(str(code.get("code") or ""))
+    if match:
+        query = re.sub(r"\\(.)", r"\1", match[2])
         calls.append({"name": "file_search", "id": _id(code), "arguments": {"query": query}})
         return
     arguments = {key: value for key, value in code.items() if key != "id"}
@@ -289,15 +289,15 @@ def _searches(grounding: Fields, url_context: Fields) -> Iterator[Fields]:
         ("maps", "", "google_maps"),
         ("retrievedContext", "retrievalQueries", "retrieval"),
     ):
-        found = [chunk[key] for chunk in chunks if isinstance(chunk.get(key), dict)]
-        asked = as_list(grounding.get(queries))
-        if any("fileSearchStore" in source for source in found):
+        sources = [chunk[key] for chunk in chunks if isinstance(chunk.get(key), dict)]
+        search_queries = as_list(grounding.get(queries))
+        if any("fileSearchStore" in source for source in sources):
             name = "file_search"
-        if found or asked:
+        if sources or search_queries:
             yield {
                 "name": name,
-                "arguments": {"queries": asked} if asked else None,
-                "output": found or None,
+                "arguments": {"queries": search_queries} if search_queries else None,
+                "output": sources or None,
             }
     pages = [as_dict(page) for page in as_list(url_context.get("urlMetadata"))]
     if pages:
@@ -318,11 +318,11 @@ def _media(parts: Sequence[Fields]) -> list[Content]:
     are one sound."""
     blocks: list[Content] = []
     for kind, group in groupby(map(_shown_file, parts), _raw_sound):
-        found = [block for block in group if block is not None]
+        group_blocks = [block for block in group if block is not None]
         if kind:
-            sounds = [cast("AudioContent", block).data for block in found]
-            found = [AudioContent(b"".join(sounds), kind)]
-        blocks += found
+            sounds = [cast("AudioContent", block).data for block in group_blocks]
+            group_blocks = [AudioContent(b"".join(sounds), kind)]
+        blocks += group_blocks
     return blocks
 
 
@@ -389,21 +389,24 @@ def read_usage(metadata: Any) -> Usage:
     usage = as_dict(metadata)
     thoughts = count(usage, "thoughtsTokenCount")
     if usage.keys().isdisjoint(_DETAIL_KEYS):
-        sent_tokens, made = count(usage, "promptTokenCount"), count(usage, "candidatesTokenCount")
+        prompt_tokens, answer_tokens = (
+            count(usage, "promptTokenCount"),
+            count(usage, "candidatesTokenCount"),
+        )
         cached = count(usage, "cachedContentTokenCount")
-        return Usage(sent_tokens, made + thoughts, cached, 0, thoughts)
-    sent = ("promptTokensDetails", "toolUsePromptTokensDetails")
-    received = ("candidatesTokensDetails",)
+        return Usage(prompt_tokens, answer_tokens + thoughts, cached, 0, thoughts)
+    input_details = ("promptTokensDetails", "toolUsePromptTokensDetails")
+    output_details = ("candidatesTokensDetails",)
     return Usage(
         count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount"),
         count(usage, "candidatesTokenCount") + thoughts,
         count(usage, "cachedContentTokenCount"),
         0,
         thoughts,
-        input_audio_tokens=_modality(usage, sent, "AUDIO"),
-        output_audio_tokens=_modality(usage, received, "AUDIO"),
-        input_image_tokens=_modality(usage, sent, "IMAGE"),
-        output_image_tokens=_modality(usage, received, "IMAGE"),
+        input_audio_tokens=_modality(usage, input_details, "AUDIO"),
+        output_audio_tokens=_modality(usage, output_details, "AUDIO"),
+        input_image_tokens=_modality(usage, input_details, "IMAGE"),
+        output_image_tokens=_modality(usage, output_details, "IMAGE"),
     )
 
 

@@ -66,8 +66,8 @@ _NEEDS_UNDERSCORE = re.compile(r"_*[0-9-]")
 def version(model: str) -> tuple[int, int]:
     """Return the version in a model's name. A name without a number, such as gemini-flash-latest,
     belongs to a new model."""
-    found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (9, 0)
+    match = _VERSION.search(model)
+    return (int(match[1]), int(match[2] or 0)) if match else (9, 0)
 
 
 def family(model: str, host: str) -> str:

@@ -279,13 +279,13 @@ def _steps(path: str) -> list[str | int]:
     steps: list[str | int] = []
     at = 1
     while at < len(path):
-        found = _STEP.match(path, at)
-        if found is None:
+        match = _STEP.match(path, at)
+        if match is None:
             break
-        name, index, *quoted = found.groups()
+        name, index, *quoted = match.groups()
         unquoted = re.sub(r"\\(.)", r"\1", quoted[0] or quoted[1] or "", flags=re.DOTALL)
         steps.append(int(index) if index else name or unquoted)
-        at = found.end()
+        at = match.end()
     if path[:1] != "$" or at != len(path) or not steps:
         raise answers.bad_part("a piece of arguments with an invalid JSON path", path)
     return steps
@@ -341,8 +341,8 @@ def _merge_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _moved(support: dict[str, Any], places: list[int]) -> dict[str, Any]:
     indices = answers.as_list(support.get("groundingChunkIndices"))
-    known = range(len(places))
-    moved = [places[one] if type(one) is int and one in known else one for one in indices]
+    valid_indexes = range(len(places))
+    moved = [places[one] if type(one) is int and one in valid_indexes else one for one in indices]
     return {**support, "groundingChunkIndices": moved}
 
 

@@ -200,9 +200,9 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
             pairs = zip(calls, cast("list[Any]", entries), strict=True)
             message["tool_calls"] = [_call(call, names, entry) for call, entry in pairs]
         else:
-            message["tool_calls"] = made = list[dict[str, Any]]()
+            message["tool_calls"] = tool_calls = list[dict[str, Any]]()
             for call in calls:  # a loop, which costs less than a comprehension
-                made.append(_call(call, names))
+                tool_calls.append(_call(call, names))
     return _json(message)
 
 
@@ -239,15 +239,15 @@ def _add_reasoning(
     sends, content = rules.send_reasoning, fields.get("content")
     if sends == "never" or (sends == "calls" and not has_calls):
         return
-    found = {key: fields[key] for key in REASONING_KEYS if fields.get(key)}
+    reasoning = {key: fields[key] for key in REASONING_KEYS if fields.get(key)}
     if sends == "tags":
-        texts = [value for value in found.values() if isinstance(value, str)]
+        texts = [value for value in reasoning.values() if isinstance(value, str)]
         thoughts = "".join(texts[:1])
         if thoughts and not isinstance(message["content"], list):
             tagged = f"{think_tags.OPEN}{thoughts}{think_tags.CLOSE}"
             message["content"] = tagged + (message["content"] or "")
     else:
-        message |= found
+        message |= reasoning
         if has_calls and sends == "all" and fields.get("reasoning_content") == "":
             message["reasoning_content"] = ""
     if sends != "calls" and isinstance(content, str) and think_tags.split(content)[0]:
@@ -264,9 +264,9 @@ def _call(call: ToolCall, names: Names, entry: dict[str, Any] | None = None) -> 
     if entry:
         # Some servers write a call's name and arguments beside its id.
         rest = {key: entry[key] for key in entry if key not in ("name", "arguments")}
-        given = entry.get("function")
-        if isinstance(given, dict):
-            function = {**cast("dict[str, Any]", given), "arguments": arguments}
+        own_function = entry.get("function")
+        if isinstance(own_function, dict):
+            function = {**cast("dict[str, Any]", own_function), "arguments": arguments}
         return {**rest, "id": id, "type": entry.get("type", "function"), "function": function}
     return {"id": id, "type": "function", "function": function}
 
@@ -369,11 +369,11 @@ def head(
         options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
     extra_tools = extra.pop("tools", None)
     if isinstance(extra_tools, list | tuple):
-        given = cast("Sequence[Any]", extra_tools)
-        extra = {"tools": given, **extra}
-        custom = {as_dict(as_dict(one).get("custom")).get("name") for one in given}
+        custom_tools = cast("Sequence[Any]", extra_tools)
+        extra = {"tools": custom_tools, **extra}
+        custom_names = {as_dict(as_dict(one).get("custom")).get("name") for one in custom_tools}
         if tools:  # a custom tool replaces the agent's of its name, which answers its calls
-            own = [tool for tool in body["tools"] if tool["function"]["name"] not in custom]
+            own = [tool for tool in body["tools"] if tool["function"]["name"] not in custom_names]
             body["tools"] = own
     protocol.merge_extra(body, extra)
     mark = _cache_mark(model, parameters)
@@ -437,11 +437,11 @@ def _filled(answer: bytes) -> bytes:
 def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes]:
     """Return messages of which the last two from the user or of tools are marked: this request
     writes the cache at the last one, and finds the entry of the previous one at the other."""
-    found = list(fragments)
-    ours = [at for at, one in enumerate(found) if one.startswith((_USER, _TOOL))]
+    messages = list(fragments)
+    ours = [at for at, one in enumerate(messages) if one.startswith((_USER, _TOOL))]
     for place in ours[-2:]:
-        found[place] = _marked(found[place], mark)
-    return found
+        messages[place] = _marked(messages[place], mark)
+    return messages
 
 
 def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
@@ -458,22 +458,22 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
 def _with_strict_roles(fragments: Sequence[bytes]) -> Sequence[bytes]:
     """Return messages of which none is a user message after a tool message, and the last one is
     not an answer."""
-    found: list[bytes] = []
+    messages: list[bytes] = []
     was_tool = False
     for fragment in fragments:
         is_tool = fragment.startswith(_TOOL)
         if was_tool and fragment.startswith(_USER):
-            found.append(_BETWEEN_MESSAGE)
+            messages.append(_BETWEEN_MESSAGE)
         elif is_tool and b"," + _USER in fragment:
             # Results with pictures. Quotation marks within strings are escaped, so this is a
             # message.
             fragment = fragment.replace(b"," + _USER, b",%b,%b" % (_BETWEEN_MESSAGE, _USER))
             is_tool = False
-        found.append(fragment)
+        messages.append(fragment)
         was_tool = is_tool
-    if found[-1].startswith(_ASSISTANT):
-        found.append(_CONTINUE_MESSAGE)
-    return found
+    if messages[-1].startswith(_ASSISTANT):
+        messages.append(_CONTINUE_MESSAGE)
+    return messages
 
 
 # --- one LLM's settings ---
@@ -483,12 +483,12 @@ def configured(parameters: Parameters) -> protocol.Wire:
     """Return this wire with the settings of one LLM, which change its messages and the reading
     of its answers."""
     host = str(parameters.get("host") or "")
-    wanted: Any = parameters.get("send_reasoning")
-    sent = {True: "all", False: "never"}.get(wanted, wanted or "")
-    rules = chat_hosts.rules(family("", host, sent))
+    value: Any = parameters.get("send_reasoning")
+    send_reasoning = {True: "all", False: "never"}.get(value, value or "")
+    rules = chat_hosts.rules(family("", host, send_reasoning))
     tags: Any = parameters.get("think_tags")
     return ConfiguredChat(
-        sent, rules if tags is None else msgspec.structs.replace(rules, think_tags=tags)
+        send_reasoning, rules if tags is None else msgspec.structs.replace(rules, think_tags=tags)
     )
 
 

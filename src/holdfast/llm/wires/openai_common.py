@@ -62,34 +62,36 @@ def document(block: Content) -> Part | None:
     return {"filename": title or "file.pdf", "file_data": media.data_url}
 
 
-def read_usage(counts: Any, sent: str, received: str) -> Usage:
-    """Return token counts, zero where they are missing. `sent` and `received` are the API's words
-    for both directions. Servers that count reasoning separately from the output, such as xAI's,
-    reveal it by the total."""
+def read_usage(counts: Any, input_word: str, output_word: str) -> Usage:
+    """Return token counts, zero where they are missing. `input_word` and `output_word` are the
+    API's words for both directions. Servers that count reasoning separately from the output, such
+    as xAI's, reveal it by the total."""
     if not isinstance(counts, dict):
         return Usage()
     usage = cast("dict[str, Any]", counts)
     # Mistral also writes prompt_token_details.
-    details = as_dict(usage.get(f"{sent}_tokens_details") or usage.get(f"{sent}_token_details"))
-    made = as_dict(usage.get(f"{received}_tokens_details"))
+    input_details = as_dict(
+        usage.get(f"{input_word}_tokens_details") or usage.get(f"{input_word}_token_details")
+    )
+    output_details = as_dict(usage.get(f"{output_word}_tokens_details"))
     return usage_of(
         TokenCounts(
-            count(usage, f"{sent}_tokens"),
-            count(usage, f"{received}_tokens"),
+            count(usage, f"{input_word}_tokens"),
+            count(usage, f"{output_word}_tokens"),
             count(usage, "total_tokens"),
             TokenDetails(
-                count(details, "cached_tokens") or _first_count(usage, _CACHED),
-                count(details, "cache_write_tokens"),
-                count(details, _CACHE_CREATION) or count(usage, _CACHE_CREATION),
-                audio_tokens=count(details, "audio_tokens"),
-                image_tokens=count(details, "image_tokens"),
+                count(input_details, "cached_tokens") or _first_count(usage, _CACHED),
+                count(input_details, "cache_write_tokens"),
+                count(input_details, _CACHE_CREATION) or count(usage, _CACHE_CREATION),
+                audio_tokens=count(input_details, "audio_tokens"),
+                image_tokens=count(input_details, "image_tokens"),
             ),
             TokenDetails(
                 # The second name is Perplexity's.
-                reasoning_tokens=count(made, "reasoning_tokens")
+                reasoning_tokens=count(output_details, "reasoning_tokens")
                 or count(usage, "reasoning_tokens"),
-                audio_tokens=count(made, "audio_tokens"),
-                image_tokens=count(made, "image_tokens"),
+                audio_tokens=count(output_details, "audio_tokens"),
+                image_tokens=count(output_details, "image_tokens"),
             ),
         )
     )
@@ -110,13 +112,14 @@ class TokenDetails(Plain):
 
 
 class TokenCounts(Plain):
-    """The token counts of an answer. `sent` and `received` have another name in each API."""
+    """The token counts of an answer. Each API has its own names for the counts of both
+    directions."""
 
-    sent: Tokens = 0
-    received: Tokens = 0
+    input_tokens: Tokens = 0
+    output_tokens: Tokens = 0
     total_tokens: Tokens = 0
-    sent_details: TokenDetails | None = None
-    received_details: TokenDetails | None = None
+    input_details: TokenDetails | None = None
+    output_details: TokenDetails | None = None
 
 
 _NO_DETAILS = TokenDetails()
@@ -124,10 +127,10 @@ _NO_DETAILS = TokenDetails()
 
 def usage_of(counts: TokenCounts) -> Usage:
     """Return the usage of token counts."""
-    details = counts.sent_details or _NO_DETAILS
-    made = counts.received_details or _NO_DETAILS
-    input_tokens, output_tokens = counts.sent, counts.received
-    reasoning = made.reasoning_tokens
+    input_details = counts.input_details or _NO_DETAILS
+    output_details = counts.output_details or _NO_DETAILS
+    input_tokens, output_tokens = counts.input_tokens, counts.output_tokens
+    reasoning = output_details.reasoning_tokens
     if reasoning:
         separate = counts.total_tokens == input_tokens + output_tokens + reasoning
         if reasoning > output_tokens or separate:
@@ -135,13 +138,13 @@ def usage_of(counts: TokenCounts) -> Usage:
     return Usage(
         input_tokens,
         output_tokens,
-        details.cached_tokens,
-        details.cache_write_tokens or details.cache_creation_input_tokens,
+        input_details.cached_tokens,
+        input_details.cache_write_tokens or input_details.cache_creation_input_tokens,
         reasoning,
-        input_audio_tokens=details.audio_tokens,
-        output_audio_tokens=made.audio_tokens,
-        input_image_tokens=details.image_tokens,
-        output_image_tokens=made.image_tokens,
+        input_audio_tokens=input_details.audio_tokens,
+        output_audio_tokens=output_details.audio_tokens,
+        input_image_tokens=input_details.image_tokens,
+        output_image_tokens=output_details.image_tokens,
     )
 
 
@@ -173,7 +176,7 @@ def _price(value: Any) -> float | None:
 
 
 def _first_count(usage: dict[str, Any], names: Sequence[str]) -> int:
-    return next((found for name in names if (found := count(usage, name))), 0)
+    return next((tokens for name in names if (tokens := count(usage, name))), 0)
 
 
 def with_reasoning(usage: Usage, tokens: int) -> Usage:
@@ -188,8 +191,8 @@ def with_reasoning(usage: Usage, tokens: int) -> Usage:
 def cache_key(parameters: Parameters, hosts: tuple[str, ...]) -> dict[str, str]:
     """Return `prompt_cache_key` if the host has one of these endings and caching is on."""
     key = str(parameters.get("cache_key") or "")
-    wanted = key and parameters.get("prompt_caching") is not False
-    if not wanted or not str(parameters.get("host")).endswith(hosts):
+    is_enabled = key and parameters.get("prompt_caching") is not False
+    if not is_enabled or not str(parameters.get("host")).endswith(hosts):
         return {}
     return {"prompt_cache_key": key if len(key) <= MAX_ID_CHARS else digest(key)}
 

@@ -147,7 +147,7 @@ def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
     kinds = [shape.type for shape in shapes]
     if kinds.count("function_call") != len(waiting.get("function_call", ())):
         return []
-    if any(kinds.count(kind) < len(found) for kind, found in waiting.items()):
+    if any(kinds.count(kind) < len(group) for kind, group in waiting.items()):
         return []
     while shapes and shapes[-1].type == "reasoning":
         shapes.pop()
@@ -155,7 +155,7 @@ def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
     # True after dropped reasoning: the API requires a stored item's reasoning before the item.
     orphaned = False
     for shape, raw in zip(shapes, raws, strict=False):
-        changed = shape.status is None or not (shape.id is msgspec.UNSET or _is_id(shape.id))
+        needs_repair = shape.status is None or not (shape.id is msgspec.UNSET or _is_id(shape.id))
         calls_of_kind = waiting.get(shape.type)
         call = calls_of_kind.pop(0) if calls_of_kind else None
         if shape.type == "reasoning":
@@ -164,18 +164,18 @@ def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
             if is_empty or not reasons:
                 orphaned = True
                 continue
-            changed |= shape.status is not msgspec.UNSET or content == b"null"
+            needs_repair |= shape.status is not msgspec.UNSET or content == b"null"
         elif shape.type == "function_call" and call is not None:
             same_arguments = shape.arguments == wire_arguments(call)
-            changed |= orphaned or not same_arguments or shape.call_id != call_id(call)
+            needs_repair |= orphaned or not same_arguments or shape.call_id != call_id(call)
         elif call is not None:
             id = shape.id if CLIENT_CALLS[shape.type].id_key == "id" else shape.call_id
-            changed |= id != call_id(call)
+            needs_repair |= id != call_id(call)
         elif shape.type == "message":
-            changed |= orphaned
+            needs_repair |= orphaned
         elif shape.action is not msgspec.UNSET:
-            changed |= _clean_action(shape.action) != shape.action
-        items.append(_repaired(_decoder.decode(raw), call, orphaned) if changed else raw)
+            needs_repair |= _clean_action(shape.action) != shape.action
+        items.append(_repaired(_decoder.decode(raw), call, orphaned) if needs_repair else raw)
     return items
 
 
@@ -191,9 +191,9 @@ def _clean_action(action: Any) -> Any:
     sources: Any = cleaned.get("sources")
     if isinstance(sources, list):
         items = cast("list[Any]", sources)
-        kept: list[Any] = [one for one in items if type(one) is not dict or "url" in one]
-        cleaned["sources"] = kept
-        if not kept:
+        valid_sources: list[Any] = [one for one in items if type(one) is not dict or "url" in one]
+        cleaned["sources"] = valid_sources
+        if not valid_sources:
             del cleaned["sources"]
     return cleaned
 
@@ -270,8 +270,10 @@ def head(
         extra = {**extra, "include": list(dict.fromkeys(values))}
     extra_tools = extra.get("tools")
     if tools and isinstance(extra_tools, list | tuple):  # these replace tools of the same name
-        given = cast("Sequence[dict[str, Any]]", extra_tools)
-        replaced = [tool.get("name") or BUILT_IN.get(str(tool.get("type"))) for tool in given]
+        replacements = cast("Sequence[dict[str, Any]]", extra_tools)
+        replaced = [
+            tool.get("name") or BUILT_IN.get(str(tool.get("type"))) for tool in replacements
+        ]
         body["tools"] = [tool for tool in body["tools"] if tool["name"] not in replaced]
     protocol.merge_extra(body, extra, ("reasoning", "text"))
     return RequestHead(_json(body)[:-1] + b',"input":[')

@@ -173,11 +173,11 @@ class _Reader:
             phase = responses_details.text_of(item.get("phase"))
             self._parts.append(TextPart(text, _PHASES.get(phase, "")))
             self._length = offset + len(text)
-        for part, written in zip(content, texts, strict=False):
+        for part, part_text in zip(content, texts, strict=False):
             builder.covers(part, _PART_KEYS)
             responses_details.read_annotations(part, offset, builder)
             responses_details.read_logprobs(part, builder)
-            offset += len(written)
+            offset += len(part_text)
             if part.get("type") == "refusal":
                 refusal = responses_details.text_of(part.get("refusal"))
                 both = [builder.details.get("refusal", ""), refusal]
@@ -203,9 +203,9 @@ def _stop_reason(answer: ResponseFields, builder: answers.CompletionBuilder) -> 
         return "stop" if complete else str(answer.status)
     # The answer was cut off, for whatever reason, so it is never reported as complete.
     reason = str(answers.as_dict(answer.incomplete_details).get("reason") or "length")
-    said = builder.calls or any(builder.texts)
-    said = said or builder.details.get("refusal") or builder.details.get("media")
-    if reason == "content_filter" and not said:
+    has_content = builder.calls or any(builder.texts)
+    has_content = has_content or builder.details.get("refusal") or builder.details.get("media")
+    if reason == "content_filter" and not has_content:
         raise ContentFiltered(
             "The provider's content filter stopped the answer before it said anything."
         )

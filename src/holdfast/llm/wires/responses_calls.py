@@ -80,8 +80,8 @@ def output_item(call: ToolCall, id: str, result: ToolResult) -> tuple[Item, str]
 
 
 def _computer_text(result: ToolResult) -> str:
-    shown = bool(responses_content.pictures(result.content))
-    return result.text if shown else content_parts.result_text(result)
+    has_picture = bool(responses_content.pictures(result.content))
+    return result.text if has_picture else content_parts.result_text(result)
 
 
 def _without_nulls(fields: Item) -> Item:
@@ -99,14 +99,14 @@ def _custom_output(call: ToolCall, result: ToolResult) -> Item:
 
 def _computer_arguments(item: Item) -> Any:
     actions, checks = as_list(item.get("actions")), as_list(item.get("pending_safety_checks"))
-    found = {"actions": actions} if actions else _without_nulls(as_dict(item.get("action")))
-    return {**found, "pending_safety_checks": checks} if checks else found
+    arguments = {"actions": actions} if actions else _without_nulls(as_dict(item.get("action")))
+    return {**arguments, "pending_safety_checks": checks} if checks else arguments
 
 
 def _computer_output(call: ToolCall, result: ToolResult) -> Item:
     """The tool received the safety checks, so its success acknowledges them."""
-    found = responses_content.pictures(result.content)
-    screenshot = found[-1] if found else {"image_url": _NO_SCREENSHOT}
+    pictures = responses_content.pictures(result.content)
+    screenshot = pictures[-1] if pictures else {"image_url": _NO_SCREENSHOT}
     item: Item = {"output": {"type": "computer_screenshot", **screenshot}}
     checks = as_list(call.arguments.get("pending_safety_checks"))
     return item if result.is_error or not checks else {**item, "acknowledged_safety_checks": checks}
@@ -139,17 +139,17 @@ def _is_outcome(value: Any) -> bool:
     return isinstance(value, dict) and bool({"stdout", "stderr", "outcome"} & value.keys())
 
 
-def _outcome(found: Item, result: ToolResult) -> Item:
-    given = as_dict(found.get("outcome"))
-    code: Any = found.get("exit_code", result.meta.get("exitCode"))
-    if given.get("type") not in ("exit", "timeout"):
+def _outcome(output: Item, result: ToolResult) -> Item:
+    outcome = as_dict(output.get("outcome"))
+    code: Any = output.get("exit_code", result.meta.get("exitCode"))
+    if outcome.get("type") not in ("exit", "timeout"):
         if result.error is not None and result.error.type == "timeout":
-            given = {"type": "timeout"}
+            outcome = {"type": "timeout"}
         else:
-            given = {"type": "exit", "exit_code": code if type(code) is int else result.is_error}
-            given["exit_code"] = int(given["exit_code"])
-    texts = {key: str(found.get(key) or "") for key in ("stdout", "stderr")}
-    return {**texts, "outcome": given}
+            outcome = {"type": "exit", "exit_code": code if type(code) is int else result.is_error}
+            outcome["exit_code"] = int(outcome["exit_code"])
+    texts = {key: str(output.get(key) or "") for key in ("stdout", "stderr")}
+    return {**texts, "outcome": outcome}
 
 
 def _local_shell_output(call: ToolCall, result: ToolResult) -> Item:

@@ -68,7 +68,7 @@ def output(result: ToolResult) -> str | list[Part]:
     if all(type(block) is TextContent for block in result.content):
         return text
     parts = [part(block) for block in result.content]
-    if all(found["type"] == "input_text" for found in parts):
+    if all(item["type"] == "input_text" for item in parts):
         return text
     if result.is_error and not result.text:
         failure = ToolResult((), is_error=True, error=result.error)
@@ -78,4 +78,4 @@ def output(result: ToolResult) -> str | list[Part]:
 
 def pictures(content: Sequence[Content]) -> list[dict[str, Any]]:
     """Return the address or the id of each picture."""
-    return [found for block in content if (found := image(block)) is not None]
+    return [picture for block in content if (picture := image(block)) is not None]

@@ -31,8 +31,10 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _rest(fields: Item, *known: str) -> Item:
-    return {key: value for key, value in fields.items() if key not in known and value is not None}
+def _rest(fields: Item, *known_keys: str) -> Item:
+    return {
+        key: value for key, value in fields.items() if key not in known_keys and value is not None
+    }
 
 
 # --- texts ---
@@ -41,24 +43,24 @@ def _rest(fields: Item, *known: str) -> Item:
 def read_annotations(part: Item, offset: int, builder: CompletionBuilder) -> None:
     """Read the sources of a part of a message, whose text begins at `offset` in the answer's."""
     for annotation in as_list(part.get("annotations")):
-        found = as_dict(annotation)
-        kind = text_of(found.get("type"))
-        start, end = _number(found.get("start_index")), _number(found.get("end_index"))
+        fields = as_dict(annotation)
+        kind = text_of(fields.get("type"))
+        start, end = _number(fields.get("start_index")), _number(fields.get("end_index"))
         # The API's `index` of a file is its place in a list, not in the text.
         citation = Citation(
-            text_of(found.get("url")),
-            text_of(found.get("title")) or text_of(found.get("filename")),
-            source=text_of(found.get("file_id")),
+            text_of(fields.get("url")),
+            text_of(fields.get("title")) or text_of(fields.get("filename")),
+            source=text_of(fields.get("file_id")),
             start=None if start is None else offset + start,
             end=None if end is None else offset + end,
             details=_rest(
-                found,
+                fields,
                 *("url", "title", "filename", "file_id", "start_index", "end_index"),
                 *(("type",) if kind == "url_citation" else ()),
             ),
         )
         builder.detail("citations", citation)
-        builder.detail("container", text_of(found.get("container_id")))
+        builder.detail("container", text_of(fields.get("container_id")))
 
 
 def read_logprobs(part: Item, builder: CompletionBuilder) -> None:
@@ -91,8 +93,8 @@ class _Outputs(NamedTuple):
 
 def outputs_of(items: list[Item]) -> _Outputs:
     """Return the items that hold the output of a call."""
-    found = [item for item in items if text_of(item.get("type")).endswith("_output")]
-    return _Outputs({item["call_id"]: item for item in found if text_of(item.get("call_id"))})
+    outputs = [item for item in items if text_of(item.get("type")).endswith("_output")]
+    return _Outputs({item["call_id"]: item for item in outputs if text_of(item.get("call_id"))})
 
 
 def read_server_call(item: Item, outputs: _Outputs, builder: CompletionBuilder) -> None:
@@ -105,11 +107,11 @@ def read_server_call(item: Item, outputs: _Outputs, builder: CompletionBuilder) 
     elif kind == "code_interpreter_call":
         for output in as_list(item.get("outputs")):
             _read_image_output(as_dict(output), builder)
-    read = _SERVER_CALLS.get(kind)
-    if read is None and kind.endswith("_call"):
-        read = _read_other
-    if read is not None:
-        name, arguments, output = read(item, outputs)
+    reader = _SERVER_CALLS.get(kind)
+    if reader is None and kind.endswith("_call"):
+        reader = _read_other
+    if reader is not None:
+        name, arguments, output = reader(item, outputs)
         call = ServerToolCall(
             name,
             text_of(item.get("call_id")) or text_of(item.get("id")),
@@ -125,8 +127,8 @@ _Read = tuple[str, Any, Any]
 
 def _read_web_search(item: Item, outputs: _Outputs) -> _Read:
     action = as_dict(item.get("action"))
-    found = {"sources": action.get("sources"), "results": item.get("results")}
-    return "web_search", _rest(action, "sources"), _rest(found) or None
+    output = {"sources": action.get("sources"), "results": item.get("results")}
+    return "web_search", _rest(action, "sources"), _rest(output) or None
 
 
 def _read_file_search(item: Item, outputs: _Outputs) -> _Read:
@@ -227,7 +229,7 @@ def read_response(answer: Any, builder: CompletionBuilder) -> None:
     """Read the fields of a response that say more than its items."""
     builder.detail("service_tier", text_of(answer.service_tier))
     builder.detail("provider_cost", stated_cost(as_dict(answer.usage)))
-    for found in (answer.moderation, *as_list(answer.content_filters)):  # the latter are Azure's
-        builder.detail("filters", as_dict(found))
+    for item in (answer.moderation, *as_list(answer.content_filters)):  # the latter are Azure's
+        builder.detail("filters", as_dict(item))
     values = [(name, getattr(answer, name)) for name in KEPT_FIELDS]
     builder.detail("provider_details", {name: value for name, value in values if value})

@@ -16,12 +16,10 @@ from holdfast.llm.wires.plain import Nothing, Plain, Tokens, decode, has_repeate
 
 
 class _Counts(TokenCounts):
-    sent: Tokens = msgspec.field(default=0, name="input_tokens")
-    received: Tokens = msgspec.field(default=0, name="output_tokens")
-    sent_details: TokenDetails | None = msgspec.field(default=None, name="input_tokens_details")
-    received_details: TokenDetails | None = msgspec.field(
-        default=None, name="output_tokens_details"
-    )
+    input_tokens: Tokens = msgspec.field(default=0, name="input_tokens")
+    output_tokens: Tokens = msgspec.field(default=0, name="output_tokens")
+    input_details: TokenDetails | None = msgspec.field(default=None, name="input_tokens_details")
+    output_details: TokenDetails | None = msgspec.field(default=None, name="output_tokens_details")
 
 
 class _Text(Plain, tag_field="type", tag="output_text"):

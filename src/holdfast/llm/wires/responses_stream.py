@@ -66,8 +66,8 @@ class ResponseStream(StreamParser):
         if len(items) < len(places) and missing:
             raise BadResponse("The stream ended without an item whose pieces it had sent.")
         items = clean_texts(items)
-        found = responses_plain.read(as_json({**response, "output": items}), plain.NAME)
-        return found or plain.completion(answer, items)
+        plain_answer = responses_plain.read(as_json({**response, "output": items}), plain.NAME)
+        return plain_answer or plain.completion(answer, items)
 
     def resume(self) -> None:
         """Go on with another stream of the same answer, which begins after the last event."""

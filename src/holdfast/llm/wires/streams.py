@@ -120,12 +120,12 @@ class StreamParser:
         """Return the events as `_piece_decoder` decodes them, all in one call; None for each event
         if any of them has another form."""
         if self._piece_decoder is not None and self._misses < _MOST_MISSES:
-            found = [data for name, data in events if name != b"error"]
-            end = [None] if found[-1:] == [b"[DONE]"] else []
+            lines = [data for name, data in events if name != b"error"]
+            end = [None] if lines[-1:] == [b"[DONE]"] else []
             if end:
-                found.pop()
+                lines.pop()
             try:
-                pieces = self._piece_decoder.decode_lines(b"\n".join(found))
+                pieces = self._piece_decoder.decode_lines(b"\n".join(lines))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._misses += 1
             else:

@@ -56,21 +56,21 @@ def read_text(answer: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
     text, and before it if calls come first. A call without a closing tag was left open or cut short
     by a stop sequence; without complete JSON it is invalid, or text if the answer was `cut_off`."""
     ranges, end = _find(answer, cut_off)
-    kept: list[_CallRange] = []
+    call_ranges: list[_CallRange] = []
     last = end
     for candidate in reversed(ranges):
         if not candidate.fenced or _is_blank(answer, candidate.end, last):
-            kept.insert(0, candidate)
+            call_ranges.insert(0, candidate)
             last = candidate.start
-    if not kept:
+    if not call_ranges:
         return answer, []
     texts: list[str] = []
     at = 0
-    for candidate in kept:
+    for candidate in call_ranges:
         texts.append(answer[at : candidate.start])
         at = candidate.end
     text = "".join([*texts, answer[at:end]]).rstrip()
-    calls = [call for candidate in kept for call in candidate.calls]
+    calls = [call for candidate in call_ranges for call in candidate.calls]
     return text if texts[0].strip() else text.lstrip(), calls
 
 
@@ -188,9 +188,9 @@ def _json() -> JSONDecoder:
 
 def _call(item: Any, text: str) -> ToolCall:
     if isinstance(item, dict):
-        found = cast("dict[str, Any]", item)
-        if isinstance(found.get("name"), str):
-            return read_call(found["name"], found.get("arguments", found.get("parameters")), "")
+        fields = cast("dict[str, Any]", item)
+        if isinstance(fields.get("name"), str):
+            return read_call(fields["name"], fields.get("arguments", fields.get("parameters")), "")
     return _unreadable(text)
 
 
@@ -239,8 +239,8 @@ class TextLookahead:
             start, at = tag.span()
             word = tag[0]
             if word.startswith("```"):
-                found = _FENCE.match(text, start)
-                fence = start, found.end() if found is not None else at
+                match = _FENCE.match(text, start)
+                fence = start, match.end() if match is not None else at
                 rest = text[fence[1] :]  # may become a tag that opens a call
                 if not self._thinking and len(rest) < len(OPEN) and OPEN.startswith(rest):
                     return start
@@ -263,7 +263,7 @@ class TextLookahead:
                     return start
         if text.endswith("`") and not text.endswith("```"):
             return len(text.rstrip("`"))
-        begun = text.rfind("<", max(at, len(text) - _LONGEST_TAG))
+        tag_start = text.rfind("<", max(at, len(text) - _LONGEST_TAG))
         tags = (OPEN, "<think>", "<thinking>", "</think>", "</thinking>")
-        is_held_back = begun >= 0 and any(one.startswith(text[begun:]) for one in tags)
-        return begun if is_held_back else len(text)
+        is_held_back = tag_start >= 0 and any(one.startswith(text[tag_start:]) for one in tags)
+        return tag_start if is_held_back else len(text)

@@ -83,12 +83,12 @@ class TextCalls:
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
             name = _string(wire_name(call.name, names))
-            found = [media_of(block) for block in result.content]
-            kinds = [media.mime_type or media.kind if media else "" for media in found]
-            shown = with_mentions(result, kinds)
-            text = f"{RESULT} name={name}{error}>\n{result_text(shown)}\n</tool_result>"
-            blocks.append(TextContent(text))
-            pairs = zip(result.content, found, strict=True)
+            media_parts = [media_of(block) for block in result.content]
+            kinds = [media.mime_type or media.kind if media else "" for media in media_parts]
+            text = result_text(with_mentions(result, kinds))
+            block = f"{RESULT} name={name}{error}>\n{text}\n</tool_result>"
+            blocks.append(TextContent(block))
+            pairs = zip(result.content, media_parts, strict=True)
             # The inner wire has its own text for a file that it cannot express.
             blocks += [block for block, media in pairs if media]
         return self.inner.user(blocks, family)
@@ -124,9 +124,9 @@ class TextCalls:
             # A native form with calls would show the provider its calls without their results.
             changes["native"] = NO_NATIVE
         if self.reads_calls:
-            text, written = read_text(answer.text, answer.stop_reason in _CUT_OFF)
-            if written:
-                calls = (*answer.calls, *written)
+            text, parsed_calls = read_text(answer.text, answer.stop_reason in _CUT_OFF)
+            if parsed_calls:
+                calls = (*answer.calls, *parsed_calls)
                 changes |= {"text": text, "calls": calls, "stop_reason": "tool_calls"}
         return msgspec.structs.replace(answer, **changes)
 

@@ -16,11 +16,11 @@ class ThinkSplitter:
     these blocks belongs to neither side. A block that is never closed is reasoning to its end.
     """
 
-    __slots__ = ("_held", "_split", "_state")
+    __slots__ = ("_pending", "_split", "_state")
 
     def __init__(self) -> None:
         self._state: Literal["begin", "thinking", "text"] = "begin"
-        self._held = ""  # text that may belong to a tag, or white space before one
+        self._pending = ""  # text that may belong to a tag, or white space before one
         self._split = False  # True after the first block
 
     def feed(self, text: str) -> list[Piece]:
@@ -28,41 +28,44 @@ class ThinkSplitter:
         if self._state == "text":
             return [("text", text)] if text else []
         pieces: list[Piece] = []
-        held = self._held + text
-        while held:
+        pending = self._pending + text
+        while pending:
             if self._state == "begin":
-                start = held.lstrip()
+                start = pending.lstrip()
                 if start.startswith(OPEN):
-                    held, self._state, self._split = start[len(OPEN) :], "thinking", True
+                    pending, self._state, self._split = start[len(OPEN) :], "thinking", True
                     continue
                 if OPEN.startswith(start):  # a tag may be arriving, or white space before one
                     break
                 self._state = "text"
-                pieces.append(("text", start if self._split else held))
-                held = ""
+                pieces.append(("text", start if self._split else pending))
+                pending = ""
             else:
-                before, close, after = held.partition(CLOSE)
+                before, close, after = pending.partition(CLOSE)
                 if not close:
-                    kept = _partial_close(held)
-                    before, after = held[: len(held) - kept], held[len(held) - kept :]
+                    tag_length = _partial_close(pending)
+                    before, after = (
+                        pending[: len(pending) - tag_length],
+                        pending[len(pending) - tag_length :],
+                    )
                 if before:
                     pieces.append(("reasoning", before))
-                held = after
+                pending = after
                 if not close:
                     break
                 self._state = "begin"
-        self._held = held
+        self._pending = pending
         return pieces
 
     def rest(self) -> list[Piece]:
         """Return the last piece, after the text has ended."""
-        held, self._held = self._held, ""
+        pending, self._pending = self._pending, ""
         if self._state == "begin" and self._split:
-            held = held.lstrip()
+            pending = pending.lstrip()
         kind: Literal["text", "reasoning"] = "reasoning" if self._state == "thinking" else "text"
         if self._state == "begin":
             self._state = "text"
-        return [(kind, held)] if held else []
+        return [(kind, pending)] if pending else []
 
 
 def _partial_close(text: str) -> int:

@@ -81,8 +81,8 @@ def read_count(data: bytes) -> int:
         fields = _counts.decode(data)
     except ValueError:
         fields = {}
-    found = fields.get("input_tokens", fields.get("totalTokens"))
+    tokens = fields.get("input_tokens", fields.get("totalTokens"))
     # Vertex AI leaves out a count of zero, and answers a request that it misread in the same way.
-    if not isinstance(found, int) or isinstance(found, bool):
+    if not isinstance(tokens, int) or isinstance(tokens, bool):
         raise BadResponse(f"The answer is not a token count: {excerpt(data)}.")
-    return found
+    return tokens
