@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import order, samples
+from tests import forks, order, samples
 from tests.postgres import NoPostgres, PostgresServer, shared_server
 
 # A suite that is started in the background of a script finds signals of a terminal ignored, and
@@ -89,6 +89,17 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name}")
         yield f"{postgres_server.dsn(password='s3cret-phrase').removesuffix('/postgres')}/{name}"
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+# --- the programs of tests ---
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forking_process() -> Iterator[None]:
+    """The process of `tests.forks` is a child of no test."""
+    forks.prepare()
+    yield
+    forks.close()
 
 
 # --- the size of a run ---

@@ -28,6 +28,11 @@ def use(size: Size) -> None:
     _size = size
 
 
+def full() -> bool:
+    """Return whether this run is one at full size."""
+    return _size == "prove"
+
+
 def examples(count: int) -> int:
     """Return the number of random examples of this run for a test that takes `count` in full."""
     return max(min(count, 10), int(count * SHARES[_size]))
