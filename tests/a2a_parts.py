@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.tools.a2a import A2AClient
 from holdfast.tools.tool import Tool
+from tests import forks
 
 AGENT = str(Path(__file__).parent / "data" / "a2a_agent.py")
 TOKEN = "s3cret-token"
@@ -54,7 +55,7 @@ class Running(dict[str, Any]):
         return {key: self[key] for key in ("version", "transport", "streaming")}
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = forks.Popen(
             [sys.executable, AGENT, json.dumps(self)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -27,6 +27,7 @@ from holdfast.fleet.procrastinate import ProcrastinateBackend
 from holdfast.llm.scripted import ScriptedRequest
 from holdfast.store import PostgresStore, Store
 from holdfast.tools import ToolContext
+from tests import forks
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -179,7 +180,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings, *within: str) -> None:
         module = (*within, "tests.fleet_program")
-        self.process = subprocess.Popen(
+        self.process = forks.Popen(
             [sys.executable, "-m", *module, msgspec.json.encode(settings).decode()],
             stdout=subprocess.PIPE,
             text=True,

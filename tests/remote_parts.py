@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast import events as ev
+from tests import forks
 
 KEY = "hf-key-of-the-tests-0123456789"
 
@@ -479,7 +480,7 @@ class AgentServerProcess:
     def start(self) -> AgentServerProcess:
         arguments = [str(self.folder), str(self.port), KEY, str(self.grace)]
         log = (self.folder / "log").open("a")
-        self._process = subprocess.Popen(
+        self._process = forks.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,

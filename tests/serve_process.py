@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import RemoteWorkspace
+from tests import forks
 from tests.agent_servers import Reply
 
 KEY = "hf_key-of-the-tests-0123456789"
@@ -22,7 +23,8 @@ KEY = "hf_key-of-the-tests-0123456789"
 
 class ServeProcess:
     """`with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`. `library` is a
-    folder of modules that the server can import."""
+    folder of modules that the server can import. One that is `fresh` is an interpreter of its own,
+    whose variables and command are in `/proc`."""
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class ServeProcess:
         *arguments: str,
         library: Path | None = None,
         env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.folder = folder
         self.store: Path | None = folder / "s.db"  # None: as the environment says
@@ -44,6 +47,7 @@ class ServeProcess:
             known["PYTHONPATH"] = os.pathsep.join(
                 filter(None, (str(library), known.get("PYTHONPATH")))
             )
+        self._start = subprocess.Popen if fresh else forks.Popen
         self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +67,7 @@ class ServeProcess:
         ]
         begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = self._start(
                 [*command, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

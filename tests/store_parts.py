@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import forks
+
 PRELUDE = """
 import os, resource, signal, sys, time
 from pathlib import Path
@@ -33,7 +35,7 @@ def starting(path: Path) -> Iterator[Start]:
     def begin(program: str, *arguments: str, **options: Any) -> Process:
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(path), *arguments]
         options = {"cwd": Path(__file__).parents[1], **options}
-        process = subprocess.Popen(
+        process = forks.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
         )
         started.append(process)

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
-from tests import stand_in_engine
+from tests import forks, stand_in_engine
 from tests.model_server import ModelServer, Request, calls, sse, text
 from tests.reference import PAGES as REFERENCE
 from tests.reference import pages
@@ -108,7 +108,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             here = f'"{server.url}", wire="anthropic_messages"'
             program.write_text(block.replace('"https://api.anthropic.com/v1"', here))
             programs.append(str(program))
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-c", RUNNER, *programs],
             capture_output=True,
             text=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.model_server import ModelServer, Request, calls, text
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -28,7 +29,7 @@ def run(
             source = source.replace(old, new)
         program = folder / f"{name}.py"
         program.write_text(source)
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, str(program)],
             cwd=folder,
             capture_output=True,

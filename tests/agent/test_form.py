@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +39,7 @@ from holdfast.tools.document import load
 from holdfast.tools.hooks import Hook
 from holdfast.tools.pins import Pins
 from holdfast.tools.preset.planning import register_planning_tools
+from tests import forks
 from tests.data import remote_parts as parts
 from tests.model_server import ModelServer, text
 from tests.paths import DATA
@@ -559,7 +559,7 @@ def test_tools_of_the_program_itself_have_no_module(tmp_path: Path) -> None:
         " Agent(RouterLLM(pick, {'a': LLM('gpt-4o')})).to_json()\nexcept ValueError as error:"
         " print(error)\n"
     )
-    found = subprocess.run(
+    found = forks.run(
         [sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
     assert found[0] == "['', '']"

@@ -26,6 +26,7 @@ from holdfast import (
 from holdfast.agent.serial_form import tools_of
 from holdfast.errors import ToolError
 from holdfast.tools.preset.memory import Notes, make_memory, memory_index, register_memory_tools
+from tests import forks
 from tests.leftovers import Owned
 
 
@@ -156,7 +157,7 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_lets_nothing_out(tmp_path
     memory = tools(tmp_path / "notes")
     write(memory, "f/x.md", "note")
     args = [sys.executable, "-c", SWAPPER, str(tmp_path), str(secret)]
-    with subprocess.Popen(args, stdout=subprocess.PIPE) as swapper:
+    with forks.Popen(args, stdout=subprocess.PIPE) as swapper:
         assert swapper.stdout is not None
         assert swapper.stdout.readline()
         try:
@@ -214,7 +215,7 @@ while n < int(sys.argv[3]):
 
 def start(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
     args = [sys.executable, "-c", PROGRAM, str(folder), name, str(count)]
-    process = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = forks.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process

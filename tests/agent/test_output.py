@@ -46,6 +46,7 @@ from holdfast.testing import crash_at_every_append
 from holdfast.tools.hooks import Deny, Hook
 from holdfast.tools.strict import is_strict
 from holdfast.tools.styles import STYLES, definition
+from tests import forks
 from tests.model_server import ModelServer, calls, text
 from tests.remote_parts import KEY, AgentServerProcess
 
@@ -761,7 +762,7 @@ def test_a_tenants_agent_imports_no_type_and_reads_no_file() -> None:
 
 def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": str(cwd.parent), "HOLDFAST_API_KEY": "k"}
-    return subprocess.run(
+    return forks.run(
         [sys.executable, "-m", "holdfast.cli", *arguments],
         cwd=cwd,
         env=env,

@@ -38,6 +38,7 @@ from holdfast.content import Usage
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
+from tests import forks
 
 S = ConversationStatus
 CALL = ToolCall("1", "note", {"text": "x"})
@@ -417,7 +418,7 @@ def test_a_risky_call_waits_through_a_kill_and_an_approval_after_it_runs_it_once
     tmp_path: Path,
 ) -> None:
     (tmp_path / "work").mkdir()
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "s.db"), str(tmp_path / "work")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

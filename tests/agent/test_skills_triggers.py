@@ -7,7 +7,6 @@ import json
 import logging
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from holdfast.server.policy import Policy, check_agent
 from holdfast.tools.preset.memory import register_memory_tools
 from holdfast.tools.skills import Skills, as_text, discover
 from holdfast.tools.skills_files import Skill, read_skill, validate
+from tests import forks
 from tests.remote_parts import KEY, AgentServerProcess
 
 
@@ -770,7 +770,7 @@ def test_after_kill_9_right_behind_an_activation_it_is_shown_once_and_replays_by
         tmp_path / "skills/pdf/SKILL.md",
         '---\nname: pdf\ndescription: d\nmetadata: {triggers: "pdf"}\n---\nUse pdftotext.',
     )
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "s.db"), str(tmp_path / "skills")],
         timeout=60,
         check=False,

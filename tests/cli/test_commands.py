@@ -25,19 +25,13 @@ from typing import Any
 import pytest
 
 from holdfast import SQLiteStore
+from tests import forks
 from tests.model_server import Drop, ModelServer, Request, Stall, Stream, calls, sse, text
 from tests.waiting import until
 
 HOLDFAST = [sys.executable, "-m", "holdfast.cli"]
 KEY = "hf-planted-7a61"
 ESCAPE = "\x1b"
-
-# A program that makes its standard input its controlling terminal, so that Ctrl-C typed there is a
-# SIGINT.
-ADOPT = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1],"
-    " sys.argv[1:])"
-)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -56,7 +50,7 @@ def environment(**more: str) -> dict[str, str]:
 def holdfast(
     *arguments: str, stdin: str = "", cwd: Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forks.run(
         [*HOLDFAST, *arguments],
         input=stdin,
         capture_output=True,
@@ -76,13 +70,13 @@ class Typist:
     def __init__(self, *arguments: str, **env: str) -> None:
         self.master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ADOPT, *(self.program or HOLDFAST), *arguments],
+        self.process = forks.Popen(
+            [*(self.program or HOLDFAST), *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             env=environment(**env),
-            start_new_session=True,
+            terminal=True,
         )
         os.close(slave)
         self.seen = ""
@@ -509,7 +503,7 @@ def test_a_system_prompt_file_is_the_system_prompt(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     with ModelServer(lambda request: command("echo step")) as server:
-        process = subprocess.Popen(
+        process = forks.Popen(
             [*HOLDFAST, "run", "x", *options(server, tmp_path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -532,7 +526,7 @@ def test_a_signal_closes_it_cleanly_and_ends_its_commands(
     store, started = tmp_path / "s.db", tmp_path / "started"
     answers = [command(f"echo $$ > {started}; sleep 600"), text("ok")]
     with ModelServer(answers) as server:
-        process = subprocess.Popen(
+        process = forks.Popen(
             [
                 *HOLDFAST,
                 "run",
@@ -577,7 +571,7 @@ def test_a_bug_is_one_line_and_says_how_to_get_the_traceback(debug: str, traceba
         " sys.exit(main(['demo']))"
     )
     env = environment(HOLDFAST_DEBUG=debug)
-    ended = subprocess.run(
+    ended = forks.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -767,7 +761,7 @@ def test_the_demo_does_not_claim_what_did_not_happen(tmp_path: Path) -> None:
         " path.write_text(path.read_text().replace(demo.FIXED, demo.BROKEN))\n    return"
         " real(folder, env)\ndemo._passes = meddled; sys.exit(main(['demo']))"
     )
-    ended = subprocess.run(
+    ended = forks.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import main
+from tests import forks
 from tests.cli.test_commands import HOLDFAST, environment
 from tests.model_server import ModelServer, Request, Stall, calls, text
 from tests.waiting import until
@@ -84,7 +85,7 @@ def three_steps(request: Request) -> dict[str, Any]:
 
 
 def start(*arguments: str, cwd: Path, errors: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forks.Popen(
         [*HOLDFAST, "eval", *arguments],
         cwd=cwd,
         env=environment(),

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import SQLiteStore
 from holdfast.fleet import Bell, TableBackend
+from tests import forks
 from tests.fleet_program import post
 from tests.model_server import ModelServer, text
 from tests.waiting import until
@@ -28,7 +29,7 @@ def command(*words: str) -> list[str]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+    return forks.run(command(*words), capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_worker_drives_conversations_shows_itself_and_drains(
         agent = tmp_path / "agent.yaml"
         agent.write_text(f"model: {{name: m, base_url: '{model.url}', api_key: '${{KEY}}'}}\n")
         place = str(store.path)
-        process = subprocess.Popen(
+        process = forks.Popen(
             command(
                 *("worker", "--store", place, "--agent", str(agent), "--variable", "KEY=k"),
                 *("--ready", "127.0.0.1:0", "--concurrency", "2"),
@@ -89,7 +90,7 @@ def test_a_worker_drives_conversations_shows_itself_and_drains(
 def test_a_wrong_option_of_a_worker_is_one_line(
     words: list[str], problem: str, tmp_path: Path
 ) -> None:
-    found = subprocess.run(
+    found = forks.run(
         command("worker", *words), capture_output=True, text=True, cwd=tmp_path, env={**os.environ}
     )
     assert found.returncode == 2

@@ -20,6 +20,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import RemoteConversation, RemoteWorkspace
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from tests import forks
 from tests.cli.test_commands import HOLDFAST, command, environment, holdfast, terminal
 from tests.cli.test_live_chat import Screen
 from tests.cli.test_serve import _certificate
@@ -52,7 +53,7 @@ class AgentServer:
             *self._arguments,
         ]
         env = environment(HOLDFAST_SERVER_KEY=KEY, SERVERS_OWN=MODEL_KEY)
-        self._process = subprocess.Popen(
+        self._process = forks.Popen(
             [*HOLDFAST, *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -105,7 +106,7 @@ def env(**more: str) -> dict[str, str]:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

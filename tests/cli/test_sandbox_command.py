@@ -16,6 +16,7 @@ from holdfast.content import ToolResult
 from holdfast.events import ToolCallFinished
 from holdfast.runtime import Mount
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from tests import forks
 from tests.cli.test_commands import HOLDFAST, Typist, environment, options
 from tests.model_server import ModelServer, calls, text
 
@@ -52,7 +53,7 @@ def command(
     *arguments: str, program: list[str] = HOLDFAST, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """The command without a terminal; by default with a sandbox if one can be made."""
-    return subprocess.run(
+    return forks.run(
         [*program, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,

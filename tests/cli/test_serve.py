@@ -23,6 +23,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, ScriptedLLM
 from holdfast.agent.serial_form import form_of
+from tests import forks
 from tests.postgres import PostgresServer
 from tests.serve_process import KEY, ServeProcess
 from tests.waiting import until
@@ -34,7 +35,7 @@ def holdfast(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return subprocess.run(
+    return forks.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -104,7 +105,7 @@ def running(folder: Path, *arguments: str, env: dict[str, str] | None = None) ->
         str(folder / "s.db"),
         *arguments,
     ]
-    process = subprocess.Popen(
+    process = forks.Popen(
         command,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -256,7 +257,10 @@ def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_ow
 ) -> None:
     options = ("--variable", "PLANTED_KEY", "--variable", "openai:PLANTED_TOO")
     with ServeProcess(
-        tmp_path, *options, env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"}
+        tmp_path,
+        *options,
+        env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"},
+        fresh=True,
     ) as server:
         shown = Path(f"/proc/{server.pid}/environ").read_bytes()
         assert b"PLANTED_KEY=" in shown
@@ -293,7 +297,7 @@ def test_a_supervised_server_takes_its_key_from_standard_input_and_ends_with_it(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "holdfast.cli", "serve", "--supervised"]
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*command, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db")],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -89,7 +89,7 @@ def test_clients_use_the_operators_models_by_name(
 def test_the_keys_of_the_models_are_not_left_in_the_environment(tmp_path: Path) -> None:
     models = models_in(tmp_path, "http://127.0.0.1:1/v1")
     options = ("--models", str(models), "--model", "fast")
-    with ServeProcess(tmp_path, *options, env={"MY_KEY": MODEL_KEY}) as server:
+    with ServeProcess(tmp_path, *options, env={"MY_KEY": MODEL_KEY}, fresh=True) as server:
         assert MODEL_KEY.encode() not in environment(server.pid)
         space = RemoteWorkspace(server.url, KEY)
         assert [one.name for one in ServerModels(space).list()] == ["fast"]

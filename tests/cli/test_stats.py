@@ -36,6 +36,7 @@ from holdfast.content import TextContent, Usage
 from holdfast.errors import ConversationNotFound
 from holdfast.observe.stats import stats, tree
 from holdfast.store import Batch, Summary
+from tests import forks
 from tests.model_server import ModelServer, text
 from tests.serve_process import ServeProcess
 
@@ -77,7 +78,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forks.run(
         [sys.executable, "-m", "holdfast.cli", *words],
         capture_output=True,
         text=True,
@@ -327,7 +328,7 @@ def test_a_terminal_gets_colour_and_an_ascii_one_plain_bars(path: Path) -> None:
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
     env.pop("NO_COLOR", None)
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, "-m", "holdfast.cli", "stats", str(path)],
         stdout=follower,
         stderr=follower,
@@ -365,7 +366,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
             written.add(ev.AssistantReplied, 0, text="x" * 100, model="m")
         written.done()
     program = "import sys; from holdfast.cli import main; print('in', flush=True); sys.exit(main())"
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, "-c", program, "stats", str(tmp_path / "store.db")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

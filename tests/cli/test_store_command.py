@@ -18,6 +18,7 @@ import pytest
 from holdfast import SQLiteStore
 from holdfast import events as ev
 from holdfast.store import Batch, Blob, Summary
+from tests import forks
 from tests.cli.test_commands import HOLDFAST, environment, holdfast, terminal
 from tests.store.test_store import append, message
 from tests.store.test_transfer import BLOB, fill
@@ -345,7 +346,7 @@ def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
         lease = made.acquire("one")
         append(made, lease, *range(1, 20_000))
         made.release(lease)
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, "export", str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -362,7 +363,7 @@ def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_an_import_that_waits(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, "import", "-", "--store", str(tmp_path / "to.db")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

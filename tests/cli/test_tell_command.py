@@ -23,6 +23,7 @@ from holdfast.cli import main
 from holdfast.conversation import ConversationState
 from holdfast.errors import StoreError
 from holdfast.tools.hooks import Deny
+from tests import forks
 from tests.cli.test_commands import (
     HOLDFAST,
     command,
@@ -63,7 +64,7 @@ def tell(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProc
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import MCPClient, ToolManager
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
+from tests import forks
 from tests.cli.test_commands import ESCAPE, HOLDFAST, environment, holdfast, terminal
 from tests.paths import REPO
 
@@ -233,7 +234,7 @@ def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(fo
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, "tools", "--config", "local.yaml", "call", "wait", "file=begun"],
         cwd=folder,
         env=environment(),
@@ -370,7 +371,7 @@ def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path
 
 def start(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[str], str]:
     """A server at an address, and what it says of it."""
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, "mcp", "--config", "local.yaml", *arguments],
         cwd=folder,
         env=environment(**env),
@@ -424,7 +425,7 @@ def test_what_cannot_be_served_is_told_in_one_line(
 
 @pytest.mark.slow
 def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*HOLDFAST, "mcp", "--config", "broken.json"],
         cwd=folder,
         env=environment(),

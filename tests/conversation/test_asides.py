@@ -3,7 +3,6 @@ asked."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import threading
@@ -45,6 +44,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Completion
 from holdfast.store.check import check
+from tests import forks
 from tests.waiting import until
 
 S = ConversationStatus
@@ -409,7 +409,7 @@ def test_after_kill_9_in_a_question_its_outcome_is_unknown_and_the_conversation_
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "s.db"
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60)
+    ended = forks.run([sys.executable, "-c", KILLED, str(path)], timeout=60)
     assert ended.returncode == -9
     with SQLiteStore(path) as store:
         assert fold(store.read("c")).asides.pending

@@ -50,6 +50,7 @@ from holdfast.errors import (
 from holdfast.store import Store
 from holdfast.testing.guarantees import _malformed as malformed
 from holdfast.tools.hooks import Hook
+from tests import forks
 from tests.paths import REPO
 from tests.samples import examples
 from tests.waiting import until
@@ -494,9 +495,7 @@ time.sleep(600)
 def test_a_claimed_call_outlives_a_kill_of_the_server(tmp_path: Path) -> None:
     path = str(tmp_path / "k.db")
     program = KILLED.format(repo=str(REPO), path=path)
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with forks.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         call_id = process.stdout.readline().strip()
         process.kill()

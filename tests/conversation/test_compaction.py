@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -40,6 +39,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.llm import LLM, RecordedLLM
 from holdfast.observe import JsonLog
 from holdfast.openhands import write_conversation
+from tests import forks
 from tests.llm.test_openai_responses import called, response, said
 from tests.model_server import ModelServer, Request, text
 from tests.paths import REPO
@@ -502,7 +502,7 @@ def test_a_kill_at_any_append_leaves_one_history(side: str, tmp_path: Path) -> N
         for place in range(1, 100, one_in(1, 2)):
             folder = tmp_path / str(place)
             folder.mkdir()
-            done = subprocess.run(
+            done = forks.run(
                 [sys.executable, "-c", PROGRAM, server.url, str(place), side],
                 cwd=folder,
                 env=environment,

@@ -39,6 +39,7 @@ from holdfast.conversation.replay import replay, requests
 from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ContextTooLong, RateLimited
 from holdfast.llm import Completion
+from tests import forks
 from tests.agent.test_condensers import judge
 from tests.paths import REPO
 
@@ -443,7 +444,7 @@ def test_it_can_be_asked_for_through_the_inbox_by_another_process(tmp_path: Path
             "import sys; from holdfast import SQLiteStore; from holdfast.commands import Condense;"
             " SQLiteStore(sys.argv[1]).post('c', Condense('Mind the tests.'))"
         )
-        subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=True)
+        forks.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=True)
         with Conversation(
             Agent(ScriptedLLM(["hello"]), condenser=WindowCondenser(2)), store, "c"
         ) as conversation:
@@ -608,7 +609,7 @@ def test_a_kill_in_the_midst_of_a_condensation_or_right_behind_it_loses_and_repe
     where: str, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPO)}
-    child = subprocess.Popen(
+    child = forks.Popen(
         [sys.executable, "-c", PROGRAM, where],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -649,7 +650,7 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     holdfast = [sys.executable, "-m", "holdfast.cli"]
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         chatty(6, WindowCondenser(2), store).close()
-        told = subprocess.run(
+        told = forks.run(
             [*holdfast, "tell", str(tmp_path / "s.db"), "c", "condense", "Mind", "it."],
             capture_output=True,
             text=True,
@@ -663,7 +664,7 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
             conversation.hosting.drain_inbox()
             assert conversation.wait(30) is S.FINISHED
             assert [event.request for event in condensations(conversation)] == ["Mind it.", None]
-    shown = subprocess.run(
+    shown = forks.run(
         [*holdfast, "show", str(tmp_path / "s.db"), "c"], capture_output=True, text=True
     )
     assert "requested: a shorter view for the model, keeping Mind it." in shown.stdout

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.replay import replay
 from holdfast.errors import ConfigurationError
 from holdfast.testing import crash_at_every_append
+from tests import forks
 from tests.leftovers import Owned
 from tests.paths import REPO
 from tests.samples import kept
@@ -661,11 +661,11 @@ def test_a_process_that_is_killed_with_five_children_at_work_finds_all_of_them_a
         str(tmp_path),
     ]
     repo = REPO
-    process = subprocess.Popen(program, cwd=repo)
+    process = forks.Popen(program, cwd=repo)
     until(lambda: notes.exists() and len(notes.read_text().splitlines()) >= 6, seconds=60)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert subprocess.run(program, cwd=repo, timeout=120, check=False).returncode == 0
+    assert forks.run(program, cwd=repo, timeout=120, check=False).returncode == 0
     with SQLiteStore(path) as store:
         assert sorted(one.id for one in store.list(spawned_by="top")) == [
             f"top.4.{number}" for number in range(5)

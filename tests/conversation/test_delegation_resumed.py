@@ -19,6 +19,7 @@ from holdfast.agent.delegation import Delegates
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
 from holdfast.store import MemoryStore
+from tests import forks
 from tests.waiting import until
 
 CHILD = "top.4.0"
@@ -229,7 +230,7 @@ def test_a_resumed_child_is_told_its_task_once_after_a_kill(tmp_path: Path) -> N
 
     def start(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(program), str(store), *more]
-        return subprocess.run(
+        return forks.run(
             command, capture_output=True, text=True, env=environment, timeout=60, check=False
         )
 

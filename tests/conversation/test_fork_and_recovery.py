@@ -3,7 +3,6 @@ stores."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from holdfast.content import TextContent, ToolCall
 from holdfast.conversation.journal import utc_now
 from holdfast.errors import ConfigurationError, Conflict, NotFound, StoreError
 from holdfast.store import BLOBS, Batch, Store, Summary
+from tests import forks
 from tests.waiting import until
 
 S = ConversationStatus
@@ -335,7 +335,7 @@ def sleepers() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / "s.db")])
+    child = forks.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / "s.db")])
     until(lambda: (tmp_path / "pid").exists() and len(sleepers()) == 3)
     child.kill()
     child.wait()
@@ -417,7 +417,7 @@ def test_a_takeover_that_is_broken_off_still_ends_what_was_left_running(
         "import sys, os; from holdfast import SQLiteStore; s = SQLiteStore(sys.argv[1]);"
         " s.note(s.acquire('c'), ['mark']); os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=False)
+    forks.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=False)
     monkeypatch.setattr(processes, "end_owned", broken_off)
     with SQLiteStore(tmp_path / "s.db") as store:
         conversation = Conversation(Agent(ScriptedLLM(["Done."])), store, "c")

@@ -3,7 +3,6 @@ it is."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import threading
@@ -40,6 +39,7 @@ from holdfast.conversation.totals import totals
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.llm.completion import Completion
 from holdfast.tools.hooks import Deny
+from tests import forks
 from tests.waiting import until
 
 S = ConversationStatus
@@ -382,7 +382,7 @@ KILLED = textwrap.dedent(
 @pytest.mark.slow
 def test_after_kill_9_a_journaled_verdict_is_not_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], timeout=60)
+    ended = forks.run([sys.executable, "-c", KILLED, str(path)], timeout=60)
     assert ended.returncode == -9
     judge = Expects("green")
     agent = Agent(ScriptedLLM(["green"]), goal=Goal("green", judge))

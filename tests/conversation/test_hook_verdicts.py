@@ -39,6 +39,7 @@ from holdfast.llm.completion import Completion
 from holdfast.server.local import LocalServer
 from holdfast.store import MemoryStore
 from holdfast.tools.hooks import Add, Deny
+from tests import forks
 from tests.waiting import until
 
 ADD = ("add", {"a": 1, "b": 2})
@@ -465,7 +466,7 @@ def test_a_judging_agent_continues_after_a_kill(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forks.run(
             [sys.executable, str(program), str(store), str(log), *more],
             capture_output=True,
             text=True,

@@ -39,7 +39,7 @@ from holdfast.server.policy import Policy, check_agent
 from holdfast.store import MemoryStore
 from holdfast.tools import ToolContext
 from holdfast.tools.hooks import Hooks
-from tests import remote_parts
+from tests import forks, remote_parts
 from tests.leftovers import Owned
 from tests.waiting import until
 
@@ -584,7 +584,7 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, str(program), str(tmp_path), place, "wait"], stdout=subprocess.DEVNULL
     )
     asked = tmp_path / "asked"
@@ -595,7 +595,7 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(30)
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, str(program), str(tmp_path), place, "go"],
         capture_output=True,
         text=True,
@@ -674,7 +674,7 @@ def ran() -> str:
 manager.register(ran)
 print(manager.run(ToolCall("1", "ran", {})).text)
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    found = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "ran\n", found.stderr
 
 

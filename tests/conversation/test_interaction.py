@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -39,6 +38,7 @@ from holdfast.llm.request import Prompt, RequestTarget, make_request
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import placeholder
 from holdfast.llm.wires import WIRES, wire
+from tests import forks
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, text
 from tests.waiting import until
@@ -505,7 +505,7 @@ def test_a_kill_in_the_midst_of_a_description_has_it_described_again_and_once(
 ) -> None:
     began = threading.Event()
     with ModelServer(lambda _: began.set() or _stall()) as server:
-        child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "s.db"), server.url])
+        child = forks.Popen([sys.executable, "-c", KILLED, str(tmp_path / "s.db"), server.url])
         try:
             assert began.wait(UNTIL)
         finally:
@@ -1058,7 +1058,7 @@ with SQLiteStore(sys.argv[1]) as store:
 @pytest.mark.slow
 def test_after_a_kill_the_question_is_asked_anew(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    child = subprocess.Popen([sys.executable, "-c", ASKED, str(path)])
+    child = forks.Popen([sys.executable, "-c", ASKED, str(path)])
     try:
         until(lambda: _has_question(path))
     finally:
@@ -1183,7 +1183,7 @@ def test_messages_during_a_batch_stand_behind_its_results_in_the_very_next_reque
 
 
 def _holdfast(*words: str) -> None:
-    subprocess.run(
+    forks.run(
         [sys.executable, "-m", "holdfast.cli", *words], check=True, capture_output=True, timeout=60
     )
 

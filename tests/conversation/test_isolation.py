@@ -20,6 +20,7 @@ from holdfast.agent.delegation import Delegates
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime.own_folder import OwnFolder
 from holdfast.tools import Tool, ToolManager
+from tests import forks
 
 CHILD = "top.4.0"
 KINDS = pytest.mark.parametrize("kind", ["worktree", "copy"])
@@ -649,7 +650,7 @@ def test_a_killed_child_finds_its_folder_again(repository: Path, tmp_path: Path,
 
     def start(how: str) -> subprocess.CompletedProcess[str]:
         arguments = [str(program), str(repository), str(tmp_path / "store.db"), kind, how]
-        return subprocess.run(
+        return forks.run(
             [sys.executable, *arguments],
             capture_output=True,
             text=True,

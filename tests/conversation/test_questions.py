@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ from holdfast.store import Store
 from holdfast.store.base import Batch
 from holdfast.tools import Cancellation, ToolAnnotations
 from holdfast.tools.question_forms import mask_secrets
+from tests import forks
 from tests.paths import REPO
 from tests.waiting import until
 
@@ -481,7 +481,7 @@ def test_another_process_answers_through_the_inbox(
 ) -> None:
     with SQLiteStore(tmp_path / "s.db") as store, begun(agent_of(asking()), store) as conversation:
         [question] = pending(conversation)
-        subprocess.run(
+        forks.run(
             [sys.executable, "-c", POST, str(tmp_path / "s.db"), question.id],
             check=True,
             timeout=60,
@@ -529,7 +529,7 @@ def repeatable(may: bool) -> Tool:
 @pytest.mark.parametrize("outcome", ["repeated", "unknown"])
 def test_no_question_is_left_pending_by_a_kill(tmp_path: Path, outcome: str) -> None:
     path, root = tmp_path / "s.db", str(REPO)
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path), outcome, root])
+    process = forks.Popen([sys.executable, "-c", KILLED, str(path), outcome, root])
     try:
         with SQLiteStore(path) as store:
             until(lambda: any(isinstance(event, ev.DecisionMade) for event in store.read("c")))

@@ -4,7 +4,6 @@ call finds them again."""
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ from holdfast.store import Amount, Budget, Reservation, Settlement, Shortage, St
 from holdfast.store.salvage import salvage
 from holdfast.store.transfer import export_conversation, import_conversations
 from holdfast.tools.tool import RetryPolicy
+from tests import forks
 from tests.model_server import ModelServer, Request, calls, text
 from tests.waiting import until
 
@@ -371,13 +371,9 @@ def test_after_kill_9_the_repeated_call_gets_the_same_child_with_all_that_it_did
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store.db"), str(tmp_path / "log")]
-    died = subprocess.run(
-        [*command, "die"], capture_output=True, text=True, timeout=60, check=False
-    )
+    died = forks.run([*command, "die"], capture_output=True, text=True, timeout=60, check=False)
     assert died.returncode == -signal.SIGKILL
-    lived = subprocess.run(
-        [*command, "live"], capture_output=True, text=True, timeout=60, check=False
-    )
+    lived = forks.run([*command, "live"], capture_output=True, text=True, timeout=60, check=False)
     assert lived.stdout.strip() == "all child is done", lived.stderr
     assert (tmp_path / "log").read_text().split() == ["effect", "asked", "asked"]
     with SQLiteStore(tmp_path / "store.db", read_only=True) as store:

@@ -37,6 +37,7 @@ from holdfast.errors import ConfigurationError, Fenced
 from holdfast.llm.completion import Completion
 from holdfast.store import Amount, Batch, Budget, Reservation, Settlement, Shortage, Store, Summary
 from holdfast.tools.hooks import Hook
+from tests import forks
 from tests.model_server import ModelServer, Request, calls, text
 from tests.waiting import until
 
@@ -238,7 +239,7 @@ def test_processes_over_one_file_race_and_the_server_sees_no_more(tmp_path: Path
                 ids = results(root)
         command = [sys.executable, "-c", RACER, str(path), server.url]
         racers = [
-            subprocess.Popen(
+            forks.Popen(
                 [*command, ",".join(ids[at::4])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -293,12 +294,12 @@ def test_after_kill_9_in_the_middle_of_twenty_children_no_call_goes_beyond_the_b
 
     with ModelServer(answer) as server:
         command = [sys.executable, "-c", KILLED, str(tmp_path / "store.db"), server.url]
-        first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        first = forks.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until(lambda: len(server.requests) == 21)
         first.send_signal(signal.SIGKILL)
         first.wait(30)
         stuck.set()
-        second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        second = forks.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert second.returncode == 0, second.stderr
         assert len(server.requests) == 31, (
             "21 of the first process, whose 20 that broke off are spent, and 10 of the second"

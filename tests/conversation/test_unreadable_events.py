@@ -54,6 +54,7 @@ from holdfast.store.check import check
 from holdfast.store.salvage import salvage
 from holdfast.store.transfer import export_conversation, import_conversations
 from holdfast.tools import ToolAnnotations
+from tests import forks
 from tests.samples import examples
 
 S = ConversationStatus
@@ -702,7 +703,7 @@ def test_the_command_line_names_and_shows_a_damaged_event(tmp_path: Path) -> Non
     put(path, "c", [URL, message(2, "hello")])
 
     def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forks.run(
             [sys.executable, "-m", "holdfast.cli", *arguments],
             capture_output=True,
             text=True,

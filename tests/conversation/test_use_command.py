@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import threading
@@ -18,6 +17,7 @@ from holdfast.content import blocks
 from holdfast.conversation import ConversationStatus
 from holdfast.errors import ConfigurationError, NotFound
 from holdfast.testing import crash_at_every_append
+from tests import forks
 from tests.waiting import until
 
 S = ConversationStatus
@@ -132,7 +132,7 @@ def test_another_process_changes_the_model_of_a_live_conversation(tmp_path: Path
             store.post("live", Send("hello"))
             store.close()
         """
-        subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+        forks.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
         until(lambda: conversation.status is S.FINISHED)
         assert conversation.state.answer == "fast answer"
         [note] = [e for e in conversation.get_history() if isinstance(e, ev.NoteRecorded)]

@@ -21,6 +21,7 @@ from holdfast import (
     ToolAnnotations,
 )
 from holdfast import events as ev
+from tests import forks
 
 PROGRAM = """
 import os, time
@@ -44,7 +45,7 @@ conversation.run()
 def killed_in_the_second_call(folder: Path) -> None:
     """Two calls at once: the first ends, and then the third begins; the second and the third are
     running when it dies."""
-    child = subprocess.Popen(
+    child = forks.Popen(
         [sys.executable, "-c", PROGRAM], cwd=folder, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None

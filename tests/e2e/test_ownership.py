@@ -21,6 +21,7 @@ from holdfast import Agent, Conversation, ConversationStatus, ScriptedLLM, SQLit
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.errors import Fenced
+from tests import forks
 
 FIGHTER = """
 import os, random, sys, time
@@ -185,7 +186,7 @@ def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(
     tmp_path: Path, seed: int
 ) -> None:
     path = tmp_path / "s.db"
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    child = forks.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     told = [child.stdout.readline() for _ in range(250)]
     killer = threading.Timer(

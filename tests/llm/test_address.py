@@ -14,6 +14,7 @@ from holdfast.cli.exit_codes import UsageError
 from holdfast.errors import ConfigurationError
 from holdfast.llm.address import Address, locate
 from holdfast.llm.providers import COMPATIBLE, find_provider, is_local, provider_at, provider_ids
+from tests import forks
 from tests.model_server import ModelServer, text
 
 OPENAI = "https://api.openai.com/v1"
@@ -431,7 +432,7 @@ def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path
             "--workdir",
             str(tmp_path),
         ]
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-m", "holdfast.cli", *arguments],
             capture_output=True,
             text=True,
@@ -446,7 +447,7 @@ def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path
 
 @pytest.mark.slow
 def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = forks.run(
         [
             sys.executable,
             "-m",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.llm import LLM, Delta, FallbackLLM, RecordedLLM, RouterLLM, background
 from holdfast.tools.context import Cancellation
+from tests import forks
 from tests.llm.test_openai_responses import response, said, sse
 from tests.model_server import ModelServer, Request, Stall, Stream
 from tests.waiting import until
@@ -288,14 +288,14 @@ def test_a_killed_process_fetches_the_same_answer(tmp_path: Any, stream: bool) -
     path = str(tmp_path / "store.db")
     with ModelServer(answer) as server:
         command = [sys.executable, "-c", PROGRAM, server.url, path, "1" if stream else ""]
-        process = subprocess.Popen(command, env={**os.environ})
+        process = forks.Popen(command, env={**os.environ})
         try:
             assert waits.wait(30)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
         completed.set()
-        again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        again = forks.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert again.stdout == "Here.\n"
         posts = [request for request in server.requests if request.method == "POST"]
     assert len(posts) == 1

@@ -41,6 +41,7 @@ from holdfast.llm.completion import Completion
 from holdfast.observe import JsonLog, Telemetry, names
 from holdfast.server.local import LocalServer
 from holdfast.tools.tool import RetryPolicy
+from tests import forks
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, text
 
@@ -614,7 +615,7 @@ with SQLiteStore(sys.argv[1]) as store:
 
 @pytest.mark.slow
 def test_a_run_that_a_kill_left_goes_on_in_a_span_that_says_so(tmp_path: Path) -> None:
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "store.db")],
         stdout=subprocess.PIPE,
         text=True,

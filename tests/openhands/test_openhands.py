@@ -37,6 +37,7 @@ from holdfast.openhands import (
     to_tool_result,
     write_conversation,
 )
+from tests import forks
 from tests.paths import DATA
 
 # --- actions and observations ---
@@ -683,7 +684,7 @@ def test_counts_and_the_providers_price_are_written_where_openhands_has_a_field(
 
 
 def holdfast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forks.run(
         [sys.executable, "-m", "holdfast.cli", *arguments],
         cwd=cwd,
         capture_output=True,

@@ -47,6 +47,7 @@ from holdfast.errors import (
 )
 from holdfast.llm.completion import Delta
 from holdfast.server.local import LocalServer
+from tests import forks
 from tests.model_server import ModelServer, Request, calls, sse, text
 from tests.remote_parts import KEY, AgentServerProcess, Proxy
 from tests.waiting import until
@@ -453,7 +454,7 @@ conversation = RemoteConversation(Agent(ScriptedLLM([("slow", {{}}), "Done."]), 
 conversation.send_message("go")
 conversation.run()
 """
-    client = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    client = forks.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     assert client.stdout.readline() == "began\n"
     with RemoteConversation(None, space, "killed") as watcher:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import REPO
 from tests.remote_parts import KEY, AgentServerProcess
@@ -76,7 +77,7 @@ def run(
             place = folder / where
             place.mkdir()
             (place / "program.py").write_text(text_ + TAIL)
-            done = subprocess.run(
+            done = forks.run(
                 [sys.executable, "program.py"],
                 cwd=place,
                 capture_output=True,

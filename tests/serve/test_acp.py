@@ -20,6 +20,7 @@ from holdfast import SQLiteStore  # noqa: E402
 from holdfast import events as ev  # noqa: E402
 from holdfast.cli import main  # noqa: E402
 from holdfast.serve.acp_updates import TextChange, changes_in  # noqa: E402
+from tests import forks  # noqa: E402
 from tests.acp_editor import HELPER, ROOT, editing  # noqa: E402
 
 pytestmark = pytest.mark.slow  # each test starts a process that imports the library: a second
@@ -306,7 +307,7 @@ def test_bad_input_gets_json_rpc_errors(tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text('model: {use: "tests.acp_model:model"}\n')
     command = [sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)]
-    done = subprocess.run(
+    done = forks.run(
         [*command, "--store", str(tmp_path / "s.db"), "--sandbox", "off"],
         input=b"\n".join(lines),
         capture_output=True,

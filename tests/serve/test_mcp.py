@@ -24,7 +24,7 @@ import pytest
 from holdfast import MCPClient, Tool, ToolContext, ToolManager, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.serve import MCPEndpoint
-from tests import mcp_tools
+from tests import forks, mcp_tools
 from tests.data import mcp_parts
 from tests.paths import REPO
 from tests.waiting import until
@@ -65,7 +65,7 @@ def asked(where: str, mode: str, work: Callable[[Any], Awaitable[Any]], **option
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
     """The URL of the tools of `tests.mcp_tools`, in a process of their own."""
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*PROGRAM, "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -89,7 +89,7 @@ class Process:
     """`tests.mcp_tools` over stdio, as a client sees it that writes and reads bytes."""
 
     def __init__(self, *command: str, **options: Any) -> None:
-        self.process = subprocess.Popen(
+        self.process = forks.Popen(
             command or PROGRAM,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

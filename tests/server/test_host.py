@@ -39,6 +39,7 @@ from holdfast.server.policy import Policy
 from holdfast.server.records import ConversationRecord, Records
 from holdfast.server.shapes import CreateRequest, ForkRequest, SecretsRequest, ToolsRequest
 from holdfast.server.workers.worker_conversation import WorkerConversation
+from tests import forks
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
 from tests.paths import REPO
@@ -1245,7 +1246,7 @@ def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> N
     program = REPO / "tests" / "server_host_program.py"
     known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
     with ModelServer(answer) as server:
-        child = subprocess.Popen(
+        child = forks.Popen(
             [sys.executable, str(program), str(tmp_path), server.url, str(count)],
             stdout=subprocess.PIPE,
         )

@@ -21,6 +21,7 @@ from holdfast import LLM, Agent, LocalRuntime, ScriptedLLM
 from holdfast.agent.limits import Limits
 from holdfast.server.limits import Bounds
 from holdfast.server.openai import publish
+from tests import forks
 from tests.agent_servers import Reply, Serving
 from tests.model_server import ModelServer, Request, Stream, calls, sse, text
 from tests.server.test_openai import HI, WEATHER, chat, chunks, serving
@@ -472,7 +473,7 @@ def test_what_a_killed_server_was_at_rests_until_it_is_asked_for_again(tmp_path:
         return text("Done.")
 
     def start() -> tuple[subprocess.Popen[str], int, str]:
-        process = subprocess.Popen(
+        process = forks.Popen(
             [sys.executable, "-c", _PROGRAM, str(tmp_path), model.url],
             stdout=subprocess.PIPE,
             text=True,

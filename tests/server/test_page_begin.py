@@ -20,6 +20,7 @@ from holdfast import Agent, ScriptedLLM
 from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.server.openai import publish
 from holdfast.server.runtimes import WorkspaceRuntimes
+from tests import forks
 from tests.agent_servers import Serving
 from tests.browser import Browser, Page
 from tests.model_server import ModelServer, text
@@ -54,7 +55,7 @@ def newcomers_server(folder: Path) -> Iterator[tuple[str, Path]]:
     log = folder / "serve.log"
     known = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     with log.open("wb") as out:
-        process = subprocess.Popen(
+        process = forks.Popen(
             [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0"],
             stdin=subprocess.DEVNULL,
             stdout=out,

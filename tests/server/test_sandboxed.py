@@ -21,6 +21,7 @@ from holdfast.runtime.sandbox.mechanisms import MECHANISMS
 from holdfast.server.policy import Policy
 from holdfast.server.runtimes import WorkspaceRuntimes
 from holdfast.server.shapes import AgentRequest, CreateRequest, ForkRequest
+from tests import forks
 from tests.agent_servers import Serving
 from tests.serve_process import KEY, ServeProcess
 from tests.server_host_program import host_of
@@ -38,7 +39,7 @@ def serving(folder: Path, isolation: str, *arguments: str) -> ServeProcess:
 
 def key_of(server: ServeProcess, tenant: str) -> str:
     command = [sys.executable, "-m", "holdfast.cli", "serve", "keys", "add", "--tenant", tenant]
-    added = subprocess.run(
+    added = forks.run(
         [*command, "--store", str(server.store)], capture_output=True, text=True, check=True
     )
     return added.stdout.strip()
@@ -230,7 +231,7 @@ def test_what_does_not_fit_is_said_in_one_line(
 ) -> None:
     command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0"]
     command += ["--store", str(tmp_path / "s.db"), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = forks.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, words in ended.stderr) == (2, True), ended.stderr
 
 
@@ -248,7 +249,7 @@ def test_a_workspace_with_files_of_the_server_is_refused(tmp_path: Path, private
     command += ["--store", str(places["s.db"]), "--root", str(places["root"])]
     command += ["--key-file", str(places["key"]), "--sandbox", "require"]
     command += ["--workspace", f"main={workspace}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = forks.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2, ended.stderr
     assert "--workspace main: the sandboxes of its conversations would show" in ended.stderr
     assert str(places[private]) in ended.stderr

@@ -399,7 +399,7 @@ def test_what_was_planted_is_in_no_file_no_answer_and_no_child(
     with (
         ModelServer(answer) as model,
         ServeProcess(
-            home, *options, env={"PLANTED_KEY": VARIABLE, "HOLDFAST_DEBUG": "1"}
+            home, *options, env={"PLANTED_KEY": VARIABLE, "HOLDFAST_DEBUG": "1"}, fresh=True
         ) as server,
     ):
         with server.workspace(id="w") as workspace:

@@ -18,6 +18,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 from holdfast import Agent, ConversationStatus, RemoteConversation, ScriptedLLM, Tool
 from holdfast import events as ev
 from holdfast.agent.serial_form import form_of
+from tests import forks
 from tests.serve_process import KEY, ServeProcess
 from tests.waiting import until
 
@@ -147,7 +148,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[
 def client(server: ServeProcess, library: Path, source: str) -> dict[str, Any]:
     """What a program in a process of its own printed at last."""
     program = HEAD.format(library=str(library), url=server.url, key=KEY) + source
-    ended = subprocess.run(
+    ended = forks.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -272,7 +273,7 @@ for event in conversation.get_history():
         print(event.type, event.runner if event.type == "toolCallStarted" else event.result.text)
 conversation.close()
 """
-    ended = subprocess.run(
+    ended = forks.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
@@ -285,7 +286,7 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(
     server: ServeProcess, library: Path
 ) -> None:
     programs = [
-        subprocess.Popen(
+        forks.Popen(
             [
                 sys.executable,
                 "-c",

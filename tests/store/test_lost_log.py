@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore, Tool
 from holdfast.cli import main
 from holdfast.errors import StoreError
 from holdfast.store.check import check
+from tests import forks
 
 PROGRAM = """
 import os, signal, sys
@@ -33,7 +33,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def killed(path: Path, rest: str = "") -> None:
     """Have a process run a conversation and be killed."""
-    ended = subprocess.run(
+    ended = forks.run(
         [sys.executable, "-c", PROGRAM.format(rest=rest), str(path)],
         capture_output=True,
         text=True,

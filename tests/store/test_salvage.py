@@ -27,6 +27,7 @@ from holdfast.store.pages import PageFile
 from holdfast.store.salvage import Gap, Salvaged, SalvageReader, salvage
 from holdfast.store.scan import PageRows
 from holdfast.store.wal import checksum
+from tests import forks
 from tests.paths import DATA, REPO
 from tests.store.test_store import NOW
 
@@ -870,7 +871,7 @@ with SQLiteStore(sys.argv[1], "process") as store:
         store.append(lease, Batch([message(seq)], Summary("busy", last_seq=seq)))
         time.sleep(0.0005)
 """
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, "-c", program, str(path)],
         stdout=subprocess.PIPE,
         text=True,

@@ -33,6 +33,7 @@ from holdfast.store.transfer import (
     open_calls,
     read_exported,
 )
+from tests import forks
 from tests.store.test_store import NOW
 
 BLOB = bytes(range(256)) * 10
@@ -374,7 +375,7 @@ with SQLiteStore(sys.argv[2]) as store, open(sys.argv[1], "rb") as lines:
         import_conversation(store, found)
         print(found.header.id, flush=True)
 """
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, "-c", program, str(path), str(tmp_path / "to.db")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

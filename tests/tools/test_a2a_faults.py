@@ -19,6 +19,7 @@ from holdfast.tools.a2a import A2AClient
 from holdfast.tools.a2a.config import RemoteAgent
 from holdfast.tools.a2a.connection import A2AConnection
 from holdfast.tools.context import ToolContext
+from tests import forks
 from tests.a2a_parts import (
     TOKEN,
     VARIANTS,
@@ -659,7 +660,6 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
 def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
     agents: Agents,
 ) -> None:
-    import subprocess
     import sys
 
     shared = agents.shared()
@@ -672,7 +672,7 @@ def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
         " daemon=True).start()\nbegun.wait(10); print('bye')"
     )
     before = len(lines(shared, "cancelled"))
-    found = subprocess.run(
+    found = forks.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
     )
     assert found.stdout == "bye\n"

@@ -30,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.tools import RetryPolicy, Tool, ToolAnnotations, ToolContext, ToolManager
 from holdfast.tools.names import wire_name
+from tests import forks
 
 IDEMPOTENT = ToolAnnotations(idempotent=True)
 READ_ONLY = ToolAnnotations(read_only=True)
@@ -600,7 +601,7 @@ def test_ctrl_c_while_a_timed_call_runs_cancels_it(tmp_path: Path) -> None:
             print("interrupted", seen.wait(5))
         """)
     )
-    found = subprocess.run(
+    found = forks.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert found.stdout == "interrupted True\n", found.stderr

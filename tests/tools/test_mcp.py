@@ -32,6 +32,7 @@ from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import MCPClient
 from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.tool import Tool
+from tests import forks
 from tests.leftovers import Owned
 from tests.paths import DATA
 from tests.waiting import until
@@ -86,7 +87,7 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MCPClient]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, SERVER, "http", TOKEN], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -649,7 +650,7 @@ def test_the_interpreter_exits_without_close_and_leaves_no_server() -> None:
         f" {{'command': sys.executable, 'args': [{SERVER!r}]}}}}).tools()\nprint([t for t in tools"
         " if t.name == 'srv.pid'][0].run({}).data['result'])"
     )
-    found = subprocess.run(
+    found = forks.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
     )
     assert found.stderr == ""
@@ -698,7 +699,7 @@ def test_a_refused_token_is_called_that_and_never_shown(url: str) -> None:
 @pytest.mark.slow
 def test_an_http_server_that_dies_and_comes_back_is_reached_again(tmp_path: Path) -> None:
     def serve(port: str) -> tuple[subprocess.Popen[str], str]:
-        process = subprocess.Popen(
+        process = forks.Popen(
             [sys.executable, SERVER, "http", TOKEN, port], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None

@@ -18,6 +18,7 @@ from holdfast.errors import ConfigurationError, ToolError, ToolTimeout
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import Elicitation, MCPClient
 from holdfast.tools.tool import Tool
+from tests import forks
 from tests.paths import DATA
 from tests.waiting import until
 
@@ -30,7 +31,7 @@ STDIO: dict[str, Any] = {"command": sys.executable, "args": [SERVER]}
 def ports() -> Iterator[dict[str, str]]:
     found: dict[str, str] = {}
     processes = [
-        (kind, subprocess.Popen([sys.executable, SERVER, kind], stdout=subprocess.PIPE, text=True))
+        (kind, forks.Popen([sys.executable, SERVER, kind], stdout=subprocess.PIPE, text=True))
         for kind in ("http", "sse")
     ]
     for kind, process in processes:

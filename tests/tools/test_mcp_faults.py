@@ -25,6 +25,7 @@ from holdfast.tools.mcp import MCPClient, MCPPool
 from holdfast.tools.mcp.config import read_servers, secret_values
 from holdfast.tools.mcp.secrets import redaction, url_without_secrets
 from holdfast.tools.tool import Tool
+from tests import forks
 from tests.leftovers import Owned
 from tests.paths import DATA
 from tests.waiting import until
@@ -510,7 +511,7 @@ def test_a_result_of_twenty_megabytes_arrives_over_stdio(mode: str) -> None:
     ("kind", "mode"), [("http", "2025-11-25"), ("http", "2026-07-28"), ("sse", "auto")]
 )
 def test_a_result_of_twenty_megabytes_arrives_over_http(kind: str, mode: str) -> None:
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, *ASKING["args"], kind], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -581,7 +582,7 @@ def test_a_server_ends_at_the_end_of_its_stdin_when_this_process_is_killed() -> 
         " print(t['a.pid'].run({}).data['result'], t['b.pid'].run({}).text,"
         " flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    found = subprocess.run(
+    found = forks.run(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
     assert found.returncode == -signal.SIGKILL

@@ -29,6 +29,7 @@ from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.tools.config import read
 from holdfast.tools.mcp import MCPPool
+from tests import forks
 from tests.paths import DATA, REPO
 from tests.waiting import until
 
@@ -41,7 +42,7 @@ ASK = ("srv.ask", {"message": "Who are you?"})
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[str]:
-    with subprocess.Popen(
+    with forks.Popen(
         [sys.executable, SERVER, "http"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -429,7 +430,7 @@ threading.Event().wait()
 @pytest.mark.slow
 def test_after_a_kill_the_call_is_told_as_unknown_and_no_question_is_left(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path), str(REPO)])
+    process = forks.Popen([sys.executable, "-c", KILLED, str(path), str(REPO)])
     try:
         with SQLiteStore(path) as store:
             until(lambda: any(isinstance(event, ev.DecisionMade) for event in store.read("c")))

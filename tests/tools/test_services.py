@@ -4,7 +4,6 @@ themselves; and pins that several share."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from holdfast.tools.a2a import A2ATool
 from holdfast.tools.a2a.parts import AgentSkill
 from holdfast.tools.pins import Pins
 from holdfast.tools.sources import SourceHealth
+from tests import forks
 from tests.waiting import until
 
 
@@ -98,9 +98,7 @@ for n in range(30):
 @pytest.mark.slow
 def test_processes_with_one_file_of_pins_keep_each_others(tmp_path: Path) -> None:
     path = tmp_path / "pins.json"
-    work = [
-        subprocess.Popen([sys.executable, "-c", _PINNING, str(path), id]) for id in ("a", "b", "c")
-    ]
+    work = [forks.Popen([sys.executable, "-c", _PINNING, str(path), id]) for id in ("a", "b", "c")]
     assert [process.wait(60) for process in work] == [0, 0, 0]
     assert len(json.loads(path.read_bytes())) == 90
     assert sorted(found.name for found in tmp_path.iterdir()) == ["pins.json", "pins.json.lock"]
