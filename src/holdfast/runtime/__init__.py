@@ -39,5 +39,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'holdfast.runtime' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module("holdfast.runtime.sandbox"), name)
-    return found
+    value = globals()[name] = getattr(import_module("holdfast.runtime.sandbox"), name)
+    return value

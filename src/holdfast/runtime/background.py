@@ -75,8 +75,8 @@ class BackgroundCommands:
         """Return the output since the last time, once the command has ended, or after `wait`
         seconds; `stop` ends it first."""
         with self._lock:
-            found = self._runs.get(name)
-        if found is None:
+            entry = self._runs.get(name)
+        if entry is None:
             if name.endswith(f"-{self._mark}"):
                 text = f"There is no background command {name!r} in this conversation."
                 return ToolResult.failure(text, "not_found")
@@ -87,17 +87,17 @@ class BackgroundCommands:
                 "unknown",
                 meta={"outcome": "unknown"},
             )
-        run, token, _ = found
+        run, token, _ = entry
         stopped = stop and not _ended(run, token)
         if stopped:
             self._shell.stop_background(run, _STOP_SECONDS)
         forget = None if cancelled is None else cancelled.add_callback(run.notify)
         deadline = time.monotonic() + wait
         try:
-            with run.changed:
+            with run.progress:
                 while not (stopped or cancelled or _ended(run, token)):
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not run.changed.wait(left):
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0 or not run.progress.wait(remaining):
                         break
         finally:
             if forget is not None:
@@ -128,8 +128,8 @@ class BackgroundCommands:
 
 def _exit_code(run: Run, token: str) -> int | None:
     tail = run.output.tail(_TRAILER_BYTES).decode(errors="replace")
-    found = re.search(rf"\[{token} (\d+)\]", tail)
-    return None if found is None else int(found[1])
+    match = re.search(rf"\[{token} (\d+)\]", tail)
+    return None if match is None else int(match[1])
 
 
 def _ended(run: Run, token: str) -> bool:

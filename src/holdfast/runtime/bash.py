@@ -129,34 +129,34 @@ def after(
     room = _MAX_EXPORTED_BYTES
     for match in _DECLARED.finditer(data):
         flags, key, plain, escaped = match.groups()
-        found = os.fsdecode(key)
+        variable_name = os.fsdecode(key)
         value = (
             re.sub(rb"\\(.)", rb"\1", plain, flags=re.DOTALL)
             if plain is not None
             else _ESCAPED.sub(_unescaped, escaped)
         )
         text = os.fsdecode(value.replace(b"\0", b""))
-        own = found.startswith(name) or found == "SHLVL" or found in marks
-        if found == "PWD":
+        own = variable_name.startswith(name) or variable_name == "SHLVL" or variable_name in marks
+        if variable_name == "PWD":
             cwd = text
-        elif own or acts_on(found) or b"n" in flags:
+        elif own or acts_on(variable_name) or b"n" in flags:
             continue
         elif b"x" in flags:
             room -= len(key) + len(value)
             if len(value) > _MAX_VALUE_BYTES or room < 0:
-                too_large.append(found)
+                too_large.append(variable_name)
             else:
-                exported[found] = text
-        elif not _SET_BY_BASH.fullmatch(found):
-            variables[found] = text
+                exported[variable_name] = text
+        elif not _SET_BY_BASH.fullmatch(variable_name):
+            variables[variable_name] = text
     if not cwd.startswith("/"):
         cwd = before.cwd
     defined = map(os.fsdecode, _FUNCTION.findall(data))
     functions = tuple(function for function in defined if not function.startswith(name))
     names = sorted({*before.exported, *exported} - {"OLDPWD", "SHLVL", "PWD", *too_large})
-    changed = tuple(one for one in names if before.exported.get(one) != exported.get(one))
+    changed_names = tuple(one for one in names if before.exported.get(one) != exported.get(one))
     state = TerminalState(cwd, exported, variables, status)
-    return state, StateChange(changed, functions, tuple(too_large))
+    return state, StateChange(changed_names, functions, tuple(too_large))
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

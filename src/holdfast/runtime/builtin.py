@@ -257,10 +257,10 @@ def make_more_tools(runtime: object, shell: Terminal, files: Files) -> list[Tool
             insert_line: For insert: the line behind which to insert; 0 is the beginning.
             insert_text: For insert: the text to insert.
         """
-        given = {"file_text": file_text, "old_str": old_str, "insert_line": insert_line}
+        arguments = {"file_text": file_text, "old_str": old_str, "insert_line": insert_line}
         needed = {"create": "file_text", "str_replace": "old_str", "insert": "insert_line"}
         name = needed.get(command)
-        if name is not None and given[name] is None:
+        if name is not None and arguments[name] is None:
             raise ToolError(f"{command} needs {name}.", "validation")
         match command:
             case "view" if view_range:

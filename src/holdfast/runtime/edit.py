@@ -24,7 +24,7 @@ class Edited(NamedTuple):
     places: int
 
 
-def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
+def replace(text: str, old: str, new: str, replace_all: bool, label: str) -> Edited:
     """Return `text` with `old` replaced by `new`, once, or everywhere if `replace_all`. All line
     ends match each other. The inserted text gets the line ends of its place; the rest stays
     unchanged. Raises `RuntimeFault`, whose message says what to do instead."""
@@ -47,12 +47,12 @@ def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edi
     plain = text.replace("\r\n", "\n")
     starts = _find_all(plain, old)
     if not starts:
-        raise RuntimeFault(f"old was not found in {shown}. {_explain(plain, old)}")
+        raise RuntimeFault(f"old was not found in {label}. {_explain(plain, old)}")
     if len(starts) > 1 and not replace_all:
         lines = [plain.count("\n", 0, start) + 1 for start in starts[:20]]
         more = f" and {len(starts) - 20} more" if len(starts) > 20 else ""
         raise RuntimeFault(
-            f"old is {len(starts)} times in {shown}, at lines {', '.join(map(str, lines))}{more}."
+            f"old is {len(starts)} times in {label}, at lines {', '.join(map(str, lines))}{more}."
             " Give more of the lines around the one that you mean, so that it is unique, or set"
             " replace_all=true to change all."
         )
@@ -61,40 +61,40 @@ def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edi
     returns = [at - n for n, at in enumerate(m.start() for m in re.finditer("\r\n", text))]
     most = "\r\n" if len(returns) * 2 > plain.count("\n") else "\n"
     pieces: list[str] = []
-    done = 0
+    position = 0
     for start in starts:
         first = start + bisect_left(returns, start)
         last = start + len(old) + bisect_left(returns, start + len(old))
         region = text[first:last]
         ends = region if "\n" in region else most
-        pieces += [text[done:first], new.replace("\n", "\r\n") if "\r\n" in ends else new]
-        done = last
-    result = "".join(pieces) + text[done:]
+        pieces += [text[position:first], new.replace("\n", "\r\n") if "\r\n" in ends else new]
+        position = last
+    result = "".join(pieces) + text[position:]
     return Edited(result, plain.count("\n", 0, starts[0]) + 1, new.count("\n") + 1, len(starts))
 
 
 def _find_all(text: str, old: str) -> list[int]:
-    found: list[int] = []
+    starts: list[int] = []
     at = text.find(old)
     while at >= 0:
-        found.append(at)
+        starts.append(at)
         at = text.find(old, at + len(old))
-    return found
+    return starts
 
 
 def _explain(text: str, old: str) -> str:
-    lines, wanted = text.split("\n"), old.split("\n")
-    while wanted and not wanted[0].strip():
-        wanted.pop(0)
-    while wanted and not wanted[-1].strip():
-        wanted.pop()
-    stripped = [line.strip() for line in wanted]
+    lines, old_lines = text.split("\n"), old.split("\n")
+    while old_lines and not old_lines[0].strip():
+        old_lines.pop(0)
+    while old_lines and not old_lines[-1].strip():
+        old_lines.pop()
+    stripped = [line.strip() for line in old_lines]
     if not stripped:
         return "It is only white space. Give some of the text around it."
     at = same_but_white_space(lines, stripped)
     if at is not None:
         region = lines[at : at + len(stripped)]
-        tabs = any("\t" in line for line in region) != any("\t" in line for line in wanted)
+        tabs = any("\t" in line for line in region) != any("\t" in line for line in old_lines)
         what = "tabs against spaces" if tabs else "indentation or white space at line ends"
         return (
             f"Lines {_span(at, len(region))} differ from it only in white space ({what}). They"
@@ -114,9 +114,9 @@ def _span(at: int, count: int) -> str:
     return f"{at + 1}-{at + count}" if count > 1 else str(at + 1)
 
 
-def same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
-    """Return the start of the region that differs from `wanted` only in white space, or None."""
-    bare = ["".join(line.split()) for line in wanted]
+def same_but_white_space(lines: list[str], needle: list[str]) -> int | None:
+    """Return the start of the region that differs from `needle` only in white space, or None."""
+    bare = ["".join(line.split()) for line in needle]
     anchor = max(range(len(bare)), key=lambda n: len(bare[n]))
     for at, line in enumerate(lines):
         start = at - anchor
@@ -126,21 +126,21 @@ def same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
     return None
 
 
-def nearest(lines: list[str], wanted: list[str]) -> int | None:
+def nearest(lines: list[str], needle: list[str]) -> int | None:
     """Return the start of the most similar region; None if nothing is similar. The cost grows with
     the file's size only for counting. A bounded number of regions is compared."""
-    places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}
+    places: dict[str, list[int]] = {line: [] for line in needle[:200] if len(line) > 3}
     for at, line in enumerate(lines):
-        found = places.get(line.strip())
-        if found is not None and len(found) < 50:
-            found.append(at)
-    votes = Counter(at - n for n, line in enumerate(wanted[:200]) for at in places.get(line, ()))
+        positions = places.get(line.strip())
+        if positions is not None and len(positions) < 50:
+            positions.append(at)
+    votes = Counter(at - n for n, line in enumerate(needle[:200]) for at in places.get(line, ()))
     candidates = [start for start, _ in votes.most_common(8)]
     if not candidates:
         # None of the lines occurs exactly: take the lines that share most words with the longest
         # one.
-        anchor = max(range(len(wanted)), key=lambda n: len(wanted[n]))
-        words = set(_WORD.findall(wanted[anchor][:400]))
+        anchor = max(range(len(needle)), key=lambda n: len(needle[n]))
+        words = set(_WORD.findall(needle[anchor][:400]))
         if not words:
             return None
         shared: Counter[int] = Counter()
@@ -151,17 +151,17 @@ def nearest(lines: list[str], wanted: list[str]) -> int | None:
     best, best_score = None, 0.5
     for start in candidates:
         start = max(0, min(start, len(lines) - 1))
-        score = _likeness([line.strip() for line in lines[start : start + len(wanted)]], wanted)
+        score = _likeness([line.strip() for line in lines[start : start + len(needle)]], needle)
         if score > best_score:
             best, best_score = start, score
     return best
 
 
-def _likeness(region: list[str], wanted: list[str]) -> float:
+def _likeness(region: list[str], needle: list[str]) -> float:
     """Return the similarity of two pieces of text, line by line, from 0 to 1. At most 40 lines and
     400 characters of each line count."""
     total = 0.0
-    lines = wanted[:40]
+    lines = needle[:40]
     for n, line in enumerate(lines):
         other = region[n] if n < len(region) else ""
         if line == other:
@@ -176,10 +176,10 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
 
 def numbered(lines: list[str], at: int, most: int = 20) -> str:
     """Return at most `most` lines with their numbers, which start at `at + 1`."""
-    shown = [f"{at + n + 1:>6}\t{line[:500]}" for n, line in enumerate(lines[:most])]
+    rows = [f"{at + n + 1:>6}\t{line[:500]}" for n, line in enumerate(lines[:most])]
     if len(lines) > most:
-        shown.append(f"       ... {len(lines) - most} more")
-    return "\n".join(shown)
+        rows.append(f"       ... {len(lines) - most} more")
+    return "\n".join(rows)
 
 
 def snippet(edited: Edited, around: int = 4) -> str:

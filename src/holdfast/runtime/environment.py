@@ -24,7 +24,7 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
     are `cat`, so that nothing waits for a key. `env` overrides these values: pass
     `env=os.environ`, or the part of it that commands may see.
     """
-    found = {
+    variables = {
         "PATH": _DEFAULT_PATH,
         "HOME": str(workdir),
         "LANG": "C.UTF-8",
@@ -41,7 +41,7 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
     }
     try:
         user = pwd.getpwuid(os.getuid())
-        found.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
+        variables.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
     except KeyError:  # a container may run under a user id without an entry
         pass
     for name, value in (env or {}).items():
@@ -52,16 +52,16 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
                 f"env takes a mapping of str to str, not {name!r} with a value of type"
                 f" {type(value).__name__}."
             )
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
     """Return the path of a program in the child's PATH. Raises `RuntimeFault`."""
-    found = shutil.which(name, path=env.get("PATH", _DEFAULT_PATH))
-    if found is None:
+    program = shutil.which(name, path=env.get("PATH", _DEFAULT_PATH))
+    if program is None:
         raise RuntimeFault(
             f"There is no program {name!r} in {env.get('PATH', _DEFAULT_PATH)}. Install it, or pass"
             " env={'PATH': ...}."
         )
-    return found
+    return program

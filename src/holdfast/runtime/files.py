@@ -53,14 +53,14 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
 
 class TextFiles(Protocol):
     """Reads and writes the text files of a runtime, such as through the buffers of an editor.
-    Paths are resolved and allowed. Methods raise `RuntimeFault`; `shown` is the path for its
+    Paths are resolved and allowed. Methods raise `RuntimeFault`; `label` is the path for its
     message."""
 
-    def load(self, path: Path, shown: str) -> textfile.DecodedText:
+    def load(self, path: Path, label: str) -> textfile.DecodedText:
         """Return the whole text of a file."""
         ...
 
-    def store(self, path: Path, file: textfile.DecodedText, text: str, shown: str) -> None:
+    def store(self, path: Path, file: textfile.DecodedText, text: str, label: str) -> None:
         """Make or overwrite a file with `text`, in the encoding of `file`."""
         ...
 
@@ -68,11 +68,11 @@ class TextFiles(Protocol):
 class DiskFiles:
     """Text files on the disk."""
 
-    def load(self, path: Path, shown: str) -> textfile.DecodedText:
-        return textfile.load(path, shown)
+    def load(self, path: Path, label: str) -> textfile.DecodedText:
+        return textfile.load(path, label)
 
-    def store(self, path: Path, file: textfile.DecodedText, text: str, shown: str) -> None:
-        textfile.store(path, file.encode(text), shown)
+    def store(self, path: Path, file: textfile.DecodedText, text: str, label: str) -> None:
+        textfile.store(path, file.encode(text), label)
 
 
 class Files:
@@ -96,61 +96,63 @@ class Files:
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
         """Return the text of a file without byte order mark, with its original line ends."""
-        found = self._paths.resolve(path)
-        return self._texts.load(found, self._paths.shown(found)).text
+        real_path = self._paths.resolve(path)
+        return self._texts.load(real_path, self._paths.label(real_path)).text
 
     def view(self, path: str, offset: int = 1, limit: int = _DEFAULT_LINES) -> ToolResult:
         """Return a file's numbered lines from `offset`, an image, or a directory's entries."""
-        found = self._paths.resolve(path)
-        shown = self._paths.shown(found)
-        if os.path.isdir(found):
-            return ToolResult(blocks(self._listing(found, shown)))
+        real_path = self._paths.resolve(path)
+        label = self._paths.label(real_path)
+        if os.path.isdir(real_path):
+            return ToolResult(blocks(self._listing(real_path, label)))
         try:
-            fd, stat = textfile.open_file(found, shown)
+            fd, stat = textfile.open_file(real_path, label)
         except textfile.NoSuchFile:  # an editor may have it, not saved yet
-            return self._shown_lines(found, shown, self._text_lines(found, shown), offset, limit)
+            return self._shown_lines(
+                real_path, label, self._text_lines(real_path, label), offset, limit
+            )
         with open(fd, "rb") as file:
             start = file.read(8192)
             kind = pictures.image_type(start)
             if kind is not None:
                 if stat.st_size > _MAX_IMAGE_BYTES:
                     raise RuntimeFault(
-                        f"{shown} is an image of {stat.st_size:,} bytes; at most"
+                        f"{label} is an image of {stat.st_size:,} bytes; at most"
                         f" {_MAX_IMAGE_BYTES:,} can be shown. Make it smaller first."
                     )
                 file.seek(0)
                 image = ImageContent(file.read(_MAX_IMAGE_BYTES), kind)
-                content = (TextContent(f"{shown}: {kind}"), image)
-                return ToolResult(content, meta={"path": self._paths.visible(found)})
-            terminal = self._outputs in found.parents
+                content = (TextContent(f"{label}: {kind}"), image)
+                return ToolResult(content, meta={"path": self._paths.visible(real_path)})
+            terminal = self._outputs in real_path.parents
             if textfile.is_binary(start) and not terminal:
-                raise textfile.binary_fault(shown, stat.st_size)
+                raise textfile.binary_fault(label, stat.st_size)
             file.seek(0)
             utf_16 = start.startswith((b"\xff\xfe", b"\xfe\xff"))
             most = textfile.MAX_FILE_BYTES if utf_16 else _MAX_WHOLE_BYTES
             if stat.st_size <= most and not terminal:
-                lines = self._text_lines(found, shown)
+                lines = self._text_lines(real_path, label)
             else:
                 lines = _lines(file, terminal)
-            return self._shown_lines(found, shown, lines, offset, limit)
+            return self._shown_lines(real_path, label, lines, offset, limit)
 
-    def _text_lines(self, path: Path, shown: str) -> Iterable[str]:
+    def _text_lines(self, path: Path, label: str) -> Iterable[str]:
         """Return the lines of a file that is read as a whole, so that it is decoded as `edit`
         decodes it."""
-        text = self._texts.load(path, shown).text.replace("\r\n", "\n")
+        text = self._texts.load(path, label).text.replace("\r\n", "\n")
         return map(_shortened, text.removesuffix("\n").split("\n")) if text else ()
 
     def _shown_lines(
-        self, path: Path, shown: str, lines: Iterable[str], offset: int, limit: int
+        self, path: Path, label: str, lines: Iterable[str], offset: int, limit: int
     ) -> ToolResult:
         first = max(1, offset)
         body, last, more = self._page(lines, first, limit)
         meta = {"path": self._paths.visible(path)}
         if not body:
             if last == 0:
-                return ToolResult(blocks(f"({shown} is empty)"), meta=meta)
+                return ToolResult(blocks(f"({label} is empty)"), meta=meta)
             raise RuntimeFault(
-                f"{shown} has {last} lines; there is no line {first}. Use an offset from 1 to"
+                f"{label} has {last} lines; there is no line {first}. Use an offset from 1 to"
                 f" {last}."
             )
         if more:
@@ -159,18 +161,18 @@ class Files:
 
     def view_image(self, path: str) -> ToolResult:
         """Return a picture, scaled down to what models take."""
-        found = self._paths.resolve(path)
-        shown = self._paths.shown(found)
-        data = textfile.load_bytes(found, shown)
+        real_path = self._paths.resolve(path)
+        label = self._paths.label(real_path)
+        data = textfile.load_bytes(real_path, label)
         kind = pictures.image_type(data)
         if kind is None:
-            raise RuntimeFault(f"{shown} is no PNG, JPEG, GIF or WebP picture. Convert it first.")
-        picture = pictures.fitted(data, kind, _MAX_IMAGE_BYTES, shown)
+            raise RuntimeFault(f"{label} is no PNG, JPEG, GIF or WebP picture. Convert it first.")
+        picture = pictures.fitted(data, kind, _MAX_IMAGE_BYTES, label)
         content = (
-            TextContent(f"{shown}: {picture.note}"),
+            TextContent(f"{label}: {picture.note}"),
             ImageContent(picture.data, picture.kind),
         )
-        return ToolResult(content, meta={"path": self._paths.visible(found)})
+        return ToolResult(content, meta={"path": self._paths.visible(real_path)})
 
     def _page(self, lines: Iterable[str], first: int, limit: int) -> tuple[list[str], int, bool]:
         body: list[str] = []
@@ -185,83 +187,86 @@ class Files:
             body.append(text)
         return body, number, False
 
-    def _listing(self, folder: Path, shown: str) -> str:
+    def _listing(self, folder: Path, label: str) -> str:
         try:
             names = sorted(textfile.entries(folder, lambda entry: entry.name + _suffix(entry)))
         except OSError as error:
             raise RuntimeFault(
-                f"The directory {shown} cannot be listed: {error.strerror}."
+                f"The directory {label} cannot be listed: {error.strerror}."
             ) from error
         if not names:
-            return f"(the directory {shown} is empty)"
-        lines = [f"{shown} is a directory:", *names[:_MAX_ENTRIES]]
+            return f"(the directory {label} is empty)"
+        lines = [f"{label} is a directory:", *names[:_MAX_ENTRIES]]
         if len(names) > _MAX_ENTRIES:
             lines.append(f"[... {len(names) - _MAX_ENTRIES} more; use glob to narrow them down]")
         return "\n".join(lines)
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
         """Create or overwrite a file in UTF-8, atomically, with missing parent folders."""
-        found = self._paths.resolve(path, write=True)
-        shown = self._paths.shown(found)
+        real_path = self._paths.resolve(path, write=True)
+        label = self._paths.label(real_path)
         new = textfile.DecodedText(text)
         size = len(new.encode(text))
-        with self._lock(found):
-            existed = os.path.lexists(found)
+        with self._lock(real_path):
+            existed = os.path.lexists(real_path)
             before = ""
             if existed:
                 with suppress(RuntimeFault):  # binary or huge: replaced too, but without a diff
-                    before = self._texts.load(found, shown).text
-            self._texts.store(found, new, text, shown)
+                    before = self._texts.load(real_path, label).text
+            self._texts.store(real_path, new, text, label)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         message = (
-            f"{'Overwrote' if existed else 'Created'} {shown}: {lines}"
+            f"{'Overwrote' if existed else 'Created'} {label}: {lines}"
             f" line{'' if lines == 1 else 's'}, {size:,} bytes."
         )
-        diff = edit.unified_diff(before, text, shown)
-        meta = {"path": self._paths.visible(found), "diff": diff, "created": not existed}
+        diff = edit.unified_diff(before, text, label)
+        meta = {"path": self._paths.visible(real_path), "diff": diff, "created": not existed}
         return ToolResult(blocks(message), meta=meta)
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
         """Replace the text `old`; encoding, line ends and mode are kept."""
-        found = self._paths.resolve(path, write=True)
-        shown = self._paths.shown(found)
-        with self._lock(found):
-            file = self._texts.load(found, shown)
-            edited = edit.replace(file.text, old, new, replace_all, shown)
-            self._texts.store(found, file, edited.text, shown)
+        real_path = self._paths.resolve(path, write=True)
+        label = self._paths.label(real_path)
+        with self._lock(real_path):
+            file = self._texts.load(real_path, label)
+            edited = edit.replace(file.text, old, new, replace_all, label)
+            self._texts.store(real_path, file, edited.text, label)
         places = f" in {edited.places} places; the first" if edited.places > 1 else ""
-        message = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
-        diff = edit.unified_diff(file.text, edited.text, shown)
-        meta = {"path": self._paths.visible(found), "diff": diff, "replaced": edited.places}
+        message = f"Edited {label}{places}:\n{edit.snippet(edited)}"
+        diff = edit.unified_diff(file.text, edited.text, label)
+        meta = {"path": self._paths.visible(real_path), "diff": diff, "replaced": edited.places}
         return ToolResult(blocks(message), meta=meta)
 
     def insert(self, path: str, line: int, text: str) -> ToolResult:
         """Insert lines behind a line (0: at the beginning); encoding, line ends and mode are
         kept."""
-        found = self._paths.resolve(path, write=True)
-        shown = self._paths.shown(found)
-        with self._lock(found):
-            file = self._texts.load(found, shown)
+        real_path = self._paths.resolve(path, write=True)
+        label = self._paths.label(real_path)
+        with self._lock(real_path):
+            file = self._texts.load(real_path, label)
             lines = re.findall(r"[^\n]*\n|[^\n]+", file.text)
             if line > len(lines):
-                raise RuntimeFault(f"{shown} has {len(lines)} lines; there is no line {line}.")
+                raise RuntimeFault(f"{label} has {len(lines)} lines; there is no line {line}.")
             newline = "\r\n" if "\r\n" in "".join(lines[:1]) else "\n"
             new = text.replace("\r\n", "\n").removesuffix("\n").replace("\n", newline)
             before = "".join(lines[:line])
             gap = newline if before and not before.endswith("\n") else ""
-            changed = "".join((before, gap, new, newline, *lines[line:]))
-            self._texts.store(found, file, changed, shown)
-        edited = edit.Edited(changed, line + 1, new.count("\n") + 1, 1)
-        message = f"Inserted into {shown}:\n{edit.snippet(edited)}"
-        diff = edit.unified_diff(file.text, changed, shown)
-        meta = {"path": self._paths.visible(found), "diff": diff}
+            new_text = "".join((before, gap, new, newline, *lines[line:]))
+            self._texts.store(real_path, file, new_text, label)
+        edited = edit.Edited(new_text, line + 1, new.count("\n") + 1, 1)
+        message = f"Inserted into {label}:\n{edit.snippet(edited)}"
+        diff = edit.unified_diff(file.text, new_text, label)
+        meta = {"path": self._paths.visible(real_path), "diff": diff}
         return ToolResult(blocks(message), meta=meta)
 
     def apply_patch(self, patch: str) -> ToolResult:
         """Apply a patch to all of its files, or to none; `holdfast.patches` has its formats."""
         parsed = patches.parse(patch)
         where = {
-            path: self._named(path) for one in parsed for path in (one.path, one.move_to) if path
+            path: self._patch_target(path)
+            for one in parsed
+            for path in (one.path, one.move_to)
+            if path
         }
         locks = {hash(path) % len(self._locks) for path in where.values()}
         with ExitStack() as stack:
@@ -282,15 +287,17 @@ class Files:
         diff = "".join(patched.diffs())[:_MAX_DIFF_CHARS]
         return ToolResult(blocks(text), meta={"paths": visible, "diff": diff})
 
-    def _named(self, path: str) -> Path:
+    def _patch_target(self, path: str) -> Path:
         """Return the resolved path of a file that a patch names, which must not be a link: a patch
         could remove or move it."""
-        found = self._paths.resolve(path, write=True)
+        real_path = self._paths.resolve(path, write=True)
         folder, name = os.path.split(path.rstrip("/"))
         beside = self._paths.resolve(folder or ".", write=True) / name
         if os.path.islink(beside):
-            raise RuntimeFault(f"{path} is a link to {self._paths.shown(found)}; give that path.")
-        return found
+            raise RuntimeFault(
+                f"{path} is a link to {self._paths.label(real_path)}; give that path."
+            )
+        return real_path
 
 
 class _PatchedFiles:
@@ -306,45 +313,45 @@ class _PatchedFiles:
 
     def take(self, patch: patches.FilePatch, path: Path, target: Path | None) -> None:
         """Work out one change, upon those before it. Raises `RuntimeFault`."""
-        shown = self._paths.shown(path)
-        exists = self._read(path, shown)
+        label = self._paths.label(path)
+        exists = self._read(path, label)
         if patch.kind == "add":
             text = "".join(map(patching.content, patch.chunks))
             self._after[path] = textfile.DecodedText(text).encode(text)
-            self.report.append(f"{'A' if exists is None else 'M (overwritten)'} {shown}")
+            self.report.append(f"{'A' if exists is None else 'M (overwritten)'} {label}")
             return
         if exists is None:
             raise textfile.NoSuchFile(
-                f"There is no file {shown}, which the patch {patch.kind}s. Nothing was changed."
+                f"There is no file {label}, which the patch {patch.kind}s. Nothing was changed."
             )
         if patch.kind == "delete":
             self._after[path] = None
-            self.report.append(f"D {shown}")
+            self.report.append(f"D {label}")
             return
         data = exists
         if patch.chunks:
             if textfile.is_binary(exists[:8192]):
-                raise textfile.binary_fault(shown, len(exists))
+                raise textfile.binary_fault(label, len(exists))
             file = textfile.decode(exists)
-            patched = patching.apply(file.text, patch.chunks, shown)
+            patched = patching.apply(file.text, patch.chunks, label)
             data = file.encode(patched.text)
             self.notes += patched.notes
         if target is None or target == path:
             self._after[path] = data
-            self.report.append(f"M {shown}")
+            self.report.append(f"M {label}")
             return
-        there = self._paths.shown(target)
-        replaced = " (overwritten)" if self._read(target, there) is not None else ""
+        target_label = self._paths.label(target)
+        replaced = " (overwritten)" if self._read(target, target_label) is not None else ""
         self._after[path], self._after[target] = None, data
         origin = self._like.get(path, path)
         if not replaced and self._before[origin] is not None:
             self._like[target] = origin
-        self.report.append(f"R {shown} -> {there}{replaced}")
+        self.report.append(f"R {label} -> {target_label}{replaced}")
 
-    def _read(self, path: Path, shown: str) -> bytes | None:
+    def _read(self, path: Path, label: str) -> bytes | None:
         if path not in self._before:
             try:
-                self._before[path] = textfile.load_bytes(path, shown)
+                self._before[path] = textfile.load_bytes(path, label)
             except textfile.NoSuchFile:
                 self._before[path] = None
         return self._after.get(path, self._before[path])
@@ -361,7 +368,7 @@ class _PatchedFiles:
         """Yield the unified diff of each changed text file."""
         for change in self.changes():
             before, after = _text(self._before[change.path]), _text(change.data)
-            yield edit.unified_diff(before, after, self._paths.shown(change.path))
+            yield edit.unified_diff(before, after, self._paths.label(change.path))
 
 
 def _text(data: bytes | None) -> str:

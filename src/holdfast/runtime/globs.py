@@ -87,7 +87,7 @@ def _expanded(
             " {braces}."
         )
     pieces: list[list[str]] = []
-    begun = at
+    start = at
     count = 1
     while at < end:
         if (ends := pairs.get(at)) is not None and ends[-1] < end:
@@ -101,11 +101,11 @@ def _expanded(
                         " {braces}."
                     )
             count *= len(choices)
-            pieces += [[pattern[begun:at]], choices]
-            begun = at = ends[-1] + 1
+            pieces += [[pattern[start:at]], choices]
+            start = at = ends[-1] + 1
         else:
             at += 1
-    pieces.append([pattern[begun:end]])
+    pieces.append([pattern[start:end]])
     return ["".join(choice) for choice in itertools.product(*pieces)]
 
 
@@ -114,8 +114,7 @@ def _expanded(
 
 def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
     """Return the bracket at `at` as a regular expression with its end; None if unclosed."""
-    begun = at + 1
-    at = begun
+    at += 1
     negated = part[at : at + 1] in ("!", "^") and at < len(part)
     at += negated
     out = ""
@@ -128,9 +127,9 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
             and (end := part.find(":]", at + 2)) > 0
             and part[at + 2 : end].isalpha()
         ):
-            if (named := _CHARACTER_CLASSES.get(part[at + 2 : end])) is None:
+            if (characters := _CHARACTER_CLASSES.get(part[at + 2 : end])) is None:
                 raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
-            out, at, low = out + named, end + 2, ""
+            out, at, low = out + characters, end + 2, ""
             continue
         if part[at] == "-" and low and at + 1 < len(part) and part[at + 1] != "]":
             at += 1
@@ -183,9 +182,9 @@ def part(text: str, git: bool = False) -> str:
             out += "[^/]*"
         elif char == "?":
             out += "[^/]"
-        elif char == "[" and (found := _class(text, at - 1, git)) is not None:
-            out += found[0]
-            at = found[1]
+        elif char == "[" and (bracket := _class(text, at - 1, git)) is not None:
+            out += bracket[0]
+            at = bracket[1]
         elif char == "\\" and at < len(text):
             out += re.escape(text[at])
             at += 1
@@ -253,7 +252,7 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
 def _split(pattern: str) -> list[str]:
     """Return the parts between slashes. A slash in brackets is not a separator. A backslash before
     a slash has no effect."""
-    found = [""]
+    parts = [""]
     at = 0
     while at < len(pattern):
         char = pattern[at]
@@ -263,8 +262,8 @@ def _split(pattern: str) -> list[str]:
         elif char == "\\":
             end = min(at + 2, len(pattern))
         if pattern[at:end] in ("/", "\\/"):
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += pattern[at:end]
+            parts[-1] += pattern[at:end]
         at = end
-    return found
+    return parts

@@ -54,7 +54,7 @@ def open_folder(path: str, start: "int | None" = None, make: bool = False) -> in
     return fd
 
 
-def shown(line: str, at: int) -> str:
+def excerpt(line: str, at: int) -> str:
     """Return a line for the answer: the part around the match if the line is long."""
     if len(line) <= SHOWN_CHARS:
         return line
@@ -74,8 +74,8 @@ def read(path: str, root: int) -> tuple[str, bool] | None:
         finally:
             os.close(folder)
         with open(fd, "rb", buffering=0) as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 return None
             start = file.read(8192)
             if start.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -89,7 +89,7 @@ def read(path: str, root: int) -> tuple[str, bool] | None:
                 data += more
     except OSError:
         return None
-    return data.decode(encoding, errors="replace"), found.st_size > MAX_FILE_BYTES
+    return data.decode(encoding, errors="replace"), status.st_size > MAX_FILE_BYTES
 
 
 def search(
@@ -119,17 +119,17 @@ def search(
                 hits.append((number, match.start()))
     if not count and not long and not text[1]:
         return None
-    found: dict[str, Any] = {"count": count, "long": long, "cut": text[1], "lines": []}
+    result: dict[str, Any] = {"count": count, "long": long, "cut": text[1], "lines": []}
     if mode == "content":
         at = dict(hits)
         last = -1
         for number, _ in hits:
             for n in range(max(last + 1, number - context), min(len(lines), number + context + 1)):
                 # line number, True for a match, True if it follows the line before, text
-                text_shown = shown(lines[n].removesuffix("\r"), at.get(n, 0))
-                found["lines"].append([n + 1, n in at, n == last + 1, text_shown])
+                row_text = excerpt(lines[n].removesuffix("\r"), at.get(n, 0))
+                result["lines"].append([n + 1, n in at, n == last + 1, row_text])
                 last = n
-    return found
+    return result
 
 
 def main() -> None:
@@ -151,12 +151,12 @@ def main() -> None:
     for name in names:
         path = os.fsdecode(name)
         text = read(ask["links"].get(path, path), root)
-        found = search(pattern, text, ask["mode"], ask["context"], room)
+        result = search(pattern, text, ask["mode"], ask["context"], room)
         searched += 1
-        if found is not None:
-            if found["count"]:
-                room -= min(room, found["count"]) if ask["mode"] == "content" else 1
-            sys.stdout.write(json.dumps({"path": path, **found}) + "\n")
+        if result is not None:
+            if result["count"]:
+                room -= min(room, result["count"]) if ask["mode"] == "content" else 1
+            sys.stdout.write(json.dumps({"path": path, **result}) + "\n")
             sys.stdout.flush()
             if room <= 0:
                 break

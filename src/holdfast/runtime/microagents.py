@@ -53,7 +53,7 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
         raise ConfigurationError(f"load_microagents takes a folder; there is none at {root}.")
-    found: dict[str, Microagent] = {}
+    by_name: dict[str, Microagent] = {}
     for path in skill_files(root, loose):
         try:
             if root not in path.resolve().parents:
@@ -62,11 +62,11 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
         except (OSError, ValueError) as error:
             _log.warning("The microagent %s was left out: %s", path, error)
             continue
-        known = found.setdefault(microagent.name, microagent)
-        if known is not microagent:
+        first = by_name.setdefault(microagent.name, microagent)
+        if first is not microagent:
             text = "The microagent %s was left out: %s has the same name, %r."
-            _log.warning(text, path, known.path, known.name)
-    return list(found.values())
+            _log.warning(text, path, first.path, first.name)
+    return list(by_name.values())
 
 
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
@@ -80,14 +80,14 @@ def read_microagent(path: str | os.PathLike[str]) -> Microagent:
         if (value := head.get(key)) and not isinstance(value, str | list | tuple):
             raise ValueError(f"{key} takes a list of {what}, not {value!r}")
     name = str(head.get("name") or default)
-    shown = shown_when(head, name)
+    conditions = shown_when(head, name)
     return Microagent(
         name=name,
         content=content.strip(),
         description=str(head.get("description") or "").strip(),
-        triggers=shown.triggers,
+        triggers=conditions.triggers,
         path=str(path),
-        paths=shown.paths,
-        always=shown.always,
-        user_only=shown.user_only,
+        paths=conditions.paths,
+        always=conditions.always,
+        user_only=conditions.user_only,
     )

@@ -90,10 +90,10 @@ class CommandOutput:
                     self._memory += data
                     return
                 self._spool()
-            written = self._write(data[: max(0, self._cap - self._stored)])
-            if written < len(data):
+            count = self._write(data[: max(0, self._cap - self._stored)])
+            if count < len(data):
                 # Keep the end of an output that is too long for the file.
-                self._tail += data[written:]
+                self._tail += data[count:]
                 if len(self._tail) > 4 * _MAX_CLEANED_BYTES:
                     del self._tail[:-_MAX_CLEANED_BYTES]
 
@@ -117,14 +117,14 @@ class CommandOutput:
         self._memory.clear()
 
     def _write(self, data: bytes) -> int:
-        written = 0
+        count = 0
         try:
-            while written < len(data):
-                written += os.write(self._fd, data[written:] if written else data)
+            while count < len(data):
+                count += os.write(self._fd, data[count:] if count else data)
         except OSError:  # a full disk truncates the file; the command goes on
             self._cap = 0
-        self._stored += written
-        return written
+        self._stored += count
+        return count
 
     def close(self) -> None:
         """End the output. The kept output can still be read."""

@@ -179,8 +179,8 @@ class OwnFolder:
     def _make_repository(self, head: str) -> None:
         """Make a repository that reads the parent's objects and begins with its branches and
         configuration. All that the child adds, commits or stashes is in it, and ends with it."""
-        found = self._git("rev-parse", "--path-format=absolute", "--git-common-dir")
-        common, own = Path(found.removesuffix("\n")), self._top / ".git"
+        output = self._git("rev-parse", "--path-format=absolute", "--git-common-dir")
+        common, own = Path(output.removesuffix("\n")), self._top / ".git"
         kind = self._git("rev-parse", "--show-object-format").strip()
         options = ["--quiet", "--template=", f"--object-format={kind}"]
         self._git("init", *options, str(self._top), folder=self._home)
@@ -315,7 +315,7 @@ class OwnFolder:
         )
         patched: list[str] = []
         removed: list[Path] = []
-        written: dict[str, tuple[Path, _FileContent, int]] = {}
+        writes: dict[str, tuple[Path, _FileContent, int]] = {}
         modes: list[tuple[Path, int]] = []
         conflicts: list[str] = []
         for path, pair in changes.files.items():
@@ -334,14 +334,16 @@ class OwnFolder:
                 continue
             mode = self._permissions(path, place, new)
             if current == old:
-                written[path] = place, new, mode
+                writes[path] = place, new, mode
             elif old is not None and current is not None and self._is_text(pair):
                 patched.append(f"{prefix}/{path}" if prefix else path)
                 modes += [(place, mode)] if old.mode != new.mode else []
             else:
                 conflicts.append(path)
-        gone = set(removed)
-        conflicts += [path for path, (place, _, _) in written.items() if _barred(place, gone)]
+        removed_paths = set(removed)
+        conflicts += [
+            path for path, (place, _, _) in writes.items() if _barred(place, removed_paths)
+        ]
         if conflicts:
             raise RuntimeFault(
                 f"Nothing was taken over: {', '.join(conflicts)} changed in your folder too."
@@ -351,7 +353,7 @@ class OwnFolder:
         try:
             for place in removed:
                 place.unlink(missing_ok=True)
-            for place, content, mode in written.values():
+            for place, content, mode in writes.values():
                 _write(place, content, mode)
             for place, mode in modes:
                 place.chmod(mode)
@@ -367,12 +369,12 @@ class OwnFolder:
         """Return the permissions of a file that is taken over: those of the file in its place, else
         those that the child gave it."""
         try:
-            found = os.lstat(place)
-            if not stat.S_ISREG(found.st_mode):
-                found = os.lstat(self.workdir / path)
+            status = os.lstat(place)
+            if not stat.S_ISREG(status.st_mode):
+                status = os.lstat(self.workdir / path)
         except OSError:
-            found = os.lstat(self.workdir / path)
-        mode = found.st_mode & 0o777
+            status = os.lstat(self.workdir / path)
+        mode = status.st_mode & 0o777
         return mode | (mode & 0o444) >> 2 if new.mode == _PROGRAM else mode & 0o666
 
     def _place(self, path: str) -> Path:
@@ -383,10 +385,10 @@ class OwnFolder:
 
 def _copy_file(source: Path, target: Path, opened: Container[tuple[int, int]]) -> None:
     """Copy a file or link, unless it is one of the `opened`. Anything else is not copied."""
-    found = os.lstat(source)
-    if stat.S_ISLNK(found.st_mode):
+    status = os.lstat(source)
+    if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(source), target)
-    elif stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in opened:
+    elif stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in opened:
         shutil.copy2(source, target)
 
 

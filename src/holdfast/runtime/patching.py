@@ -43,17 +43,17 @@ def content(chunk: Chunk) -> str:
     return "".join(line.text + "\n" * line.newline for line in chunk.lines)
 
 
-def apply(text: str, chunks: tuple[Chunk, ...], shown: str) -> Patched:
+def apply(text: str, chunks: tuple[Chunk, ...], label: str) -> Patched:
     """Return a text after the chunks of a patch.
 
     Context lines keep their bytes, and added lines get the line ends of their place. An end of the
     file that no chunk touches stays as it is. Raises `RuntimeFault` for a chunk that has no place.
     """
-    return _Patching(text, shown).apply(chunks)
+    return _Patching(text, label).apply(chunks)
 
 
 class _Patching:
-    def __init__(self, text: str, shown: str) -> None:
+    def __init__(self, text: str, label: str) -> None:
         raw: list[str] = _LINES.findall(text)
         ends = [re.search(r"\r?\n?\Z", line) for line in raw]
         self._ends = [end[0] if end else "" for end in ends]
@@ -61,42 +61,42 @@ class _Patching:
             line[: len(line) - len(end)] for line, end in zip(raw, self._ends, strict=True)
         ]
         self._newline = "\r\n" if self._ends.count("\r\n") * 2 > len(raw) else "\n"
-        self._shown = shown
+        self._label = label
         self._notes: list[str] = []
         self._keys: dict[int, list[str]] = {}
         self._start = 0  # the first line behind the last chunk
         self._shift = 0  # the last chunk's distance from the line that the patch names
 
     def apply(self, chunks: tuple[Chunk, ...]) -> Patched:
-        made: list[tuple[str, str]] = []
-        done = 0
+        pairs: list[tuple[str, str]] = []
+        next_line = 0
         # Chunks with line numbers may come in any order; those of V4A are in the file's order.
         for chunk in chunks:
             at, old = self._place(chunk)
-            made += zip(self._lines[done:at], self._ends[done:at], strict=True)
-            done = at
+            pairs += zip(self._lines[next_line:at], self._ends[next_line:at], strict=True)
+            next_line = at
             for kind, line, newline in chunk.lines:
                 if kind == "+":
-                    end = self._ends[done - 1] if done else "".join(self._ends[:1])
-                    made.append((line.removesuffix("\r"), (end or self._newline) * newline))
-                elif done < at + old:
+                    end = self._ends[next_line - 1] if next_line else "".join(self._ends[:1])
+                    pairs.append((line.removesuffix("\r"), (end or self._newline) * newline))
+                elif next_line < at + old:
                     if kind == " ":
-                        made.append((self._lines[done], self._ends[done]))
-                    done += 1
-            self._start = done
-        made += zip(self._lines[done:], self._ends[done:], strict=True)
-        last = len(made) - 1
-        whole = [line + (end or self._newline * (n < last)) for n, (line, end) in enumerate(made)]
+                        pairs.append((self._lines[next_line], self._ends[next_line]))
+                    next_line += 1
+            self._start = next_line
+        pairs += zip(self._lines[next_line:], self._ends[next_line:], strict=True)
+        last = len(pairs) - 1
+        whole = [line + (end or self._newline * (n < last)) for n, (line, end) in enumerate(pairs)]
         return Patched("".join(whole), self._notes)
 
     def _place(self, chunk: Chunk) -> tuple[int, int]:
         """Return the index of a chunk's first line, and the number of its old lines there."""
         start = self._start
         for anchor in chunk.anchors if chunk.guess is None else ():
-            found = self._find([anchor], start) or self._find_stripped(anchor, start)
-            if not found:
+            matches = self._find([anchor], start) or self._find_stripped(anchor, start)
+            if not matches:
                 raise RuntimeFault(self._report(chunk, [anchor], "the line after @@"))
-            start = found[0] + 1
+            start = matches[0] + 1
         old = chunk.side("-")
         if not old:
             if chunk.guess is not None:
@@ -116,7 +116,7 @@ class _Patching:
         at = self._choose(chunk, places, end)
         if chunk.guess is None and len(places) > 1:
             self._notes.append(
-                f"{self._shown}: the lines of a chunk are at lines {at + 1} and"
+                f"{self._label}: the lines of a chunk are at lines {at + 1} and"
                 f" {places[1] + 1}, and perhaps at more; the first place was changed."
             )
         return at, len(old)
@@ -136,13 +136,13 @@ class _Patching:
         self._shift += at - guess
         return at
 
-    def _find(self, wanted: list[str], start: int) -> list[int]:
+    def _find(self, needle: list[str], start: int) -> list[int]:
         """Return the places from `start` where these lines are, by the strictest rule that finds
         any."""
         for level, (key, note) in enumerate(_LOOSER):
             if level not in self._keys:
                 self._keys[level] = [key(line) for line in self._lines]
-            lines, keys = self._keys[level], [key(line) for line in wanted]
+            lines, keys = self._keys[level], [key(line) for line in needle]
             size, last = len(keys), len(lines) - len(keys)
             places: list[int] = []
             at = start - 1
@@ -156,27 +156,27 @@ class _Patching:
             if places:
                 if note:
                     self._notes.append(
-                        f"{self._shown}: from line {places[0] + 1} on, differences to the patch in"
+                        f"{self._label}: from line {places[0] + 1} on, differences to the patch in"
                         f" {note} were ignored."
                     )
                 return places
         return []
 
     def _find_stripped(self, anchor: str, start: int) -> list[int]:
-        wanted = anchor.translate(_PLAIN).strip()
+        needle = anchor.translate(_PLAIN).strip()
         lines = enumerate(self._lines[start:], start)
-        return [at for at, line in lines if line.translate(_PLAIN).strip() == wanted][:1]
+        return [at for at, line in lines if line.translate(_PLAIN).strip() == needle][:1]
 
     # --- the report ---
 
-    def _report(self, chunk: Chunk, wanted: list[str], what: str) -> str:
-        head = f"The chunk at line {chunk.number} of the patch does not fit {self._shown}: {what}"
+    def _report(self, chunk: Chunk, needle: list[str], what: str) -> str:
+        head = f"The chunk at line {chunk.number} of the patch does not fit {self._label}: {what}"
         notes = list(self._notes)
-        before = self._find(wanted, 0)
+        before = self._find(needle, 0)
         new = chunk.side("+")
-        made = (
+        new_places = (
             self._find(new, 0)
-            if new != wanted and any(line.kind == "+" for line in chunk.lines)
+            if new != needle and any(line.kind == "+" for line in chunk.lines)
             else []
         )
         self._notes = notes
@@ -189,17 +189,21 @@ class _Patching:
         if before:
             where = f"line {before[0] + 1}, not at the end of the file"
             return f"{head} are at {where}. Nothing was changed."
-        if made:
-            lines = f"{made[0] + 1}-{made[0] + len(new)}" if len(new) > 1 else str(made[0] + 1)
+        if new_places:
+            lines = (
+                f"{new_places[0] + 1}-{new_places[0] + len(new)}"
+                if len(new) > 1
+                else str(new_places[0] + 1)
+            )
             return (
                 f"{head} were not found. Its new lines are at {lines} already. Nothing was changed."
             )
-        return f"{head} were not found. {self._closest(wanted)} Nothing was changed."
+        return f"{head} were not found. {self._closest(needle)} Nothing was changed."
 
-    def _closest(self, wanted: list[str]) -> str:
-        stripped = [line.strip() for line in wanted]
+    def _closest(self, needle: list[str]) -> str:
+        stripped = [line.strip() for line in needle]
         while stripped and not stripped[0]:
-            stripped, wanted = stripped[1:], wanted[1:]
+            stripped, needle = stripped[1:], needle[1:]
         if not any(stripped):
             return "They are only white space."
         at = edit.same_but_white_space(self._lines, stripped)
@@ -207,9 +211,9 @@ class _Patching:
             at = edit.nearest(self._lines, stripped)
         if at is None:
             return "Nothing in the file is similar. Read the file first."
-        region = self._lines[at : at + len(wanted)]
+        region = self._lines[at : at + len(needle)]
         rows: list[str] = []
-        for n, line in enumerate(wanted[:_MAX_REPORT_LINES]):
+        for n, line in enumerate(needle[:_MAX_REPORT_LINES]):
             there = region[n] if n < len(region) else None
             if there == line:
                 rows.append(f"{at + n + 1:>6}  {line[:500]}")
@@ -220,8 +224,8 @@ class _Patching:
                     if there is not None
                     else "   end of the file"
                 )
-        if len(wanted) > _MAX_REPORT_LINES:
-            rows.append(f"       ... {len(wanted) - _MAX_REPORT_LINES} more lines")
+        if len(needle) > _MAX_REPORT_LINES:
+            rows.append(f"       ... {len(needle) - _MAX_REPORT_LINES} more lines")
         body = "\n".join(rows)
         return (
             "The closest place (- the patch's line, + the file's line instead, by"

@@ -31,11 +31,11 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def check_usable(found: Path, text: str) -> None:
+def check_usable(path: Path, text: str) -> None:
     """Raise `RuntimeFault` if the system refuses a path, for example because it is too long. A path
     that does not exist is usable."""
     try:
-        os.lstat(found)
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass  # opening the file will report the error
     except OSError as error:
@@ -72,12 +72,12 @@ class Paths:
         workdir; `~` is the user's home. Raises `PathRefused` for a path outside of the allowed
         folders, `RuntimeFault` for an invalid path."""
         text = path_text(path)
-        found = Path(os.path.realpath(self.workdir / with_home(text, self._home)))
-        check_usable(found, text)
+        real_path = Path(os.path.realpath(self.workdir / with_home(text, self._home)))
+        check_usable(real_path, text)
         folders = self._writable if write else self._readable
-        if self._everywhere or any(found.is_relative_to(folder) for folder in folders):
-            return found
-        via = "" if str(found) == text else f" (which is {found})"
+        if self._everywhere or any(real_path.is_relative_to(folder) for folder in folders):
+            return real_path
+        via = "" if str(real_path) == text else f" (which is {real_path})"
         raise PathRefused(
             f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path"
             " inside it. (The program can allow more with LocalRuntime(allow_outside=[folder]).)",
@@ -88,8 +88,8 @@ class Paths:
         """Return the absolute path under which commands see a resolved path."""
         return str(path)
 
-    def shown(self, path: Path) -> str:
-        """Return a path as the model is shown it: relative to the workdir if it is inside."""
+    def label(self, path: Path) -> str:
+        """Return the path that the model sees: relative to the workdir if it is inside."""
         try:
             return str(path.relative_to(self.workdir))
         except ValueError:

@@ -37,24 +37,24 @@ class FittedPicture(NamedTuple):
     note: str
 
 
-def fitted(data: bytes, kind: str, max_bytes: int, shown: str) -> FittedPicture:
+def fitted(data: bytes, kind: str, max_bytes: int, label: str) -> FittedPicture:
     """Return a picture with sides of at most 1,568 pixels and at most `max_bytes` bytes. Without
     Pillow a larger one is returned as it is, if its bytes fit. Raises `RuntimeFault`."""
     size = pixels(data)
     if size is None:
-        raise RuntimeFault(f"{shown} is damaged: its size cannot be read.")
+        raise RuntimeFault(f"{label} is damaged: its size cannot be read.")
     about = f"{kind}, {size[0]}x{size[1]} pixels"
     if max(size) <= _MAX_SIDE and len(data) <= max_bytes:
         return FittedPicture(data, kind, about)
     if size[0] * size[1] > _MAX_PIXELS:
-        raise RuntimeFault(f"{shown} has {size[0]}x{size[1]} pixels, too many to scale it down.")
+        raise RuntimeFault(f"{label} has {size[0]}x{size[1]} pixels, too many to scale it down.")
     try:
         # Not a dependency of Holdfast: most agents look at no pictures.
         library: Any = import_module("PIL.Image")
     except ImportError:
         if len(data) > max_bytes:
             raise RuntimeFault(
-                f"{shown} has {len(data):,} bytes; at most {max_bytes:,} can be shown, and Pillow"
+                f"{label} has {len(data):,} bytes; at most {max_bytes:,} can be shown, and Pillow"
                 " is not installed to scale it down. Make it smaller with a command."
             ) from None
         return FittedPicture(data, kind, f"{about}; not scaled down, Pillow is not installed")
@@ -63,14 +63,14 @@ def fitted(data: bytes, kind: str, max_bytes: int, shown: str) -> FittedPicture:
             picture: Any = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
         picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
         form = "JPEG" if kind == "image/jpeg" else "PNG"
-        found = _encoded(picture, form)
-        if len(found) > max_bytes:
-            form, found = "JPEG", _encoded(picture.convert("RGB"), "JPEG")
+        encoded = _encoded(picture, form)
+        if len(encoded) > max_bytes:
+            form, encoded = "JPEG", _encoded(picture.convert("RGB"), "JPEG")
     except Exception as error:  # a damaged file raises many kinds
-        raise RuntimeFault(f"{shown} cannot be scaled down: {error}.") from error
+        raise RuntimeFault(f"{label} cannot be scaled down: {error}.") from error
     width, height = picture.size
     note = f"{about}, scaled down to {width}x{height}"
-    return FittedPicture(found, f"image/{form.lower()}", note)
+    return FittedPicture(encoded, f"image/{form.lower()}", note)
 
 
 def image_type(data: bytes) -> str | None:
@@ -105,13 +105,13 @@ def load_picture(
     kind = image_type(data)
     if kind is None:
         raise RuntimeFault(f"{str(place)!r} is no PNG, JPEG, GIF or WebP picture.")
-    found = fitted(data, kind, max_bytes, repr(str(place)))
-    if found.data is data and found.note.endswith("not installed"):
-        _log.warning("%s: %s", place, found.note)
-    return ImageContent(found.data, found.kind)
+    picture = fitted(data, kind, max_bytes, repr(str(place)))
+    if picture.data is data and picture.note.endswith("not installed"):
+        _log.warning("%s: %s", place, picture.note)
+    return ImageContent(picture.data, picture.kind)
 
 
 def _encoded(picture: Any, form: str) -> bytes:
-    written = io.BytesIO()
-    picture.save(written, form)
-    return written.getvalue()
+    buffer = io.BytesIO()
+    picture.save(buffer, form)
+    return buffer.getvalue()

@@ -62,13 +62,13 @@ def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
     sessions = {one for one in sessions if one > 0}
     if not _HAS_PROC:
         return _from_ps(sessions)
-    wanted = f"\0{MARK}={mark}".encode()
+    assignment = f"\0{MARK}={mark}".encode()
     return [
         process
         for process, _ in _living()
         if process.session in sessions
         or process.group in sessions
-        or wanted in _environment(process.pid)
+        or assignment in _environment(process.pid)
     ]
 
 
@@ -77,24 +77,24 @@ def _from_ps(sessions: Collection[int]) -> list[Process]:
     # id is that of its first group.
     rows = _ps("-A", "-o", "pid=,ppid=,pgid=,stat=")
     family = {pid: pid for pid in sessions}
-    found: dict[int, Process] = {}
+    by_pid: dict[int, Process] = {}
     grown = True
     while grown:
         grown = False
         for row in rows:
             pid, parent, group = map(int, row[:3])
             session = family.get(pid) or family.get(parent) or family.get(group)
-            if row[3][0] != "Z" and pid not in found and session is not None:
+            if row[3][0] != "Z" and pid not in by_pid and session is not None:
                 family[pid] = session
-                found[pid] = Process(pid, group, session, sys.maxsize)
+                by_pid[pid] = Process(pid, group, session, sys.maxsize)
                 grown = True
-    return list(found.values())
+    return list(by_pid.values())
 
 
 def _ps(*arguments: str) -> list[list[str]]:
     command = ["ps", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [line.split(None, 3) for line in done.stdout.splitlines()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line.split(None, 3) for line in result.stdout.splitlines()]
 
 
 def send(processes: Collection[Process], number: int) -> None:
@@ -119,10 +119,10 @@ def kill(
     """Send SIGKILL to the processes that `find` returns, until it returns none. Return False if
     some are left after 20 rounds. A fork bomb may outrun the loop."""
     for attempt in range(20):
-        found = find()
-        if not found:
+        remaining = find()
+        if not remaining:
             return True
-        signal_all(found, signal.SIGKILL)
+        signal_all(remaining, signal.SIGKILL)
         # A killed process stays visible until the kernel has removed it; wait a moment, longer each
         # time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
@@ -135,14 +135,14 @@ def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     too. A mark is random, so a reused pid is never mistaken for an owned process."""
     if not _HAS_PROC:
         return [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
-    wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
+    assignments = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
     every: dict[int, Process] = {}
     parents: dict[int, int] = {}
     carriers: set[int] = set()
     for process, parent in _living():
         every[process.pid], parents[process.pid] = process, parent
         environment = _environment(process.pid)
-        if any(mark in environment for mark in wanted):
+        if any(mark in environment for mark in assignments):
             carriers.add(process.pid)
     # This process and its descendants are spared: it may carry the mark itself, as a program that
     # the dead owner's agent ran.
@@ -154,32 +154,32 @@ def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     return [every[pid] for pid in _descendants(carriers | led, parents) - spared if pid in every]
 
 
-def _descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
-    found = set(found)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+def _descendants(pids: set[int], parents: Mapping[int, int]) -> set[int]:
+    pids = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def _marked_by_ps(marks: Iterable[str]) -> list[Process]:
-    wanted = [f" {OWNER}={mark} " for mark in marks]
+    assignments = [f" {OWNER}={mark} " for mark in marks]
     return [
         Process(int(pid), int(group), int(group), sys.maxsize)
         for pid, group, state, *command in _ps("axeww", "-o", "pid=,pgid=,stat=,command=")
-        if state[0] != "Z" and any(mark in f" {''.join(command)} " for mark in wanted)
+        if state[0] != "Z" and any(mark in f" {''.join(command)} " for mark in assignments)
     ]
 
 
 def _ancestry() -> set[int]:
-    found, pid = {0, 1}, os.getpid()
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    ancestors, pid = {0, 1}, os.getpid()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 pid = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, IndexError):
             pid = os.getppid()
-    return found
+    return ancestors
 
 
 def end_owned(marks: Iterable[str], ours: bool = False) -> bool:

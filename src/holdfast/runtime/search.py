@@ -71,16 +71,16 @@ class Search:
             visible = self._paths.visible(folder)
             return walk.git_files(visible, self._git, self._env, self._launcher)
 
-        found = list(islice(walk.files_below(folder, from_git, stop), _MAX_FILES))
+        files = list(islice(walk.files_below(folder, from_git, stop), _MAX_FILES))
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
             raise RuntimeFault(
-                f"{self._paths.shown(folder)} could not be searched completely in"
+                f"{self._paths.label(folder)} could not be searched completely in"
                 f" {_TIMEOUT_SECONDS:.0f} s. Use a narrower path."
             )
-        found.sort()
-        return found
+        files.sort()
+        return files
 
     def glob(
         self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None
@@ -103,23 +103,26 @@ class Search:
         folder = self._folder(path)
         fits = globs.glob(pattern)
         files = self._files(folder, cancelled)
-        found: list[tuple[int, str]] = []
+        matches: list[tuple[int, str]] = []
         for name in filter(fits.match, files):
             with suppress(OSError):  # git still lists it, but it was deleted
-                found.append((-os.lstat(folder / name).st_mtime_ns, name))
-        found.sort()
-        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _MAX_FILES}
-        if not found:
+                matches.append((-os.lstat(folder / name).st_mtime_ns, name))
+        matches.sort()
+        meta = {
+            "count": len(matches),
+            "truncated": len(matches) > limit or len(files) >= _MAX_FILES,
+        }
+        if not matches:
             hint = ""
             if "/" not in pattern:
                 deeper = sum(map(bool, map(walk.matcher(pattern), files)))
                 if deeper:
                     hint = f" {deeper} files fit it in folders below: use **/{pattern}."
-            text = f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"
+            text = f"No file below {self._paths.label(folder)} fits {pattern!r}.{hint}"
             return ToolResult(blocks(text), meta=meta)
-        lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
-        if len(found) > limit:
-            lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
+        lines = [self._paths.label(folder / name) for _, name in matches[:limit]]
+        if len(matches) > limit:
+            lines.append(f"[{len(matches) - limit} more files fit; use a narrower pattern or path]")
         if len(files) >= _MAX_FILES:
             most = f"the first {_MAX_FILES:,} files"
             lines.append(f"[only {most} were looked at; use a narrower path]")
@@ -128,10 +131,10 @@ class Search:
     def _folder(self, path: str) -> Path:
         folder = self._paths.resolve(path)
         if not os.path.lexists(folder):
-            raise textfile.NoSuchFile(f"There is no directory {self._paths.shown(folder)}.")
+            raise textfile.NoSuchFile(f"There is no directory {self._paths.label(folder)}.")
         if not os.path.isdir(folder):
             raise RuntimeFault(
-                f"{self._paths.shown(folder)} is not a directory. Give the directory to search in."
+                f"{self._paths.label(folder)} is not a directory. Give the directory to search in."
             )
         return folder
 
@@ -144,12 +147,12 @@ class Search:
                 f" {_MAX_EXPRESSION_CHARS:,} are taken. Use a shorter one."
             )
         fits = walk.matcher(query.glob) if query.glob else None
-        found = self._paths.resolve(query.path)
-        if os.path.isdir(found) or not os.path.lexists(found):
+        real_path = self._paths.resolve(query.path)
+        if os.path.isdir(real_path) or not os.path.lexists(real_path):
             folder = self._folder(query.path)
             names = [name for name in self._files(folder, cancelled) if fits is None or fits(name)]
         else:
-            folder, names = found.parent, [found.name]
+            folder, names = real_path.parent, [real_path.name]
         links = {name: self._target(folder, name) for name in names if _is_link(folder, name)}
         names = [name for name in names if links.get(name, name)]
         ask = {"root": str(folder), "links": links, **msgspec.structs.asdict(query)}
@@ -186,12 +189,12 @@ class Search:
             env={},
             start_new_session=True,
         )
-        given = json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(n) + b"\0" for n in names)
+        request = json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(n) + b"\0" for n in names)
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
         problem = ""
         with process:
             try:
-                out, err = process.communicate(given, _TIMEOUT_SECONDS)
+                out, err = process.communicate(request, _TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()
@@ -224,20 +227,20 @@ class Search:
             cut += answer["cut"]
             if not answer["count"]:
                 continue
-            name = self._paths.shown(folder / answer["path"])
+            name = self._paths.label(folder / answer["path"])
             files += 1
             matches += answer["count"]
-            for line in _shown(name, answer, mode):
+            for line in _result_lines(name, answer, mode):
                 size += len(line) + 1
                 full = full or size > self._limit
                 if not full:
                     lines.append(line)
         end = answers[-1] if answers and "searched" in answers[-1] else {}
-        shown = sum(1 for answer in answers for line in answer.get("lines", ()) if line[1])
-        more = full or not end.get("all", False) or (mode == "content" and shown < matches)
+        line_count = sum(1 for answer in answers for line in answer.get("lines", ()) if line[1])
+        more = full or not end.get("all", False) or (mode == "content" and line_count < matches)
         meta: dict[str, Any] = {"matches": matches, "files": files, "truncated": more}
         if not lines and not problem:
-            lines.append(f"No line below {self._paths.shown(folder)} fits {query.pattern!r}.")
+            lines.append(f"No line below {self._paths.label(folder)} fits {query.pattern!r}.")
         if problem:
             lines.append(f"[{problem}]")
         elif full:
@@ -265,7 +268,7 @@ def _is_link(folder: Path, name: str) -> bool:
     return os.path.islink(folder / name)
 
 
-def _shown(name: str, answer: dict[str, Any], mode: Mode) -> list[str]:
+def _result_lines(name: str, answer: dict[str, Any], mode: Mode) -> list[str]:
     """Return the lines for one file with a match."""
     if mode == "files":
         return [name]

@@ -54,7 +54,7 @@ class Run:
     end_fd: int = -1
     """A descriptor that is readable once the process has ended."""
     done: threading.Event = field(default_factory=threading.Event)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    progress: threading.Condition = field(default_factory=threading.Condition)
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     exit_code: int | None = None
@@ -79,23 +79,26 @@ class Run:
         command has answered if it has written more than `since` bytes and then nothing for `quiet`
         seconds."""
         deadline = time.monotonic() + wait
-        with self.changed:
-            while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
+        with self.progress:
+            while not self.done.is_set() and (remaining := deadline - time.monotonic()) > 0:
                 answered = self.output.total > since
-                if not self.changed.wait(min(left, quiet) if answered else left) and answered:
+                if (
+                    not self.progress.wait(min(remaining, quiet) if answered else remaining)
+                    and answered
+                ):
                     return
 
     def wait_output(self, since: int, wait: float | None) -> bool:
         """Block until the command has written more than `since` bytes or has ended, at most `wait`
         seconds; None waits forever. Return True if it has written and goes on."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.done.is_set() or self.output.total > since, wait)
+        with self.progress:
+            self.progress.wait_for(lambda: self.done.is_set() or self.output.total > since, wait)
         return not self.done.is_set() and self.output.total > since
 
     def notify(self) -> None:
         """Wake the threads that wait for output."""
-        with self.changed:
-            self.changed.notify_all()
+        with self.progress:
+            self.progress.notify_all()
 
 
 def shell_folder(folder: Path, number: int) -> Path:
@@ -192,12 +195,12 @@ class Shell:
         and the `secrets` that the command names, are added to its environment, and are not carried
         to the next command. Raises `RuntimeFault` if the command cannot be started, `ToolError` if
         the value of a secret cannot be had."""
-        named = {} if secrets is None else secrets.named_in(command)
+        secret_variables = {} if secrets is None else secrets.named_in(command)
         with self._turn:
             self._check_open()
             self._number += 1
         number, name = self._number, f"_{os.urandom(8).hex()}"
-        marks = {**named, **(marked() if marked is not None else {})}
+        marks = {**secret_variables, **(marked() if marked is not None else {})}
         marks[processes.MARK] = f"{self._mark}.{number}."
         script = self._script(number)
         try:
@@ -277,17 +280,17 @@ class Shell:
                     "The command has no open standard input. Start it with interactive=true to send"
                     " it input."
                 )
-            sent = 0
+            count = 0
             try:
-                while sent < len(data):
-                    sent += os.write(run.stdin.fileno(), data[sent:])
+                while count < len(data):
+                    count += os.write(run.stdin.fileno(), data[count:])
             except BlockingIOError:
                 pass
             except BrokenPipeError as error:
                 raise RuntimeFault(
                     "The command has closed its standard input and takes no more."
                 ) from error
-            return sent
+            return count
 
     def send_eof(self, run: Run) -> None:
         """Close the command's stdin: the command reads the sent data, then the end of file."""
@@ -314,17 +317,17 @@ class Shell:
         """End the processes that a command has left in the background: by SIGTERM, and after
         `patience` seconds by force. Blocks until they are gone."""
 
-        def left() -> list[processes.Process]:
+        def living() -> list[processes.Process]:
             # While one of them lives, the kernel does not reuse the session's id.
             session = (run.process.pid,) if run.process.pid in self._background else ()
             return processes.of_commands(session, run.marks[processes.MARK])
 
-        processes.send(left(), signal.SIGTERM)
+        processes.send(living(), signal.SIGTERM)
         deadline = time.monotonic() + patience
-        with run.changed:
+        with run.progress:
             while not run.stdout.closed and (seconds := deadline - time.monotonic()) > 0:
-                run.changed.wait(seconds)
-        processes.kill(left)
+                run.progress.wait(seconds)
+        processes.kill(living)
 
     def take_connections(self) -> NetworkLog:
         """Return the connections to the network since the last call, where they are watched."""
@@ -404,9 +407,9 @@ class Shell:
         ):
             data = file.read(bash.MAX_STATE_BYTES + 1) or b""
         too_large = len(data) > bash.MAX_STATE_BYTES
-        found = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
-        if found is not None:
-            self.state, run.change = found
+        update = bash.after(self.state, b"" if too_large else data, run.name, run.marks, status)
+        if update is not None:
+            self.state, run.change = update
         else:
             self.state = replace(self.state, status=status)
 
@@ -429,22 +432,22 @@ class Shell:
         run = self._run
         background = self._background.copy()
         running = () if run is None else (run.process.pid,)
-        found = processes.of_commands({*background, *running}, f"{self._mark}.")
-        gone: set[int] = set()
+        family = processes.of_commands({*background, *running}, f"{self._mark}.")
+        ended_sessions: set[int] = set()
         for session, before in background.items():
-            members = {(p.pid, p.started) for p in found if session in (p.session, p.group)}
+            members = {(p.pid, p.started) for p in family if session in (p.session, p.group)}
             if members & before:
                 self._background[session] = members
             else:  # the session's id may be reused by now
-                gone.add(session)
+                ended_sessions.add(session)
                 self._background.pop(session, None)
-        return [p for p in found if gone.isdisjoint((p.session, p.group))]
+        return [p for p in family if ended_sessions.isdisjoint((p.session, p.group))]
 
     def _started_by(self, run: Run) -> list[processes.Process]:
         """Return all living processes that `run` has started, its bash first."""
         pid = run.process.pid
-        found = processes.of_commands((pid,), run.marks[processes.MARK])
-        return sorted(found, key=lambda p: p.pid != pid)
+        family = processes.of_commands((pid,), run.marks[processes.MARK])
+        return sorted(family, key=lambda p: p.pid != pid)
 
     def _time_out(self, number: int) -> None:
         if self._run is not None and self._run.number == number:

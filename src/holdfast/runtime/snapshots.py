@@ -138,35 +138,35 @@ class Snapshots:
 
     def _take(self) -> Snapshot:
         listed = ("ls-files", "-z", "--exclude-standard", "-o")
-        changed = list(dict.fromkeys(self._names(self._run(*listed, "-m", "-d"))))
-        known = self._meta()
-        left_out = set(known.left_out)
-        modes = dict(known.modes)
+        paths = list(dict.fromkeys(self._names(self._run(*listed, "-m", "-d"))))
+        last = self._meta()
+        left_out = set(last.left_out)
+        modes = dict(last.modes)
         removed: list[bytes] = []
         added: list[bytes] = []
-        if len(changed) > self._max_files:
+        if len(paths) > self._max_files:
             raise RuntimeFault(
                 f"{self._workdir} has more than {self._max_files:,} files that git does not ignore."
             )
         opened = open_files()
-        packs = len(changed) > _PACKED_FROM
+        packs = len(paths) > _PACKED_FROM
         pack = _Pack(self._repository / "objects" / "pack") if packs else None
         write = self._write if pack is None else pack.add
-        for path in changed:
+        for path in paths:
             name = os.fsencode(path)
             if path.endswith("/"):  # a repository of its own
                 left_out.add(path)
                 continue
-            found = self._size_of_open(path, opened)
-            found = self._read(path) if found is None else found
+            content = self._size_of_open(path, opened)
+            content = self._read(path) if content is None else content
             left_out.discard(path)
-            if isinstance(found, int):
+            if isinstance(content, int):
                 left_out.add(path)
-            if not isinstance(found, tuple):
+            if not isinstance(content, tuple):
                 modes.pop(path, None)
                 removed.append(b"0 %s\t%s" % (b"0" * 40, name))
                 continue
-            permissions, mode, data = found
+            permissions, mode, data = content
             modes.pop(path, None)
             if mode != _LINK and permissions not in (0o644, 0o755):
                 modes[path] = permissions
@@ -179,13 +179,13 @@ class Snapshots:
             )
             # The index then knows the times of the files, so that they need not be read again.
             self._run("update-index", "-q", "--refresh", check=False)
-        tree = known.tree
+        tree = last.tree
         if removed or added or not tree:
             tree = self._run("write-tree").decode().strip()
         folders = sorted(self._empty_folders(self._names(self._run(*listed, "--directory"))))
         present = [path for path in left_out if os.path.lexists(self._workdir / path)]
         snapshot = Snapshot(tree, tuple(folders), tuple(sorted(present)), modes)
-        if snapshot != known:
+        if snapshot != last:
             (self._repository / "last").write_bytes(msgspec.json.encode(snapshot))
         return snapshot
 
@@ -201,10 +201,10 @@ class Snapshots:
     def _size_of_open(self, path: str, opened: frozenset[tuple[int, int]]) -> int | None:
         """Return the size of a file that this process has open; None for any other."""
         try:
-            found = os.lstat(self._workdir / path)
+            status = os.lstat(self._workdir / path)
         except OSError:
             return None
-        return found.st_size if (found.st_dev, found.st_ino) in opened else None
+        return status.st_size if (status.st_dev, status.st_ino) in opened else None
 
     def _read(self, path: str) -> tuple[int, str, bytes] | int | None:
         """Return the permissions, git's mode and the content of a file; its size if it is too
@@ -225,16 +225,16 @@ class Snapshots:
         except OSError:
             return None
         with open(fd, "rb", buffering=0) as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 return None
             data = b""
             while len(data) <= self._max_file_bytes and (more := file.read(1 << 20)):
                 data += more
         if len(data) > self._max_file_bytes:
-            return found.st_size
-        mode = _PROGRAM if found.st_mode & 0o100 else _FILE
-        return stat.S_IMODE(found.st_mode), mode, data
+            return status.st_size
+        mode = _PROGRAM if status.st_mode & 0o100 else _FILE
+        return stat.S_IMODE(status.st_mode), mode, data
 
     def _empty_folders(self, names: Iterable[str]) -> Generator[str]:
         """Yield the empty folders among and below the folders that git does not track."""
@@ -253,19 +253,19 @@ class Snapshots:
         if old.tree == new.tree:
             return {}
         raw = self._run("diff-tree", "-r", "-z", "--no-renames", old.tree, new.tree).split(b"\0")
-        found: dict[str, tuple[FileState, FileState]] = {}
+        changes: dict[str, tuple[FileState, FileState]] = {}
         for header, path in zip(raw[::2], raw[1::2], strict=False):
             modes_and_blobs = header.decode().lstrip(":").split()
             old_mode, new_mode, old_blob, new_blob = modes_and_blobs[:4]
-            found[os.fsdecode(path)] = _state(old_mode, old_blob), _state(new_mode, new_blob)
-        return found
+            changes[os.fsdecode(path)] = _state(old_mode, old_blob), _state(new_mode, new_blob)
+        return changes
 
     def patch(self, old: Snapshot, new: Snapshot, paths: Sequence[str], prefix: str = "") -> str:
         """Return the unified diff of these text files, with paths relative to `prefix`."""
-        found = b""
+        diff = b""
         relative = [f"--relative={prefix}/"] if prefix else []
         for start in range(0, len(paths), _PATHS_PER_DIFF):
-            found += self._run(
+            diff += self._run(
                 "--literal-pathspecs",
                 "diff-tree",
                 "-r",
@@ -279,23 +279,23 @@ class Snapshots:
                 "--",
                 *paths[start : start + _PATHS_PER_DIFF],
             )
-        return found.decode(errors="surrogateescape")
+        return diff.decode(errors="surrogateescape")
 
     def files(self, snapshot: Snapshot) -> dict[str, FileState]:
         """Return the files of a snapshot."""
-        found: dict[str, FileState] = {}
+        files: dict[str, FileState] = {}
         for entry in self._run("ls-tree", "-r", "-z", "--full-tree", snapshot.tree).split(b"\0"):
             header, _, path = entry.partition(b"\t")
             if path:
                 mode, _, blob = header.decode().split()
-                found[os.fsdecode(path)] = FileState(mode, blob)
-        return found
+                files[os.fsdecode(path)] = FileState(mode, blob)
+        return files
 
     def put_back(
         self,
         files: Mapping[str, FileState],
         modes: Mapping[str, int],
-        made: Iterable[str],
+        added: Iterable[str],
         removed: Iterable[str],
         empty: Iterable[str],
     ) -> list[str]:
@@ -313,7 +313,7 @@ class Snapshots:
         files = {path: state for path, state in files.items() if path not in failed}
         contents = self.contents([state.blob for state in files.values() if state.blob])
         deleted = [path for path, state in files.items() if not state.mode]
-        parents = {os.path.dirname(path) for path in deleted} | set(made)
+        parents = {os.path.dirname(path) for path in deleted} | set(added)
         for path in deleted:
             try:
                 self._unlink(path)
@@ -339,9 +339,9 @@ class Snapshots:
         finally:
             os.close(folder)
 
-    def _remove_empty(self, folders: Iterable[str], kept: set[str]) -> None:
+    def _remove_empty(self, folders: Iterable[str], exempt: set[str]) -> None:
         for path in sorted(folders, key=len, reverse=True):
-            while path and path not in kept:
+            while path and path not in exempt:
                 parent, name = os.path.split(path)
                 try:
                     folder = open_folder(str(self._workdir / parent))
@@ -368,12 +368,12 @@ class Snapshots:
                 like = old if old is not None and stat.S_ISREG(old.st_mode) else None
                 textfile.write_new(folder, staged, data, old or os.fstat(folder), like)
                 now = stat.S_IMODE(os.lstat(staged, dir_fd=folder).st_mode)
-                wanted = (
+                permissions = (
                     now & ~0o111 | (now & 0o444) >> 2 if state.mode == _PROGRAM else now & ~0o111
                 )
                 if mode is not None:
-                    wanted = mode
-                os.chmod(staged, wanted, dir_fd=folder)
+                    permissions = mode
+                os.chmod(staged, permissions, dir_fd=folder)
             try:
                 os.replace(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:
@@ -458,11 +458,11 @@ class Snapshots:
 
     def contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
         """Return the contents of blobs; one that was dropped is missing."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         for blob in set(blobs):
             with suppress(OSError):
-                found[blob] = self._content(blob)
-        return found
+                contents[blob] = self._content(blob)
+        return contents
 
     def _trim(self, keep: str) -> None:
         """Drop the oldest snapshots if all of them take more than the bound."""
@@ -533,12 +533,12 @@ def open_files() -> frozenset[tuple[int, int]]:
     They are neither read nor replaced. Closing a file here would end the locks that SQLite has on
     it in this process (https://sqlite.org/howtocorrupt.html, 2.2).
     """
-    found: set[tuple[int, int]] = set()
+    identities: set[tuple[int, int]] = set()
     for name in os.listdir("/dev/fd"):
         with suppress(OSError, ValueError):  # such as the folder that was just listed
             status = os.fstat(int(name))
-            found.add((status.st_dev, status.st_ino))
-    return frozenset(found)
+            identities.add((status.st_dev, status.st_ino))
+    return frozenset(identities)
 
 
 def _state(mode: str, blob: str) -> FileState:

@@ -167,10 +167,10 @@ class Terminal:
                         since = run.output.total
                         line = text if text.endswith("\n") or not enter else text + "\n"
                         data = line.encode(errors="surrogateescape")
-                        sent = shell.send_input(run, data)
-                        if sent < len(data):
+                        count = shell.send_input(run, data)
+                        if count < len(data):
                             note = (
-                                f"[only the first {sent:,} of {len(data):,} bytes were taken: the"
+                                f"[only the first {count:,} of {len(data):,} bytes were taken: the"
                                 " command does not read them]\n"
                             )
                     if control == "eof":
@@ -236,11 +236,11 @@ class Terminal:
 
     def _background_of(self, conversation_id: str, shell: Shell) -> BackgroundCommands:
         with self._lock:
-            found = self._backgrounds.get(conversation_id)
-            if found is None:
-                found = BackgroundCommands(shell, self._mark)
-                self._backgrounds[conversation_id] = found
-            return found
+            background = self._backgrounds.get(conversation_id)
+            if background is None:
+                background = BackgroundCommands(shell, self._mark)
+                self._backgrounds[conversation_id] = background
+            return background
 
     def _shell_of(self, conversation_id: str) -> Shell:
         self._process.check("The runtime")
@@ -302,7 +302,7 @@ class Terminal:
 
     def _report(self, shell: Shell, run: Run, meta: dict[str, Any]) -> str:
         """Return the output since the last call and the run's state; fill `meta`."""
-        done = run.done.is_set()
+        has_ended = run.done.is_set()
 
         def left_out(count: int) -> str:
             run.output.spool()
@@ -313,12 +313,12 @@ class Terminal:
             return f"... {count:,} characters left out{where} ..."
 
         text, cut, run.reported_bytes = run.output.text(run.reported_bytes, self._limit, left_out)
-        meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
-        meta["running"] = not done
+        meta["durationSeconds"] = round(run.seconds if has_ended else run.elapsed(), 3)
+        meta["running"] = not has_ended
         if cut:
             meta["truncated"] = True
         notes = _network_notes(shell.take_connections(), meta)
-        if not done:
+        if not has_ended:
             notes.append(
                 f"still running after {run.elapsed():.3g} s. terminal_input waits for more output,"
                 f" sends input or stops it; at {run.timeout:.6g} s it is ended"
@@ -346,7 +346,7 @@ class Terminal:
             meta["outputFile"] = str(run.output.path)
         if not text:
             running = "no new output" if run.reported_bytes else "no output yet"
-            text = "(no output)" if done else f"({running})"
+            text = "(no output)" if has_ended else f"({running})"
         end = "" if text.endswith("\n") else "\n"
         return text + end + "\n".join(f"[{line}]" for line in notes)
 
@@ -354,7 +354,7 @@ class Terminal:
         with self._lock:
             if output.on_disk and output not in self._files:
                 self._files.append(output)
-            sizes = [min(kept.total, MAX_OUTPUT_BYTES) for kept in self._files]
+            sizes = [min(other.total, MAX_OUTPUT_BYTES) for other in self._files]
             while len(sizes) > 1 and sum(sizes) > _MAX_ALL_OUTPUTS_BYTES:
                 sizes.pop(0)
                 self._files.popleft().path.unlink(missing_ok=True)
@@ -396,8 +396,10 @@ def _report_while_running(run: Run, wait: float | None, report: Callable[[str], 
     deadline = None if wait is None else time.monotonic() + wait
     reported = 0
     pause = _FIRST_REPORT_SECONDS
-    while (left := None if deadline is None else deadline - time.monotonic()) is None or left > 0:
-        if run.done.wait(pause if left is None else min(pause, left)):
+    while (
+        remaining := None if deadline is None else deadline - time.monotonic()
+    ) is None or remaining > 0:
+        if run.done.wait(pause if remaining is None else min(pause, remaining)):
             return
         if not run.wait_output(reported, None if deadline is None else deadline - time.monotonic()):
             continue

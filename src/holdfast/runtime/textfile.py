@@ -55,10 +55,10 @@ def is_binary(data: bytes) -> bool:
     return b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
-def binary_fault(shown: str, size: int) -> RuntimeFault:
+def binary_fault(label: str, size: int) -> RuntimeFault:
     """Return the error for a binary file of `size` bytes."""
     return RuntimeFault(
-        f"{shown} is a binary file ({size:,} bytes), not text. Look at it with a command, such as"
+        f"{label} is a binary file ({size:,} bytes), not text. Look at it with a command, such as"
         " `file` or `xxd`."
     )
 
@@ -73,7 +73,7 @@ def decode(data: bytes) -> DecodedText:
     return DecodedText(data.decode("latin-1"), "latin-1")
 
 
-def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
+def open_file(path: Path, label: str) -> tuple[int, os.stat_result]:
     """Return a descriptor for reading a regular file, and its stat. The path must be resolved: a
     link in it now was not a link when the path was checked. Raises `RuntimeFault` that names the
     kind of any other file."""
@@ -87,20 +87,20 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
         finally:
             os.close(folder)
     except FileNotFoundError:
-        raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
+        raise NoSuchFile(f"There is no file {label}.{_near(path)}") from None
     except OSError as error:
-        raise RuntimeFault(f"{shown} cannot be opened: {error.strerror}.") from error
+        raise RuntimeFault(f"{label} cannot be opened: {error.strerror}.") from error
     if locked:
         raise RuntimeFault(
-            f"{shown} is a database that this process has open; reading it here would end its"
+            f"{label} is a database that this process has open; reading it here would end its"
             " locks. Use a command in the terminal."
         )
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         kind = "not a regular file (a device, pipe or socket)"
-        raise RuntimeFault(f"{shown} is {'a directory' if stat.S_ISDIR(found.st_mode) else kind}.")
-    return fd, found
+        raise RuntimeFault(f"{label} is {'a directory' if stat.S_ISDIR(status.st_mode) else kind}.")
+    return fd, status
 
 
 def is_locked_here(file: os.stat_result) -> bool:
@@ -144,34 +144,34 @@ def entries(folder: Path, convert: Callable[[os.DirEntry[str]], T]) -> list[T]:
     finally:
         os.close(fd)
     try:
-        with os.scandir(readable) as found:
-            return [convert(entry) for entry in found]
+        with os.scandir(readable) as listing:
+            return [convert(entry) for entry in listing]
     finally:
         os.close(readable)
 
 
-def load(path: Path, shown: str) -> DecodedText:
+def load(path: Path, label: str) -> DecodedText:
     """Return the whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or
     not a file."""
-    data = load_bytes(path, shown)
+    data = load_bytes(path, label)
     if is_binary(data[:8192]):
-        raise binary_fault(shown, len(data))
+        raise binary_fault(label, len(data))
     return decode(data)
 
 
-def load_bytes(path: Path, shown: str) -> bytes:
+def load_bytes(path: Path, label: str) -> bytes:
     """Return the content of a file of at most `MAX_FILE_BYTES`. Raises `RuntimeFault`."""
-    fd, found = open_file(path, shown)
+    fd, status = open_file(path, label)
     with open(fd, "rb") as file:
-        if found.st_size > MAX_FILE_BYTES:
+        if status.st_size > MAX_FILE_BYTES:
             raise RuntimeFault(
-                f"{shown} has {found.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
+                f"{label} has {status.st_size:,} bytes, more than {MAX_FILE_BYTES:,}. Read or"
                 " change it in parts, with a command."
             )
         return file.read(MAX_FILE_BYTES)
 
 
-def store(path: Path, data: bytes, shown: str) -> None:
+def store(path: Path, data: bytes, label: str) -> None:
     """Write `data` to a file atomically, even if the machine crashes. Missing parent folders are
     created. An existing file keeps its mode and owner; if this process is root, a new one gets the
     owner of its folder. Raises `RuntimeFault`."""
@@ -179,7 +179,7 @@ def store(path: Path, data: bytes, shown: str) -> None:
     folder = -1
     try:
         folder = open_folder(str(path.parent), make=True)
-        old = replaceable(folder, path.name, shown)
+        old = replaceable(folder, path.name, label)
         write_new(folder, temporary, data, old or os.fstat(folder), old)
         try:
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -192,7 +192,7 @@ def store(path: Path, data: bytes, shown: str) -> None:
         raise
     except OSError as error:
         raise RuntimeFault(
-            f"{shown} could not be written: {error.strerror}. Nothing was changed."
+            f"{label} could not be written: {error.strerror}. Nothing was changed."
         ) from error
     finally:
         if folder >= 0:
@@ -204,7 +204,7 @@ def temporary_name(name: str) -> str:
     return f".{name[:100]}.{secrets.token_hex(4)}.tmp"
 
 
-def replaceable(folder: int, name: str, shown: str) -> os.stat_result | None:
+def replaceable(folder: int, name: str, label: str) -> os.stat_result | None:
     """Return the stat of a file that may be replaced, None if there is none. `folder` is a
     descriptor. Raises `RuntimeFault` for a file that is read-only or not regular."""
     try:
@@ -213,11 +213,11 @@ def replaceable(folder: int, name: str, shown: str) -> os.stat_result | None:
         return None
     if not stat.S_ISREG(old.st_mode):
         kind = "a directory" if stat.S_ISDIR(old.st_mode) else "not a regular file"
-        raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
+        raise RuntimeFault(f"{label} is {kind}; nothing was written. Give the path of a file.")
     if not os.access(name, os.W_OK, dir_fd=folder):
         # A rename would replace even a file that its owner has made read-only.
         raise RuntimeFault(
-            f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
+            f"{label} is read-only; nothing was written. Change its mode with chmod first, if"
             " it may be changed."
         )
     return old

@@ -71,7 +71,7 @@ def change_files(changes: Sequence[FileChange], paths: Paths) -> None:
     """
     first = changes[0]
     if len(changes) == 1 and first.data is not None and first.like is None:
-        textfile.store(first.path, first.data, paths.shown(first.path))
+        textfile.store(first.path, first.data, paths.label(first.path))
         return
     record = _Record([], [])
     for change in changes:
@@ -81,17 +81,17 @@ def change_files(changes: Sequence[FileChange], paths: Paths) -> None:
         record.steps.append(_Step(str(change.path), staged, backup))
         missing = [str(one) for one in change.path.parents if not os.path.lexists(one)]
         record.made += [one for one in reversed(missing) if one not in record.made]
-    shown = RECORDS
+    label = RECORDS
     try:
         with _record_file(paths.workdir) as file:
             _append(file, record)
             try:
                 for change, step in zip(changes, record.steps, strict=True):
-                    shown = paths.shown(change.path)
-                    _stage(change, step, shown)
+                    label = paths.label(change.path)
+                    _stage(change, step, label)
                 _append(file, record)
                 for step in record.steps:
-                    shown = paths.shown(Path(step.path))
+                    label = paths.label(Path(step.path))
                     _make(step)
             except BaseException:
                 _take_back(record)
@@ -103,7 +103,7 @@ def change_files(changes: Sequence[FileChange], paths: Paths) -> None:
         raise
     except OSError as error:
         raise RuntimeFault(
-            f"{shown} could not be changed: {error.strerror}. Nothing was changed."
+            f"{label} could not be changed: {error.strerror}. Nothing was changed."
         ) from error
 
 
@@ -204,26 +204,26 @@ def _remove_folder(workdir: Path) -> None:
 
 def _identity(folder: int, name: str) -> Identity:
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return _NONE
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
-def _stage(change: FileChange, step: _Step, shown: str) -> None:
+def _stage(change: FileChange, step: _Step, label: str) -> None:
     """Write the new content and link the old one, both beside the file."""
     name = change.path.name
     folder = open_folder(str(change.path.parent), make=True)
     with _closing(folder):
-        old = textfile.replaceable(folder, name, shown)
+        old = textfile.replaceable(folder, name, label)
         if (old is None) == bool(step.backup):
-            raise RuntimeFault(f"{shown} was made or removed meanwhile. Nothing was changed.")
+            raise RuntimeFault(f"{label} was made or removed meanwhile. Nothing was changed.")
         if change.data is not None:
             like = old if change.like is None else os.stat(change.like)
-            made = textfile.write_new(
+            status = textfile.write_new(
                 folder, step.staged, change.data, old or os.fstat(folder), like
             )
-            step.new = made.st_ino, made.st_mtime_ns
+            step.new = status.st_ino, status.st_mtime_ns
         if old is not None:
             os.link(name, step.backup, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             step.old = _identity(folder, step.backup)
@@ -247,20 +247,20 @@ def _take_back(record: _Record) -> None:
             folder = open_folder(os.path.dirname(step.path))
             with _closing(folder):
                 now = _identity(folder, name)
-                changed = step.new if step.staged else _NONE
-                begun = step.new != _NONE if step.staged else step.old != _NONE
-                if begun and now == changed:
+                expected = step.new if step.staged else _NONE
+                has_begun = step.new != _NONE if step.staged else step.old != _NONE
+                if has_begun and now == expected:
                     if step.backup and _identity(folder, step.backup) == step.old:
                         os.replace(step.backup, name, src_dir_fd=folder, dst_dir_fd=folder)
                     elif not step.backup:
                         os.unlink(name, dir_fd=folder)
                     textfile.sync(folder)
-                elif begun and now != step.old:
+                elif has_begun and now != step.old:
                     _log.warning(f"{step.path} was changed since, and stays as it is.")
     _clean(record)
-    for made in reversed(record.made):
+    for path in reversed(record.made):
         with suppress(OSError):  # something else is in it
-            os.rmdir(made)
+            os.rmdir(path)
 
 
 def _clean(record: _Record) -> None:

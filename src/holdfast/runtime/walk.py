@@ -47,12 +47,12 @@ class Ignore:
             rule = _trimmed(line.removesuffix("\r"))
             if not rule or rule.startswith("#") or len(rule) > globs.MAX_PATTERN:
                 continue
-            wanted = rule.startswith("!")
-            rule = rule[1:] if wanted else rule
+            negated = rule.startswith("!")
+            rule = rule[1:] if negated else rule
             folders_only = rule.endswith("/")
-            found = globs.ignored(rule[:-1] if folders_only else rule)
-            if found is not None:
-                self._rules.append((found, wanted, folders_only))
+            pattern = globs.ignored(rule[:-1] if folders_only else rule)
+            if pattern is not None:
+                self._rules.append((pattern, negated, folders_only))
                 if len(self._rules) >= _MAX_RULES:
                     break
 
@@ -62,9 +62,9 @@ class Ignore:
         data = os.fsencode(path).decode("latin-1")
         while above is not None:
             inside = data[len(os.fsencode(above._prefix)) :]
-            for rule, wanted, folders_only in reversed(above._rules):
+            for rule, negated, folders_only in reversed(above._rules):
                 if (is_folder or not folders_only) and rule.match(inside):
-                    return not wanted
+                    return not negated
             above = above._above
         return False
 
@@ -124,10 +124,10 @@ def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[str]:
     todo: list[tuple[str, Ignore | None]] = [("", None)]
     while todo:
         prefix, above = todo.pop()
-        found = _entries(root, prefix, above)
-        if found is None:  # not readable, or removed meanwhile
+        listing = _entries(root, prefix, above)
+        if listing is None:  # not readable, or removed meanwhile
             continue
-        ignore, entries = found
+        ignore, entries = listing
         below: list[tuple[str, Ignore | None]] = []
         for name, is_folder, is_file in entries:
             if stop():
@@ -158,8 +158,8 @@ def _entries(
     entries: list[tuple[str, bool, bool]] = []
     try:
         ignore = Ignore(readable, prefix, above)
-        with suppress(OSError), os.scandir(readable) as found:
-            for entry in found:
+        with suppress(OSError), os.scandir(readable) as scan:
+            for entry in scan:
                 is_file = False
                 with suppress(OSError):  # a link to itself
                     is_file = entry.is_file()

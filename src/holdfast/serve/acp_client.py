@@ -65,31 +65,31 @@ class ClientFiles(NamedTuple):
     reads: bool
     writes: bool
 
-    def load(self, path: Path, shown: str) -> DecodedText:
+    def load(self, path: Path, label: str) -> DecodedText:
         """Return the text of a file. Raises `RuntimeFault`."""
         if not self.reads:
-            return textfile.load(path, shown)
+            return textfile.load(path, label)
         try:
-            disk = textfile.load(path, shown)
+            disk = textfile.load(path, label)
         except textfile.NoSuchFile:
             disk = None
         client, id = self.access.client, self.access.session_id
         try:
             answer = self.access.call(client.read_text_file(session_id=id, path=str(path)))
         except textfile.NoSuchFile:
-            return disk or textfile.load(path, shown)  # its error names similar files
+            return disk or textfile.load(path, label)  # its error names similar files
         text = answer.content.removeprefix("\ufeff")
         return DecodedText(text) if disk is None else disk._replace(text=text)
 
-    def store(self, path: Path, file: DecodedText, text: str, shown: str) -> None:
+    def store(self, path: Path, file: DecodedText, text: str, label: str) -> None:
         """Write a file, in its encoding. Raises `RuntimeFault`."""
         if not self.writes or file.encoding != "utf-8" or file.bom:
-            textfile.store(path, file.encode(text), shown)
+            textfile.store(path, file.encode(text), label)
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RuntimeFault(f"{shown} could not be written: {error.strerror}.") from error
+            raise RuntimeFault(f"{label} could not be written: {error.strerror}.") from error
         client, id = self.access.client, self.access.session_id
         self.access.call(client.write_text_file(session_id=id, path=str(path), content=text))
 

@@ -269,7 +269,7 @@ def add(routes: Routes) -> None:
         with host.workspace(tenant, workspace) as runtime:
             path = None if folder is None else runtime.paths.resolve(inside(folder))
             if path is not None and not path.is_dir():
-                shown = runtime.paths.shown(path)  # not the server's own path
+                shown = runtime.paths.label(path)  # not the server's own path
                 raise ConfigurationError(
                     f"load_microagents takes a folder; there is none: {shown}."
                 )

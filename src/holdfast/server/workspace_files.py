@@ -33,7 +33,7 @@ def list_entries(runtime: FolderRuntime, path: str) -> WorkspaceEntries:
     """Return the entries of a folder. Raises `PathRefused`, and `RuntimeFault` (a missing folder:
     also a `FileNotFoundError`)."""
     folder = runtime.paths.resolve(inside(path) or ".")
-    shown = runtime.paths.shown(folder)
+    shown = runtime.paths.label(folder)
     try:
         found = textfile.entries(folder, _entry)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def open_binary(runtime: FolderRuntime, path: str) -> tuple[BinaryIO, int]:
     """Return a file opened for reading, and its size in bytes. Raises `PathRefused`, and
     `RuntimeFault` for anything but a regular file."""
     found = runtime.paths.resolve(inside(path))
-    fd, info = textfile.open_file(found, runtime.paths.shown(found))
+    fd, info = textfile.open_file(found, runtime.paths.label(found))
     return os.fdopen(fd, "rb"), info.st_size
 
 

@@ -52,14 +52,14 @@ class BoxedPaths(Paths):
                 " SandboxedRuntime(mounts=[Mount(folder)]).)",
                 text,
             )
-        found = _on_host(root, inside)
-        protected = any(found.is_relative_to(one) for one in self._read_only)
+        host_path = _on_host(root, inside)
+        protected = any(host_path.is_relative_to(one) for one in self._read_only)
         if write and (protected or not root.writable):
             raise PathRefused(
                 f"The path {text!r}{via} is read-only in the sandbox. Nothing was written."
             )
-        check_usable(found, text)
-        return found
+        check_usable(host_path, text)
+        return host_path
 
     def _root(self, inside: str) -> Root | None:
         for root in self._roots:
@@ -67,7 +67,7 @@ class BoxedPaths(Paths):
                 return root
         return None
 
-    def _real(self, path: str, given: str) -> str:
+    def _real(self, path: str, text: str) -> str:
         """Return an absolute path of the box without links."""
         todo = path.split("/")[::-1]
         current: list[str] = []
@@ -87,7 +87,7 @@ class BoxedPaths(Paths):
                 continue
             links += 1
             if links > _MAX_LINKS:
-                raise RuntimeFault(f"The path {given[:200]!r} cannot be used: too many links.")
+                raise RuntimeFault(f"The path {text[:200]!r} cannot be used: too many links.")
             if target.startswith("/"):
                 current = []
             todo += target.split("/")[::-1]
@@ -101,8 +101,8 @@ class BoxedPaths(Paths):
                 return str(root.inside / rest)
         return str(path)
 
-    def shown(self, path: Path) -> str:
-        """Return a path as the model is shown it: relative to the workdir if it is inside."""
+    def label(self, path: Path) -> str:
+        """Return the path that the model sees: relative to the workdir if it is inside."""
         inside = Path(self.visible(path))
         if inside.is_relative_to(self._inside):
             return str(inside.relative_to(self._inside))
