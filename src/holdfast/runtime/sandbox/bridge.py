@@ -176,8 +176,8 @@ def proxy_variables(local_hosts: bool) -> dict[str, str]:
     machine's, through the proxy; else it is the box itself.
     """
     url = f"http://127.0.0.1:{PORT}"
-    found: dict[str, str] = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
-    found["NO_PROXY"] = "" if local_hosts else "localhost,127.0.0.1,::1"
+    variables: dict[str, str] = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), url)
+    variables["NO_PROXY"] = "" if local_hosts else "localhost,127.0.0.1,::1"
     # curl reads http_proxy in lower case alone.
-    found |= {name.lower(): value for name, value in found.items()}
-    return {**found, "NODE_USE_ENV_PROXY": "1"}
+    variables |= {name.lower(): value for name, value in variables.items()}
+    return {**variables, "NODE_USE_ENV_PROXY": "1"}

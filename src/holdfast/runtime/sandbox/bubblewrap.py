@@ -190,8 +190,8 @@ def _covered_proc() -> tuple[str, ...]:
     that only root may read. Needed by root alone, which is the user of the box then."""
     options: list[str] = []
     with os.scandir("/proc") as entries:
-        found = sorted((one.path, one) for one in entries if not one.name.isdigit())
-    for path, entry in found:
+        files = sorted((one.path, one) for one in entries if not one.name.isdigit())
+    for path, entry in files:
         if entry.is_symlink() or path in ("/proc/irq", "/proc/bus"):  # bubblewrap covers these
             continue
         mode = entry.stat().st_mode
@@ -244,7 +244,7 @@ class BubblewrapLauncher(BoxLauncher):
         for path in box.writable:
             options += ["--bind", str(path), str(path)]
         self._more_options = [*options, "--remount-ro", "/", "--clearenv"]
-        self._held = os.getuid() == 0 and not box.stays
+        self._gated = os.getuid() == 0 and not box.stays
 
     def command(self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str]) -> Launch:
         """Return the launch of a new box. bubblewrap itself, which is outside of the box, gets none
@@ -262,20 +262,20 @@ class BubblewrapLauncher(BoxLauncher):
         options += ["--seccomp", str(rules)]
         passed: tuple[int, ...] = (rules,)
         let_go = None
-        if self._held:
-            told, tells = os.pipe()
-            waits, goes = os.pipe()
-            options += ["--info-fd", str(tells), "--block-fd", str(waits)]
-            passed += (tells, waits)
-            let_go = partial(self._let_go, told, goes)
+        if self._gated:
+            info_reader, info_writer = os.pipe()
+            gate_reader, gate_writer = os.pipe()
+            options += ["--info-fd", str(info_writer), "--block-fd", str(gate_reader)]
+            passed += (info_writer, gate_reader)
+            let_go = partial(self._let_go, info_reader, gate_writer)
 
         arguments = _descriptor(b"".join(os.fsencode(one) + b"\0" for one in options))
         command = [*network, self._program, "--args", str(arguments), "--", *self._wrapper, *argv]
         return Launch(command, {}, "/", (*passed, arguments), let_go)
 
-    def _let_go(self, told: int, goes: int) -> None:
+    def _let_go(self, info_reader: int, gate_writer: int) -> None:
         """Limit the box whose description bubblewrap writes, and let it go on."""
-        with open(told, "rb") as file, open(goes, "wb", buffering=0) as gate:
+        with open(info_reader, "rb") as file, open(gate_writer, "wb", buffering=0) as gate:
             text = file.read()
             if not text:  # bubblewrap has failed, and says why
                 return
@@ -296,9 +296,9 @@ class BubblewrapLauncher(BoxLauncher):
         program = shutil.which("nsenter", path=_PATH) or "nsenter"
         line = f"echo {most} > /proc/sys/kernel/pid_max"
         command = [program, "-t", str(first_pid), "-p", "--", "/bin/sh", "-c", line]
-        done = subprocess.run(command, env={}, cwd="/", capture_output=True, check=False)
-        if done.returncode:
-            reason = os.fsdecode(done.stderr).strip()
+        result = subprocess.run(command, env={}, cwd="/", capture_output=True, check=False)
+        if result.returncode:
+            reason = os.fsdecode(result.stderr).strip()
             raise OSError(f"the number of its processes could not be limited: {reason}")
 
 

@@ -90,24 +90,24 @@ def _problem() -> str:
         private.mkdir()
         box = BoxSettings(workdir, str(workdir), private)
         launch = LandlockLauncher(box).command(["true"], cwd=None, env={"PATH": "/usr/bin:/bin"})
-        done = subprocess.run(
+        result = subprocess.run(
             launch.argv, pass_fds=launch.pass_fds, env={}, capture_output=True, check=False
         )
         for fd in launch.pass_fds:
             os.close(fd)
-    if done.returncode == 0:
+    if result.returncode == 0:
         return ""
-    return f"no box could be made: {os.fsdecode(done.stderr).strip() or done.returncode}."
+    return f"no box could be made: {os.fsdecode(result.stderr).strip() or result.returncode}."
 
 
 def _box_user(workdir: Path) -> tuple[int, int]:
     """Return the user and group of the boxes of root."""
-    found = os.stat(workdir)
-    new = _new_user(found.st_ino)
-    return (found.st_uid, found.st_gid or new) if found.st_uid else (new, new)
+    status = os.stat(workdir)
+    new = _new_user(status.st_ino)
+    return (status.st_uid, status.st_gid or new) if status.st_uid else (new, new)
 
 
-def _is_given(workdir: Path) -> bool:
+def _commands_own(workdir: Path) -> bool:
     """Return True if commands own the folder, also because root gives it to them: one without
     files."""
     return os.geteuid() != 0 or os.stat(workdir).st_uid != 0 or not any(os.scandir(workdir))
@@ -126,11 +126,11 @@ def _user_problem(box: BoxSettings) -> str:
     workdir = box.workdir
     user, group = _box_user(workdir)
     own = box.private.parent  # which the launcher opens
-    shut = () if _is_given(workdir) else (workdir,)
+    shut = () if _commands_own(workdir) else (workdir,)
     for folder in {*shut, *workdir.parents, *own.parents} - {own}:
-        found = os.stat(folder)
-        allowed = found.st_mode >> (
-            6 if found.st_uid == user else 3 if found.st_gid == group else 0
+        status = os.stat(folder)
+        allowed = status.st_mode >> (
+            6 if status.st_uid == user else 3 if status.st_gid == group else 0
         )
         if not allowed & 1:
             return f"the commands of root run as another user, who may not enter {folder}."
@@ -155,7 +155,7 @@ def _protected_paths(box: BoxSettings) -> list[bytes]:
 
 def _is_supervised(box: BoxSettings) -> bool:
     """Return True if the box needs a supervisor; see `landlock_supervisor.py`."""
-    return box.proxy is not None or bool(_protected_paths(box)) or not _is_given(box.workdir)
+    return box.proxy is not None or bool(_protected_paths(box)) or not _commands_own(box.workdir)
 
 
 def _supervisor_problem() -> str:
@@ -187,20 +187,20 @@ class LandlockLauncher(BoxLauncher):
         super().__init__(None if proxy is None else lambda: ProxyIntake(proxy))
         self._box = box
         self._user: tuple[int, int] | None = None
-        given = True
+        owns_workdir = True
         if os.geteuid() == 0:
             self._user = _box_user(box.workdir)
-            if given := _is_given(box.workdir):
+            if owns_workdir := _commands_own(box.workdir):
                 os.chown(box.workdir, *self._user)
             os.chmod(box.private.parent, 0o711)
-            if given and box.workdir.parent == box.private.parent:
+            if owns_workdir and box.workdir.parent == box.private.parent:
                 os.chmod(box.workdir, 0o700)
             self.share(box.private)
             for path in box.writable:
                 # An earlier box may have put links into the home folder.
                 for one in (path, *path.glob("*")):
                     os.chown(one, *self._user, follow_symlinks=False)
-                if path.is_dir() and not given:
+                if path.is_dir() and not owns_workdir:
                     # Else git refuses a repository of root's.
                     with suppress(FileExistsError), open(path / ".gitconfig", "x") as file:
                         file.write("[safe]\n\tdirectory = *\n")
@@ -238,7 +238,7 @@ class LandlockLauncher(BoxLauncher):
         box = self._box
         if not _is_supervised(box):
             return {}
-        protected, privileged = _protected_paths(box), not _is_given(box.workdir)
+        protected, privileged = _protected_paths(box), not _commands_own(box.workdir)
         files = bool(protected or privileged)
         program, calls = seccomp.make_filter_for_supervisor(
             files, privileged, box.proxy is not None
@@ -267,9 +267,9 @@ class LandlockLauncher(BoxLauncher):
         if passed:
             supervised = {**supervised, "proxy": passed[0]}
         name = argv[0]
-        found = None if "/" in name else shutil.which(name, path=env.get("PATH", ""))
+        program = None if "/" in name else shutil.which(name, path=env.get("PATH", ""))
         plan = {
-            "program": found or name,
+            "program": program or name,
             "argv": list(argv),
             "env": dict(env),
             "cwd": cwd or "/",

@@ -114,9 +114,9 @@ def _make_ruleset(rules: list[tuple[str, int]] | None) -> int:
     except OSError:
         abi = 0
     if abi < _MINIMAL_ABI:
-        found = f"this one has ABI {abi}" if abi > 0 else "Landlock is not enabled in this one"
+        actual = f"this one has ABI {abi}" if abi > 0 else "Landlock is not enabled in this one"
         raise OSError(
-            f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {found}"
+            f"a kernel with Landlock ABI {_MINIMAL_ABI} is needed (Linux 6.12 or newer); {actual}"
         )
     handled = pack("=3Q", _ALL_FILE_RIGHTS, _ALL_TCP_RIGHTS, _ALL_SCOPES)
     if rules is None:
@@ -155,7 +155,7 @@ def _own_tasks() -> int:
     return count
 
 
-def _run_command(plan: dict[str, Any], ruleset: int, told: Any) -> None:
+def _run_command(plan: dict[str, Any], ruleset: int, supervisor: Any) -> None:
     """Become the confined command, and send the descriptor of its filter to the supervisor, if
     there is one. Does not return."""
     os.setsid()
@@ -177,19 +177,23 @@ def _run_command(plan: dict[str, Any], ruleset: int, told: Any) -> None:
     for one in plan["filters"]:
         program = _Filter(len(one) // 8, one)
         _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _ctypes.byref(program))
-    if told is not None:
+    if supervisor is not None:
         one = plan["supervised"]["filter"]
         program = _Filter(len(one) // 8, one)
         listener = _call(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, _ctypes.byref(program))
-        told.sendmsg([b"x"], [(1, 1, listener.to_bytes(4, sys.byteorder))])  # SCM_RIGHTS
-        told.close()
+        supervisor.sendmsg([b"x"], [(1, 1, listener.to_bytes(4, sys.byteorder))])  # SCM_RIGHTS
+        supervisor.close()
         os.close(listener)
     os.execve(plan["program"], plan["argv"], plan["env"])
 
 
-def _set_capabilities(wanted: int) -> None:
+def _set_capabilities(capabilities: int) -> None:
     """Have these capabilities, and no way to more."""
-    _call(_CAPSET, pack("=Ii", _CAPABILITIES_V3, 0), pack("=6I", wanted, wanted, 0, 0, 0, 0))
+    _call(
+        _CAPSET,
+        pack("=Ii", _CAPABILITIES_V3, 0),
+        pack("=6I", capabilities, capabilities, 0, 0, 0, 0),
+    )
 
 
 # --- the reaper ---
@@ -212,15 +216,15 @@ def _give_up_rights(plan: dict[str, Any]) -> None:
     """Keep the right to signal the command, and as a supervisor of root's files, to change these.
     The real user stays root: no command can change the priority of this process."""
     supervised = plan["supervised"]
-    wanted = _CAP_KILL
+    capabilities = _CAP_KILL
     if supervised:
         user, group = plan["user"]
         os.setgroups([])
         _call(_SETFSGID, group)  # files that this process makes belong to the box's user
         _call(_SETFSUID, user)
         if supervised["privileged"]:
-            wanted |= _FILE_CAPABILITIES
-    _set_capabilities(wanted)
+            capabilities |= _FILE_CAPABILITIES
+    _set_capabilities(capabilities)
 
 
 def _kill_box() -> None:
@@ -329,14 +333,14 @@ def main(file: BinaryIO) -> None:
         os._exit(126)  # it has ended already
     if plan["supervised"] and plan["supervised"]["proxy"] >= 0:
         os.set_inheritable(plan["supervised"]["proxy"], False)
-    told, tells = os.pipe()
+    status_reader, status_writer = os.pipe()
     if os.fork() == 0:
         code = 126
         try:
             code = _reaper(plan, watched)
         finally:
-            os.write(tells, b"%d\n" % (code if code >= 0 else 128 - code))
+            os.write(status_writer, b"%d\n" % (code if code >= 0 else 128 - code))
             os._exit(0)
     _drop_streams()
-    os.dup2(told, 0)
+    os.dup2(status_reader, 0)
     os.execve("/bin/sh", ["sh", "-c", _WAIT], {})  # a shell needs less memory

@@ -252,10 +252,10 @@ class Supervisor:
         base, name, real = call.locate(folder, call.path_at(path), follow)
         if not self._inside(real):
             raise _Native
-        found = call.open(name, _PATH, base)
-        parent, _slash, own = call.real(found).rpartition(b"/")
+        existing = call.open(name, _PATH, base)
+        parent, _slash, own = call.real(existing).rpartition(b"/")
         self._allow(parent, own)
-        return found
+        return existing
 
     # --- the calls ---
 
@@ -275,7 +275,7 @@ class Supervisor:
             if not self._inside(real):
                 raise _Native
             try:
-                found = call.open(name, _PATH, base)
+                existing = call.open(name, _PATH, base)
             except FileNotFoundError:
                 if not flags & os.O_CREAT or text.endswith(b"/"):
                     raise _Native from None
@@ -290,19 +290,19 @@ class Supervisor:
                         raise
                     continue  # it was made meanwhile
             else:
-                if exclusive or not stat.S_ISREG(os.fstat(found).st_mode):
+                if exclusive or not stat.S_ISREG(os.fstat(existing).st_mode):
                     raise _Native  # it says why not; the kernel lets nothing be changed
-                parent, _slash, own = call.real(found).rpartition(b"/")
+                parent, _slash, own = call.real(existing).rpartition(b"/")
                 self._allow(parent, own)
-                kept = flags & ~(os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
-                new = os.open(f"/proc/self/fd/{found}", kept)
+                open_flags = flags & ~(os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+                new = os.open(f"/proc/self/fd/{existing}", open_flags)
             os.set_inheritable(new, not flags & os.O_CLOEXEC)
             return new
         raise OSError(errno.EAGAIN, "")
 
     def _truncate(self, call: _Call, path: int, length: int, *_: int) -> None:
-        found = self._existing(call, _AT_FDCWD, path)
-        fd = call.open(f"/proc/self/fd/{found}", os.O_WRONLY | os.O_NONBLOCK)
+        existing = self._existing(call, _AT_FDCWD, path)
+        fd = call.open(f"/proc/self/fd/{existing}", os.O_WRONLY | os.O_NONBLOCK)
         os.ftruncate(fd, length)
 
     def _renameat2(
@@ -367,8 +367,8 @@ class Supervisor:
             os.unlink(name, dir_fd=base)
 
     def _fchmodat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
-        found = self._existing(call, folder, path)
-        os.chmod(f"/proc/self/fd/{found}", mode & 0o1777)
+        existing = self._existing(call, folder, path)
+        os.chmod(f"/proc/self/fd/{existing}", mode & 0o1777)
 
     def _fchmodat2(
         self, call: _Call, folder: int, path: int, mode: int, flags: int, *_: int
@@ -384,13 +384,13 @@ class Supervisor:
             place = b"/proc/%d/fd/%d" % (call.pid, _signed(folder))
             parent, _slash, name = os.readlink(place).rpartition(b"/")
             self._allow(parent, name)
-            found = call.open(place, os.O_PATH)
+            existing = call.open(place, os.O_PATH)
         else:
-            found = self._existing(call, folder, path, not flags & _AT_NOFOLLOW)
+            existing = self._existing(call, folder, path, not flags & _AT_NOFOLLOW)
         values = call.bytes_at(times, 32) if times else 0
-        if stat.S_ISLNK(os.fstat(found).st_mode):
+        if stat.S_ISLNK(os.fstat(existing).st_mode):
             raise _Native
-        self._system_call(_UTIMENSAT, _AT_FDCWD, b"/proc/self/fd/%d" % found, values, 0)
+        self._system_call(_UTIMENSAT, _AT_FDCWD, b"/proc/self/fd/%d" % existing, values, 0)
 
     def _faccessat(self, call: _Call, folder: int, path: int, mode: int, *_: int) -> None:
         self._existing(call, folder, path)
@@ -417,22 +417,24 @@ class Supervisor:
         for one in self._unconnected.values():
             poll.register(one, 0)
         closed = {fd for fd, _ in poll.poll(0)}
-        kept = {key: one for key, one in self._unconnected.items() if one.fileno() not in closed}
-        for key in self._unconnected.keys() - kept.keys():
+        still_open = {
+            key: one for key, one in self._unconnected.items() if one.fileno() not in closed
+        }
+        for key in self._unconnected.keys() - still_open.keys():
             self._unconnected[key].close()
-        self._unconnected = kept
-        if len(kept) >= _MAX_UNCONNECTED:
+        self._unconnected = still_open
+        if len(still_open) >= _MAX_UNCONNECTED:
             raise OSError(errno.EMFILE, "")
 
     def _connect(self, call: _Call, fd: int, address: int, length: int, *_: int) -> None:
         try:
-            found = os.stat(f"/proc/{call.pid}/fd/{_signed(fd)}")
+            status = os.stat(f"/proc/{call.pid}/fd/{_signed(fd)}")
         except OSError:
             raise OSError(errno.EBADF, "") from None
-        if not stat.S_ISSOCK(found.st_mode):
+        if not stat.S_ISSOCK(status.st_mode):
             raise OSError(errno.ENOTSOCK, "")
         data = call.bytes_at(address, min(length, _ADDRESS_BYTES))
-        if found.st_ino not in self._unconnected:
+        if status.st_ino not in self._unconnected:
             raise OSError(errno.EISCONN, "")
         if len(data) < _ADDRESS_BYTES:
             raise OSError(errno.EINVAL, "")
@@ -441,7 +443,7 @@ class Supervisor:
             raise OSError(errno.ENETUNREACH, "")
         if self._proxy is None or (host, port) != (b"\x7f\0\0\1", self._port.to_bytes(2, "big")):
             raise OSError(errno.ECONNREFUSED, "")
-        end = self._unconnected.pop(found.st_ino)
+        end = self._unconnected.pop(status.st_ino)
         try:
             rights = [(_SOL_SOCKET, _SCM_RIGHTS, pack("=i", end.fileno()))]
             self._proxy.sendmsg([b"x"], rights, _DONTWAIT)

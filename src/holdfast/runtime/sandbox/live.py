@@ -153,10 +153,10 @@ class LiveBox:
             if interactive:
                 # Open for both: the box waits for a writer, this process waits for nothing.
                 fds.append(_make_fifo(into, os.O_RDWR))
-            changed = dict(env.items() - self._locale.items())
-            gone = self._locale.keys() - env.keys()
+            variables = dict(env.items() - self._locale.items())
+            unset_names = self._locale.keys() - env.keys()
             stdin = str(into) if interactive else "/dev/null"
-            text = _start_file(argv, cwd, self._workdir, changed, gone, stdin, str(out))
+            text = _start_file(argv, cwd, self._workdir, variables, unset_names, stdin, str(out))
             # The same file each time: a new one takes 0.15 ms more.
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
             with open(os.open(self._folder / "start", flags, 0o600), "wb") as file:
@@ -208,16 +208,16 @@ class LiveBox:
     def shown_pid(self, pid: int) -> int:
         """Return the pid in the box."""
         with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/status") as file:
-            found = [line for line in file if line.startswith("NSpid:")]
-            return int(found[0].split()[-1])
+            lines = [line for line in file if line.startswith("NSpid:")]
+            return int(lines[0].split()[-1])
         return pid
 
     def wait_for_command(self) -> int:
         """Wait for the line about the end of the running command, and return its exit code; that of
         a killed one if the box has ended. A box that sends anything else is ended."""
         line, _ = self._read_line(_END_SECONDS)
-        if line is not None and (found := _ENDED.fullmatch(line)):
-            return int(found[1])
+        if line is not None and (match := _ENDED.fullmatch(line)):
+            return int(match[1])
         self.end()
         return _KILLED_STATUS
 
@@ -289,17 +289,17 @@ class LiveBox:
 
     def _begin(self, number: int) -> int:
         """Let the bash in the box start a command, and return the command's pid."""
-        sent = False
+        was_sent = False
         for _ in range(_ATTEMPTS):
             line, pid = self._read_line(_ANSWER_SECONDS)
             with self._lock, suppress(OSError):
                 if line == b"waiting 0" and self._socket is not None:
                     self._socket.sendall(b"%d\n" % number)
-                    sent = True
+                    was_sent = True
             line, _ = self._read_line(_ANSWER_SECONDS)
             if line == b"started 0":
                 return pid
-            if line is None and sent and self._has_ended():
+            if line is None and was_sent and self._has_ended():
                 # A command can end its box faster than bash reports the start.
                 self.end()
                 return pid
@@ -311,7 +311,7 @@ class LiveBox:
             raise RuntimeFault("The command was not run: its box was closed.")
         outcome = (
             "The command may have run: its box did not report its start"
-            if sent
+            if was_sent
             else "The command was not run: its box did not start it"
         )
         raise RuntimeFault(
@@ -333,10 +333,10 @@ class LiveBox:
             if connection is None:
                 return None, 0
             while b"\n" not in self._unread:
-                left = deadline - time.monotonic()
-                if left <= 0 or len(self._unread) >= _MAX_LINE_BYTES:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or len(self._unread) >= _MAX_LINE_BYTES:
                     return None, 0
-                if not _readable(connection, left):
+                if not _readable(connection, remaining):
                     return None, 0
                 try:
                     # The kernel returns the lines of one sender at a time.

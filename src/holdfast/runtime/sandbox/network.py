@@ -168,12 +168,12 @@ class AllowList:
     def address_refusal(self, host: str, address: Address, port: int, own: bool = False) -> str:
         """Return "" if a connection to an allowed host may go to this address; else a sentence that
         says what would allow it. `own` says that it is an address of this machine."""
-        named = any(entry.names(address) and entry.opens(port) for entry in self._entries)
+        is_named = any(entry.names(address) and entry.opens(port) for entry in self._entries)
         if isinstance(address, IPv6Address) and address in _NAT64:
             # On a named NAT64 prefix, the address inside counts.
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
-            named = named and not self.address_refusal(host, inner, port)
-        if named or (is_public(address) and not own):
+            is_named = is_named and not self.address_refusal(host, inner, port)
+        if is_named or (is_public(address) and not own):
             return ""
         bare = f"[{address}]" if isinstance(address, IPv6Address) else str(address)
         what = "this machine" if own else "not an address of the public internet"

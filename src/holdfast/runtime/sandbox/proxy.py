@@ -56,8 +56,8 @@ Resolver = Callable[[str], Sequence[str]]
 
 def resolve(name: str) -> list[str]:
     """Return the addresses of a name. Raises `OSError` if the system knows none."""
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def _accept(sock: socket.socket) -> socket.socket:
@@ -90,14 +90,19 @@ class _Connection:
     target: str = ""
     address: str = ""
     refused: str = ""
-    sent: int = 0
-    received: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     def facts(self) -> dict[str, Any]:
         facts = {"target": self.target, "allowed": not self.refused}
         if self.refused:
             return {**facts, "reason": self.refused}
-        return {**facts, "address": self.address, "sent": self.sent, "received": self.received}
+        return {
+            **facts,
+            "address": self.address,
+            "sent": self.sent_bytes,
+            "received": self.received_bytes,
+        }
 
 
 class ProxyListener:
@@ -149,7 +154,7 @@ class _Streams:
     connection: _Connection
 
     async def send(self, data: bytes) -> None:
-        self.connection.sent += len(data)
+        self.connection.sent_bytes += len(data)
         self.host_writer.write(data)
         await self.host_writer.drain()
 
@@ -162,7 +167,7 @@ class _Streams:
     async def copy_answer(self) -> None:
         """Copy until the host's side ends."""
         while data := await self.host_reader.read(_CHUNK_BYTES):
-            self.connection.received += len(data)
+            self.connection.received_bytes += len(data)
             self.writer.write(data)
             await self.writer.drain()
         self.writer.write_eof()
@@ -347,14 +352,14 @@ class Proxy:
 
     async def _lookup(self, name: str) -> list[Address]:
         """Resolve a name on a thread of its own: the system's resolver cannot be cancelled."""
-        found: Future[Sequence[str]] = Future()
-        found.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
+        addresses: Future[Sequence[str]] = Future()
+        addresses.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
 
         def work() -> None:
             try:
-                settle = partial(found.set_result, self._resolver(name))
+                settle = partial(addresses.set_result, self._resolver(name))
             except Exception as error:
-                settle = partial(found.set_exception, OSError(str(error)))
+                settle = partial(addresses.set_exception, OSError(str(error)))
             self._lookups.release()
             settle()
 
@@ -364,7 +369,7 @@ class Proxy:
         threading.Thread(target=work, name="holdfast-lookup", daemon=True).start()
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
-                texts = await asyncio.wrap_future(found)
+                texts = await asyncio.wrap_future(addresses)
         except OSError as error:
             problem = f"{name} could not be resolved: {error or 'no answer in time'}"
             raise _Refused(HTTPStatus.BAD_GATEWAY, problem) from None

@@ -75,18 +75,20 @@ def parse_request(head: bytes) -> ProxyRequest:
         )
     host, port = _parse_authority(url[1], 80)
     path = url[2] or "/"
-    named = b",".join(values.get(b"connection", ())).decode("latin-1").lower().split(",")
-    dropped = _OWN_FIELDS.union(name.strip() for name in named)
-    kept = [(name, value) for name, value in fields if name.decode().lower() not in dropped]
+    connection_fields = (
+        b",".join(values.get(b"connection", ())).decode("latin-1").lower().split(",")
+    )
+    dropped = _OWN_FIELDS.union(name.strip() for name in connection_fields)
+    remaining = [(name, value) for name, value in fields if name.decode().lower() not in dropped]
     authority = host_and_port(host, port)
-    kept.append((b"Host", authority.removesuffix(":80").encode()))
-    kept.append((b"Connection", b"close"))
+    remaining.append((b"Host", authority.removesuffix(":80").encode()))
+    remaining.append((b"Connection", b"close"))
     if body_bytes is None:
-        kept.append((b"Transfer-Encoding", b"chunked"))
+        remaining.append((b"Transfer-Encoding", b"chunked"))
     elif b"content-length" in values:
-        kept.append((b"Content-Length", str(body_bytes).encode()))
+        remaining.append((b"Content-Length", str(body_bytes).encode()))
     start = f"{method} {'' if path.startswith('/') else '/'}{path} HTTP/1.1\r\n"
-    forwarded = b"".join(b"%s: %s\r\n" % field for field in kept)
+    forwarded = b"".join(b"%s: %s\r\n" % field for field in remaining)
     return ProxyRequest(host, port, start.encode() + forwarded + b"\r\n", body_bytes)
 
 

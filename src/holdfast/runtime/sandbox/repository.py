@@ -51,15 +51,15 @@ class ProtectedRepository:
     def mounts(self, inside: str) -> tuple[tuple[str, str, bool], ...]:
         """Return the mounts that protect the repository: the host's path, the path in the box, and
         True for a writable one. `inside` is the path of the work folder in the box."""
-        found: list[tuple[str, str, bool]] = []
+        mounts: list[tuple[str, str, bool]] = []
         if self._is_folder:
             # A mount of its own cannot be renamed, so that no other folder takes its place.
-            found.append((str(self._git), f"{inside}/.git", True))
+            mounts.append((str(self._git), f"{inside}/.git", True))
         for path in self.read_only:
             if path.exists() and not path.is_symlink():
                 rest = path.relative_to(self._git.parent)
-                found.append((str(path), f"{inside}/{rest}", False))
-        return tuple(found)
+                mounts.append((str(path), f"{inside}/{rest}", False))
+        return tuple(mounts)
 
     def clean(self) -> None:
         """Undo what would lead git to another configuration."""

@@ -223,13 +223,13 @@ def _try_out(launcher: BoxLauncher, inside: str) -> None:
 def _checked_inside(path: str) -> str:
     if not path.startswith("/") or "\0" in path:
         raise ConfigurationError(f"workdir_inside takes an absolute path, not {path!r}.")
-    found = os.path.normpath(path)
+    normal_path = os.path.normpath(path)
     # normpath keeps two leading slashes
-    found = "/" + found.lstrip("/")
-    if re.fullmatch(r"usr|etc|proc|dev|sys|bin|sbin|lib\d*|", found.split("/")[1]) or (
-        found in ("/tmp", "/home", "/home/user")
+    normal_path = "/" + normal_path.lstrip("/")
+    if re.fullmatch(r"usr|etc|proc|dev|sys|bin|sbin|lib\d*|", normal_path.split("/")[1]) or (
+        normal_path in ("/tmp", "/home", "/home/user")
     ):
         raise ConfigurationError(
             f"workdir_inside takes a path beside the system's folders, such as /work, not {path!r}."
         )
-    return found
+    return normal_path

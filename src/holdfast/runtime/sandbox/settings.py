@@ -135,13 +135,13 @@ class BoxSettings:
 def check_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     """Return the mounts as a tuple. Raises `ConfigurationError` if one is not a `Mount` or two
     have the same target."""
-    found = tuple(mounts)
+    mounts = tuple(mounts)
     targets: set[str] = set()
-    for mount in found:
+    for mount in mounts:
         # Callers are not all typed.
         if not isinstance(mount, Mount):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"mounts takes Mount objects, not {mount!r}.")
         if mount.target in targets:
             raise ConfigurationError(f"Two mounts have the target {mount.target!r}.")
         targets.add(mount.target)
-    return found
+    return mounts
