@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from acp.schema import (
     DeniedOutcome,
     RequestPermissionResponse,
 )
+
+from tests import forks
 
 ROOT = Path(__file__).parent.parent
 AGENT = """\
@@ -140,9 +143,13 @@ class Connected:
     """An editor and its agent."""
 
     def __init__(
-        self, editor: Editor, agent: ClientSideConnection, process: asyncio.subprocess.Process
+        self,
+        editor: Editor,
+        agent: ClientSideConnection,
+        process: subprocess.Popen[bytes],
+        input: asyncio.StreamWriter,
     ) -> None:
-        self.editor, self.agent, self.process = editor, agent, process
+        self.editor, self.agent, self.process, self.input = editor, agent, process, input
 
     async def session(self, folder: Path, **more: Any) -> str:
         made = await self.agent.new_session(cwd=str(folder), mcp_servers=[], **more)
@@ -169,18 +176,26 @@ async def editing(
     """Start an agent whose store is in `folder`, and connect an editor with it."""
     file = folder / "agent.yaml"
     file.write_text(f"{AGENT}code: {str(code).lower()}\n{more}")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)),
-        *("--store", str(folder / "store.db"), "--sandbox", "off", *options),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+    process = forks.Popen(
+        [
+            *(sys.executable, "-m", "holdfast.cli", "acp", "--agent", str(file)),
+            *("--store", str(folder / "store.db"), "--sandbox", "off", *options),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "PYTHONPATH": str(ROOT),
+            **forks.AT_START,
+        },
     )
+    reader, writer = await streams_of(process)
     editor = Editor(answer)
     agent = connect_to_agent(
         editor,  # pyright: ignore[reportArgumentType]: it answers with what JSON has
-        process.stdin,
-        process.stdout,
+        writer,
+        reader,
         use_unstable_protocol=True,
     )
     try:
@@ -188,10 +203,22 @@ async def editing(
             protocol_version=1,
             client_capabilities=ClientCapabilities.model_validate(capabilities or {}),
         )
-        yield Connected(editor, agent, process)
+        yield Connected(editor, agent, process, writer)
     finally:
         await agent.close()
-        if process.returncode is None:
-            assert process.stdin is not None
-            process.stdin.close()
-            await asyncio.wait_for(process.wait(), 60)
+        writer.close()
+        await asyncio.to_thread(process.wait, 60)
+
+
+async def streams_of(
+    process: subprocess.Popen[bytes],
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the process's output and input."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await loop.connect_read_pipe(lambda: protocol, process.stdout)
+    transport, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
+    return reader, asyncio.StreamWriter(transport, flow, None, loop)

@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -33,6 +34,7 @@ from typing import NoReturn
 NUMBER = struct.Struct("=i")
 # What the programs of most tests import. A module whose packages are not installed is left out.
 PRELOADED = (
+    "holdfast.cli.acp",
     "holdfast.cli.chat",
     "holdfast.cli.demo",
     "holdfast.cli.live_console",
@@ -71,6 +73,15 @@ PRELOADED = (
 # Beginnings of the variables that an interpreter, or the loader, reads when it starts.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "MALLOC", "LD_")
 RUN_AT_START = frozenset({"sitecustomize", "usercustomize"})
+
+
+def read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an interpreter reads when it starts, but its folders of modules."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(READ_AT_START) and name != "PYTHONPATH" and value
+    }
 
 
 def number(status: socket.socket) -> int:
@@ -182,10 +193,7 @@ class Program:
     def _may_stay(self, folders: list[str]) -> bool:
         """Return whether a fresh interpreter would have read the same variables and have found the
         same modules, where `folders` come before all others."""
-        names = [name for name in self.env.keys() | os.environ if name.startswith(READ_AT_START)]
-        if any(
-            self.env.get(name) != os.environ.get(name) for name in names if name != "PYTHONPATH"
-        ):
+        if read_at_start(self.env) != read_at_start(os.environ):
             return False
         for folder in folders:
             with suppress(OSError):

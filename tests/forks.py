@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import samples
-from tests.forking import NUMBER, number
+from tests.forking import NUMBER, number, read_at_start
 
 REPO = Path(__file__).parents[1]
+# What a program needs in an environment of its own to be a fork.
+AT_START = read_at_start(os.environ)
 ADOPT = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1],"
     " sys.argv[1:])"

@@ -762,6 +762,7 @@ def test_a_tenants_agent_imports_no_type_and_reads_no_file() -> None:
 
 def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": str(cwd.parent), "HOLDFAST_API_KEY": "k"}
+    env |= forks.AT_START
     return forks.run(
         [sys.executable, "-m", "holdfast.cli", *arguments],
         cwd=cwd,

@@ -421,6 +421,7 @@ def test_a_missing_key_is_named(model: str, says: str) -> None:
 def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path: Path) -> None:
     with ModelServer([text("done")]) as server:
         env: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path.parent), **KEYS}
+        env |= forks.AT_START
         arguments = [
             "run",
             "x",
@@ -461,7 +462,7 @@ def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        env={"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "o"},
+        env={"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "o", **forks.AT_START},
         timeout=20,
         check=False,
     )

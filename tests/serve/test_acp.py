@@ -254,7 +254,7 @@ def test_a_prompt_answers_a_question_from_before_a_kill(tmp_path: Path) -> None:
             id = await one.session(tmp_path)
             assert await one.say(id, "ask") == "end_turn"
             one.process.kill()
-            await one.process.wait()
+            await asyncio.to_thread(one.process.wait, 60)
         async with editing(tmp_path) as one:
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
             assert await one.say(id, "red") == "end_turn"
@@ -271,9 +271,8 @@ def test_a_client_that_dies_ends_the_agent_and_the_work_goes_on_later(tmp_path: 
             saying = asyncio.ensure_future(one.say(id, "sleep 30000"))
             while not one.editor.calls():
                 await asyncio.sleep(0.01)
-            assert one.process.stdin is not None
-            one.process.stdin.close()
-            await asyncio.wait_for(one.process.wait(), 60)
+            one.input.close()
+            await asyncio.to_thread(one.process.wait, 60)
             with pytest.raises(ConnectionError):
                 await saying
         async with editing(tmp_path) as one:
@@ -312,7 +311,12 @@ def test_bad_input_gets_json_rpc_errors(tmp_path: Path) -> None:
         input=b"\n".join(lines),
         capture_output=True,
         timeout=60,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+            **forks.AT_START,
+        },
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     codes = sorted((str(it["id"]), it["error"]["code"]) for it in answers if "error" in it)
