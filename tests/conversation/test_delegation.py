@@ -744,9 +744,9 @@ def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
             child.run()
     del child
     with Conversation(agent, store, "parent") as parent:
-        delegation: Any = parent.hosting.delegation()
-        delegation._delegated = {id: DelegatedChild("worker", True) for id in ids}
-        outcomes = [delegation._outcome(id) for id in ids]
+        children: Any = parent.hosting.delegation().children
+        children._delegated = {id: DelegatedChild("worker", True) for id in ids}
+        outcomes = [children.outcome(id) for id in ids]
         assert [one.report for one in outcomes] == ["done"] * 3
         gc.collect()
         journals = [one.id for one in gc.get_objects() if type(one) is Journal]

@@ -15,8 +15,8 @@ from holdfast import events as ev
 from holdfast.agent.delegation import Delegates
 from holdfast.commands import Send
 from holdfast.content import TextContent, ToolResult
-from holdfast.conversation import delegation
-from holdfast.conversation.delegation import Delegation
+from holdfast.conversation import delegated_children, delegation
+from holdfast.conversation.delegated_children import DelegatedChildren
 from holdfast.conversation.delegation_state import RESUMED, STOPPED
 from holdfast.tools.hooks import Hook
 from tests.leftovers import Owned
@@ -102,9 +102,9 @@ def _once(
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
     [
-        (Delegation, "_announce", False),
-        (delegation, "close_inbox", True),
-        (delegation, "close_inbox", False),
+        (DelegatedChildren, "_announce", False),
+        (delegated_children, "close_inbox", True),
+        (delegated_children, "close_inbox", False),
     ],
 )
 def test_a_message_between_a_child_s_end_and_its_closing_is_heard(

@@ -304,7 +304,7 @@ class CommandExecutor(ObjectStruct):
         elif fold.status in (_FAILED, _STUCK) and self._has_unfinished_work():
             journal.add(ev.StatusChanged, status=RUNNING.value)
         delegation = self._context.delegation
-        return None if delegation is None else delegation.resume_stopped
+        return None if delegation is None else delegation.children.resume_stopped
 
     def _has_unfinished_work(self) -> bool:
         """Return True if the model, a call, or a run without its required output has work."""
@@ -326,7 +326,7 @@ class CommandExecutor(ObjectStruct):
         if not at_rest and journal.fold.status is not PAUSED:
             journal.add(ev.StatusChanged, status=PAUSED.value, reason="interrupted")
         if context.delegation is not None:
-            context.delegation.journal_stopped()
+            context.delegation.children.journal_stopped()
         if condensing:
             journal.add(ev.HistoryCondensed, hidden=(), failed="interrupted")
             return context.cancel

@@ -197,9 +197,8 @@ class Hosting:
 
         with self.journal.changed:
             if self.context.delegation is None:
-                calls, deliver = self._calls.context, self._deliver
-                parts = self.context, self.journal, calls, deliver, self._new_conversation
-                self.context.delegation = Delegation(*parts)
+                parts = self._calls.context, self._deliver, self._new_conversation
+                self.context.delegation = Delegation.of(self.context, *parts)
             return self.context.delegation
 
     def scripts(self) -> Scripts:
@@ -254,7 +253,7 @@ class Hosting:
     @property
     def delegates_busy(self) -> bool:
         """True if an agent that was given work in the background is at it."""
-        return self.context.delegation is not None and self.context.delegation.busy
+        return self.context.delegation is not None and self.context.delegation.children.busy
 
     @property
     def has_work(self) -> bool:
@@ -562,7 +561,7 @@ class Hosting:
         if context.children is not None:
             context.children.close(deadline)
         if context.delegation is not None:
-            context.delegation.join(deadline)
+            context.delegation.children.join(deadline)
         with self.journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, ()
             opened, self.has_lease = self.has_lease, False

@@ -287,7 +287,7 @@ class Loop(ObjectStruct):
         # the agent in force may not be the one that delegated
         delegating = delegating_agents(agent, context.own_agent)
         if delegating and fold.assistant is not None:
-            self._family.delegation().attach(delegating)
+            self._family.delegation().children.attach(delegating)
         served_before = head is not None and head.name == context.agent_name
         agent.connections.connect(
             [tool.name for tool in head.tools] if served_before and head is not None else ()

@@ -1,0 +1,84 @@
+"""Messages between the conversations of a family: the conversations above one, and the number of
+messages that it may still send."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+
+import msgspec
+
+from holdfast.conversation.delegated_children import tool_refusal
+from holdfast.conversation.delegation_state import last_word, sends
+from holdfast.conversation.journal import Journal
+from holdfast.object_struct import ObjectStruct
+
+_MAX_ANCESTORS = 1000  # depth of ancestors; a deeper chain can only be a cycle
+_PAGE_EVENTS = 200  # events of another conversation per read
+
+
+def ancestors(journal: Journal, id: str) -> list[str]:
+    """Return a conversation and its ancestors, the root last."""
+    found = [id]
+    while len(found) < _MAX_ANCESTORS:
+        key = journal.spawned_by if found[-1] == journal.id else ""
+        listed = [] if key else journal.store.list([found[-1]])
+        above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
+        if not above or above in found:
+            break
+        found.append(above)
+    return found
+
+
+class MessageLimit(ObjectStruct):
+    """The messages of one conversation to others, of which so many may be sent between two messages
+    of the user. Thread-safe."""
+
+    _journal: Journal
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _sent_times: list[datetime] | None = None  # read from the journal at the first message
+
+    def count(self) -> None:
+        """Count a message that was sent now."""
+        with self._lock:
+            if self._sent_times is not None:
+                self._sent_times.append(self._journal.clock())
+
+    def check(self, most: int) -> None:
+        """Raise `ToolError` if no message may be sent until the user's next one."""
+        journal = self._journal
+        with self._lock:
+            sent = self._sent_times
+        if sent is None:
+            with journal.changed:
+                events = list(journal.events) if journal.fold.assistant is not None else []
+            sent = sends(events)
+            with self._lock:
+                self._sent_times = sent = sent if self._sent_times is None else self._sent_times
+        if len(sent) < most:
+            return
+        words = [self._last_word(id) for id in ancestors(journal, journal.id)]
+        since = max([word for word in words if word is not None], default=None)
+        with self._lock:
+            self._sent_times = sent = [at for at in sent if since is None or at >= since]
+        if len(sent) >= most:
+            raise tool_refusal(
+                f"This conversation has sent {len(sent)} messages to others since the user's last"
+                " message, and may send no more until the next one. Do not try again: finish with"
+                " what you have, and say what is still open.",
+                "rate_limit",
+            )
+
+    def _last_word(self, id: str) -> datetime | None:
+        journal = self._journal
+        if id == journal.id:
+            with journal.changed:
+                return last_word(journal.events)
+        listed = journal.store.list([id])
+        at = listed[0].last_seq if listed else 0
+        while at > 0:
+            at -= _PAGE_EVENTS
+            page = journal.store.read(id, max(0, at), _PAGE_EVENTS + min(0, at))
+            if (word := last_word(page)) is not None:
+                return word
+        return None
