@@ -56,7 +56,7 @@ def message_of(text: str, files: Sequence[FileContent]) -> str | list[Content]:
     return [*files, TextContent(text)] if files else text
 
 
-def described(file: FileContent) -> str:
+def file_line(file: FileContent) -> str:
     """Return a file in one line: `report.pdf (application/pdf, 12 KB)`."""
     parts = [file.mime_type, size(len(file.data)) if file.data else ""]
     details = ", ".join(part for part in parts if part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import WAITING, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import began, wanted
+from holdfast.cli.conversation_ids import began, to_continue
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import secrets_of, shell_environment
 from holdfast.cli.exit_codes import UsageError, flag
@@ -158,7 +158,7 @@ def build(options: Namespace, env: Mapping[str, str], stream: bool) -> Parts:
             begins = not options.go_on and (options.id is None or options.new)
             store = stack.enter_context(open_store(options.store, create=begins))
             exact = partial(_entry, store)
-            known = wanted(options, f"in {options.store!r}", store.list, exact)
+            known = to_continue(options, f"in {options.store!r}", store.list, exact)
         # short to type, and unique within one file
         id = options.id or secrets.token_hex(6) if known is None else known.id
         folder = f"the folder {runtime.workdir}"

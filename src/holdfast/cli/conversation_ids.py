@@ -19,7 +19,7 @@ _TITLE_CHARS = 40  # of each candidate's title
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def matching(found: Iterable[S], id: str) -> S | None:
+def find_matching(found: Iterable[S], id: str) -> S | None:
     """Return the conversation with this id, or the only one whose id begins with it; None if there
     is none. Raises `UsageError` that lists the candidates.
 
@@ -42,9 +42,9 @@ def matching(found: Iterable[S], id: str) -> S | None:
     )
 
 
-def chosen(found: Iterable[S], id: str, file: str) -> S:
+def find_in_file(found: Iterable[S], id: str, file: str) -> S:
     """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
-    if (entry := matching(found, id)) is None:
+    if (entry := find_matching(found, id)) is None:
         hint = f"See: holdfast list {shlex.quote(file)}"
         raise UsageError(f"there is no conversation {id!r} in {file!r}. {hint}")
     return entry
@@ -73,7 +73,7 @@ def not_empty(id: str) -> str:
     return id
 
 
-def wanted(
+def to_continue(
     options: Namespace,
     place: str,
     entries: Callable[[], Iterable[S]],
@@ -90,7 +90,7 @@ def wanted(
         if known is not None:
             hint = "Give another --id, or leave out --new to continue it"
             raise UsageError(f"--new: the conversation {known.id!r} exists already. {hint}")
-    elif known is None and (known := matching(entries(), options.id)) is None:
+    elif known is None and (known := find_matching(entries(), options.id)) is None:
         hint = f"Begin one with this id with --new --id {shlex.quote(options.id)}"
         raise UsageError(f"there is no conversation {options.id!r} {place}. {hint}")
     return known

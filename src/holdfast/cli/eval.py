@@ -19,7 +19,7 @@ from holdfast.cli.environment import shell_environment
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import importable, path_of
 from holdfast.cli.named_models import agent_of_file
-from holdfast.cli.replay import named
+from holdfast.cli.replay import import_object
 from holdfast.cli.sandbox import open_workplace
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted, one_line
@@ -100,7 +100,7 @@ def _candidate(text: str, env: Mapping[str, str]) -> Candidate:
         make: Any = partial(agent_of_file, path, config_variables(path, env))
         takes_runtime = True
     else:
-        make = named(spec)
+        make = import_object(spec)
         name, takes_runtime = label or spec.rpartition(":")[2], _takes_runtime(spec, make)
     if not name.replace("-", "_").replace(".", "_").isidentifier():
         raise UsageError(f"--agent: a name has letters, digits, -, . and _, not {name!r}")

@@ -42,7 +42,7 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
     console = Console(env, out=sys.stderr)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        store, backend = stack.enter_context(_opened(options))
+        store, backend = stack.enter_context(_open(options))
         folder = "." if options.workdir is None else options.workdir
         runtime = stack.enter_context(LocalRuntime(path_of(folder)))
         variables = _variables(options, env)
@@ -82,7 +82,7 @@ def worker(options: Namespace, env: Mapping[str, str]) -> Exit:
 
 def fleet(options: Namespace, env: Mapping[str, str]) -> Exit:
     """Print the state of a fleet. Raises `UsageError`, `HoldfastError`."""
-    with _opened(options) as (_, backend):
+    with _open(options) as (_, backend):
         status = fleet_status(backend, options.queue)
     if options.json:
         print(msgspec.json.encode(status).decode())
@@ -123,7 +123,7 @@ def _lines(status: FleetStatus) -> list[str]:
 
 
 @contextlib.contextmanager
-def _opened(options: Namespace) -> Generator[tuple[Store, FleetBackend]]:
+def _open(options: Namespace) -> Generator[tuple[Store, FleetBackend]]:
     postgres = is_postgres(options.store)
     installed = importlib.util.find_spec("procrastinate") is not None
     kind = options.backend or ("procrastinate" if postgres and installed else "table")

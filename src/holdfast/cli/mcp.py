@@ -63,7 +63,7 @@ def _over_stdio(options: Namespace, env: Mapping[str, str], console: Console) ->
         text = "Serving MCP on standard input and output, for a client that starts this command."
         console.notice(f"{text} Ctrl-D ends it.", "dim")
     # Claimed before the config is read: output of its modules must not get onto the wire either.
-    with claimed() as wire, _offered(options, env) as (tools, tasks):
+    with claimed() as wire, _offer(options, env) as (tools, tasks):
         offer = ToolServer(tools.manager, _name(options), None, 32, tools.runtime, tasks)
         number = over_stdio(offer, wire)
     return SERVER_CODES[number]
@@ -77,7 +77,7 @@ def _over_http(
     except ConfigurationError as error:
         option = "Give a token, with --token-env NAME,"
         raise UsageError(f"--http: {str(error).replace('Give a token', option)}") from error
-    with _offered(options, env) as (tools, tasks):
+    with _offer(options, env) as (tools, tasks):
         number = serve(
             tools.manager,
             http=options.http,
@@ -98,7 +98,7 @@ def _name(options: Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _offered(
+def _offer(
     options: Namespace, env: Mapping[str, str]
 ) -> Generator[tuple[Toolset, AgentTasks | None]]:
     """Yield the tools of a config, or the tool that asks an agent, with its tasks."""

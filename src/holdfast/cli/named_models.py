@@ -32,7 +32,7 @@ def named_model(folder: Path, name: str, env: Mapping[str, str]) -> Model:
             f"the environment variable {entry.missing[0]}, which {str(entry.path)!r} refers to, is"
             " not set"
         )
-    return changed(entry.model, lambda llm: with_key(llm, env))
+    return map_llms(entry.model, lambda llm: with_key(llm, env))
 
 
 def agent_of_file(path: Path, variables: Mapping[str, str], runtime: FolderRuntime) -> Agent:
@@ -57,15 +57,15 @@ def usual_variables(llm: LLM) -> tuple[str, ...]:
     return key_variables(_provider(llm))
 
 
-def changed(model: Any, change: Callable[[LLM], LLM]) -> Any:
+def map_llms(model: Any, change: Callable[[LLM], LLM]) -> Any:
     """Return a model with this change of each `LLM` in it."""
     if type(model) is LLM:
         return change(model)
     if type(model) is FallbackLLM:
-        members = {name: changed(one, change) for name, one in model.models.items()}
+        members = {name: map_llms(one, change) for name, one in model.models.items()}
         return FallbackLLM(members, on=model.on, sticky=model.sticky)
     if type(model) is RouterLLM:
-        members = {name: changed(one, change) for name, one in model.models.items()}
+        members = {name: map_llms(one, change) for name, one in model.models.items()}
         return RouterLLM(model.pick, members)
     return model
 

@@ -17,7 +17,7 @@ from holdfast.store import Summary, transfer
 _MAX_NOTES = 20  # on parts that could not be converted
 
 
-def imported(console: Console, folder: str) -> transfer.Exported:
+def read_folder(console: Console, folder: str) -> transfer.Exported:
     """Return the conversation of a folder in the form of an export. Raises `UsageError`."""
     if folder == "-":
         raise UsageError("--from openhands takes the folder of a conversation, not standard input")

@@ -56,7 +56,7 @@ def model_of(options: Namespace, env: Mapping[str, str], stream: bool) -> Model:
 def _named(
     name: str, path: Path, options: Namespace, env: Mapping[str, str], stream: bool
 ) -> Model:
-    from holdfast.cli.named_models import changed, named_model  # reading files takes long to load
+    from holdfast.cli.named_models import map_llms, named_model  # reading files takes long to load
 
     for one in ("base_url", "api_key_env", "model_key_name"):
         if getattr(options, one) is not None:
@@ -67,7 +67,7 @@ def _named(
         retries = {} if options.retries is None else {"max_retries": options.retries}
         return llm.replace(stream=stream and not options.no_stream, **retries)
 
-    return changed(named_model(path.parent, name, env), change)
+    return map_llms(named_model(path.parent, name, env), change)
 
 
 def keys_of(model: Model) -> list[str]:

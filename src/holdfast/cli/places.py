@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast import store as stores
-from holdfast.cli.conversation_ids import chosen
+from holdfast.cli.conversation_ids import find_in_file
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.errors import ConfigurationError, StoreError
@@ -49,7 +49,7 @@ class StoredConversations:
 
     def find(self, id: str) -> Summary:
         """Return the conversation with this id or prefix of an id. Raises `UsageError`."""
-        return chosen(self.store.list(), id, self._file)
+        return find_in_file(self.store.list(), id, self._file)
 
     def refusal(self, id: str, key: str) -> str:
         """Return the reason why the command that was posted under this key was refused, or ""."""

@@ -16,7 +16,7 @@ from holdfast.agent import Agent
 from holdfast.agent.model_files import model_files
 from holdfast.cli.call_prompt import ConfirmOption, confirmation
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import began, not_empty, wanted
+from holdfast.cli.conversation_ids import began, not_empty, to_continue
 from holdfast.cli.display import ConversationDisplay
 from holdfast.cli.environment import model_name, secrets_of
 from holdfast.cli.exit_codes import UsageError, flag
@@ -191,7 +191,7 @@ def build_remote(options: Namespace, env: Mapping[str, str], stream: bool) -> Pa
     hidden = secrets_of(env, options.secret)
     server = connect(options, env, options.server, options.workspace)
     try:
-        known = wanted(options, f"on {server.address}", server.list, server.entry)
+        known = to_continue(options, f"on {server.address}", server.list, server.entry)
         make = partial(
             ServerSource,
             server,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from holdfast import events as ev
 from holdfast.agent import Agent
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import chosen
+from holdfast.cli.conversation_ids import find_in_file
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import importable, path_of
 from holdfast.cli.places import is_sqlite, open_store
@@ -46,7 +46,7 @@ def _replay(options: Namespace, console: Console) -> Exit:
     failed, count, differ = False, 0, 0
     agent = None if options.agent is None else load(options.agent)
     with connected(agent):
-        for id, number, total, events in _stored(options) if stored else _exported(options):
+        for id, number, total, events in _in_store(options) if stored else _in_export(options):
             count += 1
             of = f" ({number} of {total})" if total > 1 else ""
             console.status(f"replaying {one_line(id)}{of}")
@@ -103,11 +103,11 @@ def _same(console: Console, id: str, events: Sequence[ev.AnyEvent], agent: Agent
     return False
 
 
-def _stored(options: Namespace) -> Iterator[_Found]:
+def _in_store(options: Namespace) -> Iterator[_Found]:
     with open_store(options.file, read_only=True) as store:
         entries = store.list()
         if options.id is not None:
-            entries = [chosen(entries, options.id, options.file)]
+            entries = [find_in_file(entries, options.id, options.file)]
         for number, entry in enumerate(entries, 1):
             try:
                 events: Sequence[ev.AnyEvent] | StoreError = store.read(entry.id)
@@ -116,7 +116,7 @@ def _stored(options: Namespace) -> Iterator[_Found]:
             yield _Found(entry.id, number, len(entries), events)
 
 
-def _exported(options: Namespace) -> Iterator[_Found]:
+def _in_export(options: Namespace) -> Iterator[_Found]:
     with path_of(options.file).open("rb") as lines:
         if options.id is None:
             for number, found in enumerate(_read(lines, options.file), 1):
@@ -127,7 +127,8 @@ def _exported(options: Namespace) -> Iterator[_Found]:
             for found in _read(lines, options.file)
             if found.header.id.startswith(options.id)
         }
-        id = chosen([found.summary for found in matches.values()], options.id, options.file).id
+        entries = [found.summary for found in matches.values()]
+        id = find_in_file(entries, options.id, options.file).id
         yield _Found(id, 1, 1, matches[id].events)
 
 
@@ -144,7 +145,7 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
 
 def load(spec: str) -> Agent:
     """Return the agent that `MODULE:NAME` names, or its function returns. Raises `UsageError`."""
-    found = named(spec)
+    found = import_object(spec)
     try:
         if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
             found = found()
@@ -158,7 +159,7 @@ def load(spec: str) -> Agent:
     return found
 
 
-def named(spec: str) -> Any:
+def import_object(spec: str) -> Any:
     """Return the object that `MODULE:NAME` names. Raises `UsageError`."""
     module_name, _, name = spec.partition(":")
     if not module_name or not name or module_name.startswith("."):

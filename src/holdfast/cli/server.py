@@ -17,7 +17,7 @@ import msgspec
 from holdfast import __version__
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.cli.conversation_ids import matching
+from holdfast.cli.conversation_ids import find_matching
 from holdfast.cli.exit_codes import UsageError
 from holdfast.cli.files import read_key
 from holdfast.errors import (
@@ -223,7 +223,7 @@ class ServerConversations:
     def matching(self, id: str) -> ServerSummary | None:
         """Return the conversation with this id or prefix, or None. Raises `UsageError`."""
         exact = self.entry(id) if is_id(id) else None
-        return matching(self.list(), id) if exact is None else exact
+        return find_matching(self.list(), id) if exact is None else exact
 
     def find(self, id: str) -> ServerSummary:
         """Return the conversation with this id or prefix. Raises `UsageError`."""

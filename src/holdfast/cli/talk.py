@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 from difflib import get_close_matches
 
 from holdfast import events as ev
-from holdfast.cli.attachments import attachments, described, split_places
+from holdfast.cli.attachments import attachments, file_line, split_places
 from holdfast.cli.build import build
 from holdfast.cli.call_prompt import ANSWERS, WAITING
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import last_change, matching
+from holdfast.cli.conversation_ids import find_matching, last_change
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.places import open_place, place_text
 from holdfast.cli.plans import drawn
@@ -425,7 +425,7 @@ class _Talk:
         """Return the conversation to go on with, None if the user chooses none."""
         session = self._session
         if id:
-            if (found := matching(others, id)) is None:
+            if (found := find_matching(others, id)) is None:
                 raise UsageError(f"there is no other conversation {id!r}")
             return found
         begun = sorted((one for one in others if not one.spawner), key=last_change, reverse=True)
@@ -475,7 +475,7 @@ class _Talk:
             self._hint(f"model {used}")
 
     def _tell_files(self) -> None:
-        listed = ", ".join(described(file) for file in self._files)
+        listed = ", ".join(file_line(file) for file in self._files)
         attached = f"Attached to your next message: {listed}."
         self._hint(attached if listed else "Nothing is attached.")
 

@@ -56,11 +56,11 @@ def tools(options: Namespace, env: Mapping[str, str]) -> Exit:
         raise UsageError(f"tools {options.what} {'takes no NAME' if options.name else wanted}")
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
-    with _reserved_stdout() as out:
+    with _reserve_stdout() as out:
         console, status = Console(env, out=out), Console(env, out=sys.stderr)
         try:
             # `check` prints the collected warnings; the other actions print those they need.
-            with _collected() as collected, toolset(options, env) as found:
+            with _collect_warnings() as collected, toolset(options, env) as found:
                 command = _Command(options, found, console, status)
                 match options.what:
                     case "list":
@@ -364,7 +364,7 @@ def _bounded(text: str) -> str:
 
 
 @contextmanager
-def _reserved_stdout() -> Generator[TextIO]:
+def _reserve_stdout() -> Generator[TextIO]:
     """Reserve standard output for the command; modules, tools and children write to stderr."""
     sys.stdout.flush()
     try:
@@ -386,7 +386,7 @@ def _reserved_stdout() -> Generator[TextIO]:
 
 
 @contextmanager
-def _collected() -> Generator[list[str]]:
+def _collect_warnings() -> Generator[list[str]]:
     """Collect the library's warnings inside the context."""
     collected: list[str] = []
 
@@ -433,7 +433,7 @@ def toolset(options: Namespace, env: Mapping[str, str]) -> Generator[Toolset]:
     config, folder = options.config, folder_of(options.workdir or ".")
     if options.sandbox == "require" and config is not None:
         _check_programs(path_of(config))
-    with _ended_by_signals(), open_required(options, env, folder) as runtime:
+    with _end_on_signals(), open_required(options, env, folder) as runtime:
         if config is None:
             manager = ToolManager(runtime.tools)
         else:
@@ -484,7 +484,7 @@ def _texts(document: Any) -> Generator[str]:
 
 
 @contextmanager
-def _ended_by_signals() -> Generator[None]:
+def _end_on_signals() -> Generator[None]:
     """Make SIGTERM and SIGHUP raise inside the context, so that started servers are ended."""
     codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 

@@ -15,7 +15,7 @@ from holdfast import events as ev
 from holdfast.cli import forget_output, openhands
 from holdfast.cli.check import progress
 from holdfast.cli.console import Console
-from holdfast.cli.conversation_ids import chosen
+from holdfast.cli.conversation_ids import find_in_file
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.files import path_of, unreadable
 from holdfast.cli.places import open_postgres, open_store, without_password
@@ -41,11 +41,11 @@ def export(options: Namespace, env: Mapping[str, str]) -> Exit:
         return _to_openhands(console, options)
     output = None if options.output is None else _target(path, options.output)
     losses: list[str] = []
-    lines = _stored(console, options)
+    lines = _export_lines(console, options)
     if options.salvage:
-        lines = _salvaged(console, env, options, losses)
+        lines = _salvage_lines(console, env, options, losses)
     try:
-        with closing(lines), _writing(output) as out:
+        with closing(lines), _open_output(output) as out:
             out.writelines(lines)
             out.flush()
     except (StoreError, BrokenPipeError):
@@ -65,7 +65,7 @@ def _to_openhands(console: Console, options: Namespace) -> Exit:
             " --salvage"
         )
     with _open(options.file) as store:
-        for entry in _chosen(console, store.list(), options):
+        for entry in _select(console, store.list(), options):
             try:
                 openhands.export(console, entry, store.read(entry.id), options.output)
             except OSError as error:
@@ -75,9 +75,9 @@ def _to_openhands(console: Console, options: Namespace) -> Exit:
     return Exit.USAGE
 
 
-def _stored(console: Console, options: Namespace) -> Generator[bytes]:
+def _export_lines(console: Console, options: Namespace) -> Generator[bytes]:
     with _open(options.file) as store:
-        for entry in _chosen(console, store.list(), options):
+        for entry in _select(console, store.list(), options):
             try:
                 events = store.read(entry.id)
             except StoreError as error:
@@ -89,7 +89,7 @@ def _stored(console: Console, options: Namespace) -> Generator[bytes]:
             yield from transfer.exported(entry, events, partial(_blob, store))
 
 
-def _salvaged(
+def _salvage_lines(
     console: Console, env: Mapping[str, str], options: Namespace, losses: list[str]
 ) -> Generator[bytes]:
     """Yield the lines of what can be read. The parts that cannot are printed and added to
@@ -105,7 +105,7 @@ def _salvaged(
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     with remains:
-        for entry in _chosen(console, remains.list(), options):
+        for entry in _select(console, remains.list(), options):
             found = remains.read(entry.id)
             blobs = dict.fromkeys(id for event in found.events for id in transfer.blobs_of(event))
             lost = [f"the blob {id} is lost" for id in blobs if remains.blob(id) is None]
@@ -123,12 +123,12 @@ def _open(file: str) -> SQLiteStore | PostgresStore:
     return open_store(file, read_only=True, hint=f"If it is damaged, see: holdfast check {file}")
 
 
-def _chosen(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
+def _select(console: Console, found: Sequence[Summary], options: Namespace) -> list[Summary]:
     if not found:
         console.error(f"there is no conversation in {without_password(options.file)!r} yet.")
     if not options.ids:
         return list(found)
-    entries = [chosen(found, id, without_password(options.file)) for id in options.ids]
+    entries = [find_in_file(found, id, without_password(options.file)) for id in options.ids]
     return list({entry.id: entry for entry in entries}.values())
 
 
@@ -162,7 +162,7 @@ def _target(store: Path | None, output: str) -> Path:
 
 
 @contextmanager
-def _writing(path: Path | None) -> Generator[BinaryIO]:
+def _open_output(path: Path | None) -> Generator[BinaryIO]:
     """Yield the output stream. A file gets its name only after everything is written."""
     if path is None:
         yield sys.stdout.buffer
@@ -192,9 +192,9 @@ def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     code = Exit.FINISHED
     store: SQLiteStore | PostgresStore | None = None
     with ExitStack() as stack:
-        for conversation in _found(console, options):
+        for conversation in _read_file(console, options):
             # Opened only now, so that a wrong FILE leaves no new store behind.
-            store = store or stack.enter_context(_created(options.store))
+            store = store or stack.enter_context(_create(options.store))
             id = options.id or conversation.header.id
             events = counted(len(conversation.events), "event")
             try:
@@ -209,16 +209,16 @@ def import_(options: Namespace, env: Mapping[str, str]) -> Exit:
     return console.loss if console.broken and code == Exit.FINISHED else code
 
 
-def _created(place: str) -> SQLiteStore | PostgresStore:
+def _create(place: str) -> SQLiteStore | PostgresStore:
     return open_postgres(place) if is_postgres(place) else open_store(place, create=True)
 
 
-def _found(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
+def _read_file(console: Console, options: Namespace) -> Iterator[transfer.Exported]:
     """Yield the conversations of FILE; errors in its lines name the file."""
     file: str = options.file
     with ExitStack() as stack:
         if options.origin:
-            found = [openhands.imported(console, file)]
+            found = [openhands.read_folder(console, file)]
         elif file == "-":
             found = transfer.read_exported(sys.stdin.buffer)
         else:
