@@ -1,5 +1,5 @@
-"""Approval: which calls wait, who may let them run, and that nothing else does; on both stores,
-with real threads."""
+"""Approval: which calls wait for a decision and who may approve them. Only an approval runs such a
+call. The tests use both stores and real threads."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 class World:
-    """A model that asks for calls and then says "Done.", and a tool that notes what it ran."""
+    """A model that asks for calls and then says "Done.", and a tool that records what it ran."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ def test_a_message_while_it_waits_approves_nothing(store: Store) -> None:
         conversation.reject(reason="not now")
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == []
-        # The result first, then the message that came while it waited.
+        # The result comes first, then the message that arrived while the call waited.
         assert [message["role"] for message in world.llm.requests[1].messages[-2:]] == [
             "tool",
             "user",
@@ -159,9 +159,9 @@ def test_other_arguments_are_run_and_the_model_is_told(store: Store) -> None:
         conversation.approve(pending.call.id, arguments={"text": "b"})
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == ["b"]
-        told = world.llm.requests[1].text
-        assert '{"text":"b"}' in told
-        assert "noted b" in told
+        request = world.llm.requests[1].text
+        assert '{"text":"b"}' in request
+        assert "noted b" in request
 
 
 def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> None:
@@ -370,7 +370,7 @@ def test_pause_resume_and_interrupt_come_through_the_inbox(store: Store) -> None
         store.post("c", cmd.Pause())
         until(lambda: conversation.status is S.PAUSED)
         store.post("c", cmd.Interrupt())
-        until(lambda: len(results(conversation)) == 1)  # the one that waited its turn
+        until(lambda: len(results(conversation)) == 1)  # the one that waited for its turn
         world.gate.set()
         store.post("c", cmd.Resume())
         until(lambda: conversation.status is S.FINISHED)
@@ -503,7 +503,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
     store: Store,
 ) -> None:
     raised: list[str] = []
-    begun, gate = threading.Event(), threading.Event()
+    running, gate = threading.Event(), threading.Event()
 
     @tool(parallel=True)
     def waits() -> str:
@@ -517,7 +517,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
     @tool(parallel=True)
     def slow() -> str:
         """Slow."""
-        begun.set()
+        running.set()
         gate.wait(10)
         return "slow"
 
@@ -527,7 +527,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         conversation.start_thread()
-        assert begun.wait(10)
+        assert running.wait(10)
         conversation.approve()
         until(lambda: raised)
         gate.set()
@@ -551,7 +551,7 @@ def test_a_verdict_with_a_reason_that_is_none_lets_nothing_through(
         assert store.read("c") == conversation.get_history()
         conversation.approve()
         assert conversation.wait(10) is S.FINISHED
-    assert world.ran == ["a"]  # what the model asked for is not a policy's to change
+    assert world.ran == ["a"]  # a policy may not change the arguments that the model gave
 
 
 def test_a_tool_that_comes_later_in_the_same_answer_is_decided_about_too(store: Store) -> None:
@@ -609,7 +609,7 @@ def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_
     odd = Odd(
         "odd",
         "",
-        lambda **given: ran.append(given),
+        lambda **arguments: ran.append(arguments),
         {"type": "object", "properties": {}, "additionalProperties": True},
     )
     with Conversation(
@@ -657,12 +657,12 @@ def test_thousands_of_posts_are_done_in_their_order_and_not_in_quadratic_time(
             assert time.process_time() - began < 10, (
                 "it was 15 s when each command read the whole inbox"
             )
-            said = [
+            texts = [
                 event.text
                 for event in conversation.get_history()
                 if isinstance(event, ev.MessageAdded)
             ]
-    assert said == [str(number) for number in range(3000)]
+    assert texts == [str(number) for number in range(3000)]
 
 
 @pytest.mark.parametrize(

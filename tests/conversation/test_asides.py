@@ -1,5 +1,5 @@
-"""Questions aside: the model is asked about the conversation, which goes on as if nothing had been
-asked."""
+"""Questions aside: the model answers a question about the conversation, and the conversation
+continues unchanged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def outcomes(events: Any) -> list[ev.AsideAnswered]:
     return [event for event in events if isinstance(event, ev.AsideAnswered)]
 
 
-def begun(*answers: Any, **options: Any) -> tuple[Conversation, ScriptedLLM]:
+def conversation_at_rest(*answers: Any, **options: Any) -> tuple[Conversation, ScriptedLLM]:
     """Return a conversation at rest after one answer, and its model."""
     llm = ScriptedLLM(["hello", *answers])
     conversation = Conversation(Agent(llm, **options))
@@ -81,21 +81,24 @@ def begun(*answers: Any, **options: Any) -> tuple[Conversation, ScriptedLLM]:
 
 
 def test_at_rest_the_request_is_the_next_one_with_the_question_at_its_end() -> None:
-    conversation, llm = begun("I greeted you.", "bye")
+    conversation, llm = conversation_at_rest("I greeted you.", "bye")
     with conversation:
         answer = conversation.ask("What did you do?")
         assert (answer.text, answer.model) == ("I greeted you.", "scripted")
         assert answer.usage.output_tokens > 0
-        asked, told = conversation.get_history()[-2:]
-        assert isinstance(asked, ev.AsideAsked)
-        assert isinstance(told, ev.AsideAnswered)
-        assert (asked.question, asked.aside, told.aside) == ("What did you do?", *(answer.id,) * 2)
-        assert (asked.head, asked.based_on) == (3, 5)
+        question, reply = conversation.get_history()[-2:]
+        assert isinstance(question, ev.AsideAsked)
+        assert isinstance(reply, ev.AsideAnswered)
+        assert (question.question, question.aside, reply.aside) == (
+            "What did you do?",
+            *(answer.id,) * 2,
+        )
+        assert (question.head, question.based_on) == (3, 5)
         assert conversation.status is S.FINISHED
         conversation.send_message("go")
         assert conversation.run().answer == "bye"
         aside, after = messages(llm, 1), messages(llm, 2)
-        assert aside[:-1] == after[:-1]  # the cached beginning holds, and nothing of it is kept
+        assert aside[:-1] == after[:-1]  # the cached prefix holds; the question is gone
         assert aside[-1]["content"].endswith("What did you do?")
         assert after[-1]["content"] == "go"
         heads = [msgspec.json.decode(one.body) for one in llm.requests]
@@ -121,10 +124,10 @@ def test_during_a_call_the_request_ends_before_its_answer_and_the_question_names
         gate.open.set()
         conversation.wait(30)
         assert conversation.state.answer == "done"
-        shown = messages(llm, 2)
-        assert [one["role"] for one in shown] == ["system", "user", "assistant", "tool", "user"]
-        assert 'work {"what":"B"}' in shown[-1]["content"]
-        assert shown[:-1] == messages(llm, 3)[:4]
+        request = messages(llm, 2)
+        assert [one["role"] for one in request] == ["system", "user", "assistant", "tool", "user"]
+        assert 'work {"what":"B"}' in request[-1]["content"]
+        assert request[:-1] == messages(llm, 3)[:4]
         assert conversation.replay().same
 
 
@@ -136,7 +139,7 @@ def test_a_model_that_calls_a_tool_is_asked_once_more_and_nothing_is_run() -> No
         ran.append(what)
         return what
 
-    conversation, llm = begun(("work", {"what": "X"}), "Nothing.", tools=[work])
+    conversation, llm = conversation_at_rest(("work", {"what": "X"}), "Nothing.", tools=[work])
     with conversation:
         before = conversation.state.usage
         assert conversation.ask("What now?").text == "Nothing."
@@ -149,7 +152,7 @@ def test_a_model_that_calls_a_tool_is_asked_once_more_and_nothing_is_run() -> No
 
 def test_a_model_that_only_calls_tools_gives_no_answer() -> None:
     calls = ToolCall("", "work", {"what": "X"})
-    conversation, _ = begun(calls, calls, "later")
+    conversation, _ = conversation_at_rest(calls, calls, "later")
     with conversation:
         with pytest.raises(BadResponse, match="called tools"):
             conversation.ask("What now?")
@@ -164,7 +167,7 @@ def test_an_error_of_the_model_is_raised_and_the_conversation_goes_on() -> None:
     def fail(_: Any) -> Completion:
         raise ServerError("The provider is down.", status=500)
 
-    conversation, _ = begun(fail, "later")
+    conversation, _ = conversation_at_rest(fail, "later")
     with conversation:
         with pytest.raises(ServerError, match="down"):
             conversation.ask("Well?")
@@ -191,11 +194,11 @@ def test_eight_questions_are_answered_at_once_and_no_more() -> None:
         assert waits.wait(30)
         return Completion("ok")
 
-    conversation, _ = begun(*[late] * 9)
+    conversation, _ = conversation_at_rest(*[late] * 9)
     with conversation:
-        found: list[str] = []
+        replies: list[str] = []
         threads = [
-            threading.Thread(target=lambda: found.append(conversation.ask("Well?").text))
+            threading.Thread(target=lambda: replies.append(conversation.ask("Well?").text))
             for _ in range(8)
         ]
         for thread in threads:
@@ -206,7 +209,7 @@ def test_eight_questions_are_answered_at_once_and_no_more() -> None:
         waits.set()
         for thread in threads:
             thread.join(30)
-        assert found == ["ok"] * 8
+        assert replies == ["ok"] * 8
         assert conversation.ask("One more?").text == "ok"
 
 
@@ -223,15 +226,15 @@ def test_a_timeout_cancels_the_question() -> None:
 
 
 class Waiting(ScriptedLLM):
-    """A model that answers nothing once it `waits`, until it is cancelled."""
+    """A model that blocks each call while `waits` is true, until the call is cancelled."""
 
     waits = False
 
-    def completion(self, *given: Any, cancelled: Any = None, **more: Any) -> Completion:
+    def completion(self, *arguments: Any, cancelled: Any = None, **more: Any) -> Completion:
         if self.waits:
             assert cancelled.wait(30)
             raise Cancelled("cancelled")
-        return super().completion(*given, cancelled=cancelled, **more)
+        return super().completion(*arguments, cancelled=cancelled, **more)
 
 
 def test_close_ends_a_question_and_says_so() -> None:
@@ -295,7 +298,7 @@ def test_no_question_is_asked_beyond_the_limits_of_a_run() -> None:
 
 
 class Bounded(ScriptedLLM):
-    """A model whose longest answer is known."""
+    """A model with a known maximum length of answers."""
 
     def parameters(self) -> dict[str, Any]:
         return {"max_output_tokens": 50}
@@ -311,8 +314,8 @@ def test_a_question_reserves_from_the_budget_of_the_tree_also_before_the_first_r
         with Conversation(agent("hello", 100_000), store, id="c") as conversation:
             conversation.send_message("hi")
             conversation.run()
-            spent = conversation.state.usage
-        used = spent.input_tokens + spent.output_tokens
+            usage = conversation.state.usage
+        used = usage.input_tokens + usage.output_tokens
         with (
             Conversation(agent("never", used + 100), store, id="c") as conversation,
             pytest.raises(LimitExceeded, match="tree"),
@@ -320,10 +323,10 @@ def test_a_question_reserves_from_the_budget_of_the_tree_also_before_the_first_r
             conversation.ask("Well?")
         with Conversation(agent("aside", 2 * used + 300), store, id="c") as conversation:
             answer = conversation.ask("Well?")
-            asked = [e for e in conversation.get_history() if isinstance(e, ev.AsideAsked)]
+            questions = [e for e in conversation.get_history() if isinstance(e, ev.AsideAsked)]
             took = answer.usage.input_tokens + answer.usage.output_tokens
-            assert asked[-1].reserved_tokens >= took
-            # what it took is settled: as much again is not there
+            assert questions[-1].reserved_tokens >= took
+            # its reservation is settled; there is no budget for a second one
             with pytest.raises(LimitExceeded) as raised:
                 conversation.ask("Well?")
             assert str(used + took) in str(raised.value).replace(",", "")
@@ -336,8 +339,8 @@ def test_secrets_are_masked_in_the_question_and_the_answer() -> None:
         conversation.run()
         answer = conversation.ask("Is it hunter2hunter2?")
         assert "hunter2hunter2" not in answer.text
-        written = b"".join(event.to_json() for event in conversation.get_history())
-        assert b"hunter2hunter2" not in written
+        data = b"".join(event.to_json() for event in conversation.get_history())
+        assert b"hunter2hunter2" not in data
         assert b"hunter2hunter2" not in llm.requests[1].body
 
 
@@ -377,14 +380,14 @@ def test_whoever_asks_takes_over_when_the_owner_is_gone(tmp_path: Path) -> None:
             first.run()
         posted = threading.Event()
         lease = mine.acquire("c", posted.set)  # an owner that never reads its inbox
-        found: list[str] = []
+        replies: list[str] = []
         with Conversation(Agent(ScriptedLLM(["from here"])), theirs, id="c") as other:
-            thread = threading.Thread(target=lambda: found.append(other.ask("Well?").text))
+            thread = threading.Thread(target=lambda: replies.append(other.ask("Well?").text))
             thread.start()
             assert posted.wait(30)
             mine.release(lease)
             thread.join(30)
-        assert found == ["from here"]
+        assert replies == ["from here"]
 
 
 KILLED = textwrap.dedent(
@@ -461,8 +464,8 @@ def test_a_condensed_conversation_forgets_no_open_question() -> None:
         thread = threading.Thread(target=lambda: _quietly(conversation))
         thread.start()
         before = until(lambda: fold(store.read("c")).asides.pending)
-        kept = fold(store.read("c"))
-        after = type(kept).after(kept.checkpoint(), lambda seq: store.read("c", seq - 1, 1)[0])
+        whole = fold(store.read("c"))
+        after = type(whole).after(whole.checkpoint(), lambda seq: store.read("c", seq - 1, 1)[0])
         assert after.asides.pending == before
     thread.join(30)
 
@@ -480,22 +483,22 @@ def test_check_finds_an_outcome_without_a_question(tmp_path: Path) -> None:
 
 
 def test_a_tool_of_the_conversation_may_ask_aside() -> None:
-    asked: list[str] = []
+    replies: list[str] = []
 
     def look(context: ToolContext) -> str:
         """Looks."""
-        asked.append(conversation.ask("What next?").text)
-        return asked[-1]
+        replies.append(conversation.ask("What next?").text)
+        return replies[-1]
 
     llm = ScriptedLLM([("look", {}), "Rest.", "done"])
     with Conversation(Agent(llm, [look])) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "done"
-        assert asked == ["Rest."]
+        assert replies == ["Rest."]
 
 
 def test_a_command_with_a_key_asks_once() -> None:
-    conversation, llm = begun("aside", "never")
+    conversation, llm = conversation_at_rest("aside", "never")
     with conversation:
         conversation.execute(cmd.Ask("Well?", "a1"), "k")
         until(lambda: outcomes(conversation.get_history()))
@@ -505,7 +508,7 @@ def test_a_command_with_a_key_asks_once() -> None:
 
 
 class _Exits(ScriptedLLM):
-    """A model that ends its thread when it is asked aside."""
+    """A model that raises `SystemExit` on its thread when it gets a question aside."""
 
     exits = False
 

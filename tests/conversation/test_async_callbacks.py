@@ -1,4 +1,4 @@
-"""Async functions as callbacks are refused where they are given, in every shape."""
+"""Async functions as callbacks are refused in every form, wherever a caller passes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import Agent, Conversation, RemoteConversation, RemoteWorkspace, S
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import DeltaListener
 from holdfast.tools.hooks import Hook
-from holdfast.tools.mcp.server_requests import RequestHandlers as Asked
+from holdfast.tools.mcp.server_requests import RequestHandlers
 
 
 async def plain(*_: Any) -> None: ...
@@ -41,22 +41,30 @@ WORKSPACE = RemoteWorkspace("http://127.0.0.1:9", "key")
 AGENT = Agent(ScriptedLLM(["one"]))
 
 PLACES: dict[str, Callable[[Any], Any]] = {
-    "on_delta": lambda given: Conversation(AGENT, on_delta=given),
-    "on_progress": lambda given: Conversation(AGENT, on_progress=given),
-    "on_question": lambda given: Conversation(AGENT, on_question=given),
-    "register_event_callback": lambda given: Conversation(AGENT).register_event_callback(given),
-    "register_callback": lambda given: Conversation(AGENT).register_callback(given),
-    "remote on_delta": lambda given: RemoteConversation(AGENT, WORKSPACE, on_delta=given),
-    "remote on_progress": lambda given: RemoteConversation(AGENT, WORKSPACE, on_progress=given),
-    "remote on_question": lambda given: RemoteConversation(AGENT, WORKSPACE, on_question=given),
-    "remote register": lambda given: RemoteConversation.register_event_callback(object(), given),  # type: ignore[arg-type]
+    "on_delta": lambda callback: Conversation(AGENT, on_delta=callback),
+    "on_progress": lambda callback: Conversation(AGENT, on_progress=callback),
+    "on_question": lambda callback: Conversation(AGENT, on_question=callback),
+    "register_event_callback": lambda callback: Conversation(AGENT).register_event_callback(
+        callback
+    ),
+    "register_callback": lambda callback: Conversation(AGENT).register_callback(callback),
+    "remote on_delta": lambda callback: RemoteConversation(AGENT, WORKSPACE, on_delta=callback),
+    "remote on_progress": lambda callback: RemoteConversation(
+        AGENT, WORKSPACE, on_progress=callback
+    ),
+    "remote on_question": lambda callback: RemoteConversation(
+        AGENT, WORKSPACE, on_question=callback
+    ),
+    "remote register": lambda callback: RemoteConversation.register_event_callback(
+        object(), callback
+    ),  # type: ignore[arg-type]
     "deltas of a model": DeltaListener,
     "a scripted model": (
-        lambda given: ScriptedLLM(["one"], stream=True).completion("hi", on_delta=given)
+        lambda callback: ScriptedLLM(["one"], stream=True).completion("hi", on_delta=callback)
     ),
-    "Hook": lambda given: Agent(ScriptedLLM([]), hooks=[Hook(given, on="model")]),
-    "elicit": lambda given: Asked(elicit=given).check(),
-    "roots": lambda given: Asked(roots=given).check(),
+    "Hook": lambda callback: Agent(ScriptedLLM([]), hooks=[Hook(callback, on="model")]),
+    "elicit": lambda callback: RequestHandlers(elicit=callback).check(),
+    "roots": lambda callback: RequestHandlers(roots=callback).check(),
 }
 
 
@@ -83,11 +91,11 @@ def test_a_coroutine_that_a_callback_returns_is_told_in_the_log(
 
 
 def test_a_plain_callback_is_taken() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
     with Conversation(
-        AGENT, on_delta=seen.append, on_progress=functools.partial(print, end="")
+        AGENT, on_delta=calls.append, on_progress=functools.partial(print, end="")
     ) as conversation:
-        conversation.register_event_callback(seen.append, 0)
+        conversation.register_event_callback(calls.append, 0)
         conversation.send_message("hi")
         conversation.run()
-    assert seen
+    assert calls

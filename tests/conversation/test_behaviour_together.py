@@ -1,5 +1,5 @@
-"""All behaviours at once: killed at every append, folded in every way, replayed, gone on with
-elsewhere."""
+"""All features of an agent at once: the process is killed at every append, the journal is folded in
+every way and replayed, and other processes continue it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ S = ConversationStatus
 
 
 class Report(msgspec.Struct):
-    """What the run is to come to."""
+    """The structured output of the run."""
 
     total: int
 
 
-def said(request: ScriptedRequest) -> Any:
-    """What the model does next: told by what it has done, as a model is."""
+def next_answer(request: ScriptedRequest) -> Any:
+    """Return the model's next answer, chosen by the calls in its request."""
     names = [
         call.name
         for item in request.transcript.items
@@ -72,7 +72,7 @@ def said(request: ScriptedRequest) -> Any:
                 },
             )
         ],
-        "I think that it is 6.",  # to be repaired
+        "I think that it is 6.",  # invalid output, to be repaired
         [ToolCall("", "finish", {"total": "six"})],
         [ToolCall("", "finish", {"total": 6})],
     ]
@@ -88,7 +88,7 @@ def make(folder: Path) -> Agent:
         return f"added {number}"
 
     return Agent(
-        ScriptedLLM(said),
+        ScriptedLLM(next_answer),
         [
             Tool.from_function(
                 add, annotations=ToolAnnotations(destructive=False, open_world=False)
@@ -122,13 +122,13 @@ def program(store: SQLiteStore, folder: Path) -> None:
             state = conversation.run()
 
 
-def as_it_is(found: Fold) -> dict[str, Any]:
-    """All that a fold knows, for a comparison."""
-    kept: dict[str, Any] = {}
+def fold_fields(state: Fold) -> dict[str, Any]:
+    """Return every field of a fold, for a comparison."""
+    fields: dict[str, Any] = {}
     for name in Fold.__slots__:
         if name in ("sizes", "_uncounted", "_usage"):
             continue
-        value = getattr(found, name)
+        value = getattr(state, name)
         if name == "open":
             value = {
                 id: {slot: getattr(item, slot) for slot in type(item).__slots__}
@@ -142,8 +142,8 @@ def as_it_is(found: Fold) -> dict[str, Any]:
             value = {
                 slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)
             }
-        kept[name] = value
-    return {**kept, "usage": found.usage}
+        fields[name] = value
+    return {**fields, "usage": state.usage}
 
 
 def run(folder: Path) -> ConversationState:
@@ -174,11 +174,11 @@ def test_its_journal_is_folded_the_same_in_every_way(tmp_path: Path) -> None:
     for index, event in enumerate(events, 1):
         step.apply(event)
         at_once = fold(events[:index])
-        assert as_it_is(at_once) == as_it_is(step), event
-        assert as_it_is(step.copy()) == as_it_is(step)
+        assert fold_fields(at_once) == fold_fields(step), event
+        assert fold_fields(step.copy()) == fold_fields(step)
         split = fold(events[: index // 2])
         split.take(events[index // 2 : index])
-        assert as_it_is(split) == as_it_is(step), event
+        assert fold_fields(split) == fold_fields(step), event
 
 
 @pytest.mark.slow
@@ -206,12 +206,12 @@ def test_everything_at_once_survives_a_kill_at_every_append(tmp_path: Path) -> N
         assert state.output == {"total": 6}
         file = (
             crash.folder / "added.txt"
-        )  # not there, if it was killed between the start of the calls and their effects
+        )  # the effect is missing if the process died between the calls' starts and their effects
         added = file.read_text().split() if file.exists() else []
         assert len(added) == len(set(added)), str(crash)
         assert len(crash.after_journals) == len(crash.reference_journals), str(
             crash
-        )  # no second child
+        )  # there is no second child
         for journal in crash.after_journals.values():
             assert_replays(list(journal))
     assert kills > 40 // one_in(1)

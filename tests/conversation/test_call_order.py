@@ -1,4 +1,4 @@
-"""Calls of one answer run in its order; neighbours that are all parallel run side by side, and any
+"""Calls of one answer run in its order. Neighbours that are all parallel run side by side, and any
 other call is a barrier."""
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ READS = ToolAnnotations(read_only=True)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 class ClientTool(Tool):
@@ -230,7 +230,7 @@ def test_calls_behind_an_undecided_one_wait_with_it(store: Store) -> None:
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
         assert world.log == []
         first, last = conversation.state.pending_confirmations
-        conversation.approve(last.call.id)  # an approval does not jump the barrier
+        conversation.approve(last.call.id)  # an approval does not pass the barrier
         assert conversation.wait(0.1) is S.WAITING_FOR_CONFIRMATION
         assert world.log == []
         conversation.approve(first.call.id)
@@ -296,7 +296,7 @@ def test_who_goes_on_after_a_pause_finds_the_same_turn(store: Store) -> None:
         conversation.approve(conversation.state.pending_confirmations[1].call.id)
         conversation.resume()
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
-    with world.open(started=False) as conversation:  # in another process, for all it knows
+    with world.open(started=False) as conversation:  # as another process would open it
         conversation.start_thread()
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
         conversation.approve()
@@ -355,7 +355,7 @@ TOOLS = (
 
 def journal(names: str, *more: tuple[type[Any], dict[str, Any]]) -> list[Any]:
     calls = tuple([ToolCall(f"4.{n}", name) for n, name in enumerate(names.split())])
-    begun: list[tuple[type[Any], dict[str, Any]]] = [
+    start: list[tuple[type[Any], dict[str, Any]]] = [
         (ev.MessageAdded, {"content": (TextContent("go"),)}),
         (ev.StatusChanged, {"status": "running"}),
         (ev.AgentConfigured, {"system_prompt": "", "tools": TOOLS}),
@@ -363,19 +363,19 @@ def journal(names: str, *more: tuple[type[Any], dict[str, Any]]) -> list[Any]:
     ]
     return [
         kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields)
-        for n, (kind, fields) in enumerate([*begun, *more], 1)
+        for n, (kind, fields) in enumerate([*start, *more], 1)
     ]
 
 
-def started(index: int, runner: str = "") -> tuple[type[Any], dict[str, Any]]:
+def start(index: int, runner: str = "") -> tuple[type[Any], dict[str, Any]]:
     return ev.ToolCallStarted, {"call_id": f"4.{index}", "runner": runner}
 
 
-def ended(index: int) -> tuple[type[Any], dict[str, Any]]:
+def finish(index: int) -> tuple[type[Any], dict[str, Any]]:
     return ev.ToolCallFinished, {"call_id": f"4.{index}", "result": ToolResult("ok")}
 
 
-def asked(index: int) -> tuple[type[Any], dict[str, Any]]:
+def approval_request(index: int) -> tuple[type[Any], dict[str, Any]]:
     return ev.DecisionMade, {"call_id": f"4.{index}", "decision": "ask"}
 
 
@@ -385,28 +385,36 @@ ROWS: dict[str, tuple[str, list[Any], Any]] = {
     "neighbours that are parallel run together": ("read read write read", [], (RunCalls, "0 1")),
     "the next turn begins when the last is settled": (
         "read read write read",
-        [started(0), started(1), ended(1), ended(0)],
+        [start(0), start(1), finish(1), finish(0)],
         (RunCalls, "2"),
     ),
-    "what is left of a turn": ("read read write", [started(0), ended(0)], (RunCalls, "1")),
-    "a lost call comes before those behind it": ("write write", [started(0)], (RecoverCalls, "0")),
+    "what is left of a turn": ("read read write", [start(0), finish(0)], (RunCalls, "1")),
+    "a lost call comes before those behind it": ("write write", [start(0)], (RecoverCalls, "0")),
     "lost calls of another order are settled one after the other": (
         "write write",
-        [started(0), started(1)],
+        [start(0), start(1)],
         (RecoverCalls, "0"),
     ),
     "a call that ended out of order is no barrier": (
         "read write read",
-        [started(1), ended(1)],
+        [start(1), finish(1)],
         (RunCalls, "0 2"),
     ),
-    "a call behind an undecided one waits": ("write write", [asked(0)], WAITS),
-    "an approved call behind an undecided one waits": ("write read", [asked(0)], WAITS),
-    "a neighbour of an undecided call runs": ("read read write", [asked(0)], (RunCalls, "1")),
-    "an undecided call behind one that can run": ("write write", [asked(1)], (RunCalls, "0")),
+    "a call behind an undecided one waits": ("write write", [approval_request(0)], WAITS),
+    "an approved call behind an undecided one waits": ("write read", [approval_request(0)], WAITS),
+    "a neighbour of an undecided call runs": (
+        "read read write",
+        [approval_request(0)],
+        (RunCalls, "1"),
+    ),
+    "an undecided call behind one that can run": (
+        "write write",
+        [approval_request(1)],
+        (RunCalls, "0"),
+    ),
     "a client holds the turn": ("far write", [], AwaitEvents()),
-    "a client that claimed holds the turn": ("far write", [started(0, "one")], AwaitEvents()),
-    "an undecided call behind a client's": ("far write", [asked(1)], AwaitEvents()),
+    "a client that claimed holds the turn": ("far write", [start(0, "one")], AwaitEvents()),
+    "an undecided call behind a client's": ("far write", [approval_request(1)], AwaitEvents()),
     "a client's call waits for its turn": ("write far", [], (RunCalls, "0")),
     "a parallel call beside a client's": ("far_read read", [], (RunCalls, "1")),
     "an unknown tool is a barrier": ("read nobody read", [], (RunCalls, "0")),
@@ -416,17 +424,17 @@ ROWS: dict[str, tuple[str, list[Any], Any]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_next_action_of_open_calls(name: str) -> None:
     calls, more, expected = ROWS[name]
-    found = next_action(fold(journal(calls, *more)))
+    action = next_action(fold(journal(calls, *more)))
     if isinstance(expected, tuple):
         kind, numbers = expected
-        assert type(found) is kind
-        assert [call.id for call in found.calls] == [f"4.{number}" for number in numbers.split()]
+        assert type(action) is kind
+        assert [call.id for call in action.calls] == [f"4.{number}" for number in numbers.split()]
     else:
-        assert found == expected
+        assert action == expected
 
 
 def test_a_journal_of_the_old_order_opens_and_goes_on(store: Store) -> None:
-    """Definitions had no `parallel`, and all calls of an answer were started at once."""
+    """Old definitions had no `parallel`, and all calls of an answer started at once."""
     world = World([("write", "unused")], store)
     with world.open(started=False) as conversation:
         definitions = world.agent.tools.definitions()
@@ -449,10 +457,10 @@ def test_a_journal_of_the_old_order_opens_and_goes_on(store: Store) -> None:
         (ev.StatusChanged, {"status": "running"}),
         (ev.AgentConfigured, {"system_prompt": "", "tools": old, "model": "old"}),
         (ev.AssistantReplied, {"based_on": 3, "calls": calls}),
-        started(0),
-        started(1),
-        started(2),
-        ended(2),
+        start(0),
+        start(1),
+        start(2),
+        finish(2),
     ]
     events = [
         kind(seq=n, id=str(n), timestamp=NOW, **fields) for n, (kind, fields) in enumerate(parts, 1)
@@ -472,17 +480,17 @@ def test_a_journal_of_the_old_order_opens_and_goes_on(store: Store) -> None:
     with Conversation(agent, store, "old") as conversation:
         conversation.start_thread()
         assert conversation.wait(20) is S.FINISHED
-        found = {
+        results = {
             event.call_id: event.result
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         }
-        assert found["4.0"].meta.get("outcome") == "unknown"  # a write is not repeated
-        assert found["4.1"].text == "1"  # a read is
+        assert results["4.0"].meta.get("outcome") == "unknown"  # a write is not repeated
+        assert results["4.1"].text == "1"  # a read is
         assert conversation.replay().same
 
 
-# --- how a tool says it ---
+# --- declarations of parallel tools ---
 
 
 def test_a_read_only_tool_is_parallel_unless_it_says_otherwise() -> None:

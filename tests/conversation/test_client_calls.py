@@ -1,5 +1,5 @@
-"""Calls that clients run: offered, claimed by one, answered by that one, and never lost to an
-interrupt, a crash or a race."""
+"""Calls that clients run: a call is offered, one client claims it, and that client answers it. No
+interrupt, crash or race loses it."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "require
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 class ClientTool(Tool):
-    """A tool that this process knows by its schema alone."""
+    """A tool of which this process knows only the schema."""
 
     executor = "client"
 
@@ -77,7 +77,7 @@ class ClientTool(Tool):
 
 
 class World:
-    """A model that asks for calls and then says "Done."; clients run `far`, the loop runs `near`,
+    """A model that asks for calls and then says "Done.". Clients run `far`, the loop runs `near`,
     side by side."""
 
     def __init__(self, store: Store, calls: list[str], **options: Any) -> None:
@@ -116,8 +116,10 @@ def results(conversation: Conversation) -> dict[str, ToolResult]:
 
 
 def starts(conversation: Conversation) -> list[tuple[str, int, str]]:
-    found = [event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)]
-    return [(event.call_id, event.attempt, event.runner) for event in found]
+    events = [
+        event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)
+    ]
+    return [(event.call_id, event.attempt, event.runner) for event in events]
 
 
 def test_a_client_runs_the_call_and_the_model_goes_on(store: Store) -> None:
@@ -175,15 +177,15 @@ def test_waiting_ends_when_the_clients_result_came(store: Store) -> None:
     with world.open("go") as conversation:
         conversation.start_thread()
         until(lambda: conversation.state.offers)
-        found: list[ConversationStatus] = []
-        waiter = threading.Thread(target=lambda: found.append(conversation.wait(20)))
+        statuses: list[ConversationStatus] = []
+        waiter = threading.Thread(target=lambda: statuses.append(conversation.wait(20)))
         waiter.start()
         (offer,) = conversation.state.offers
         conversation.execute(cmd.Claim(offer.call.id, "one"))
         assert waiter.is_alive()
         conversation.execute(cmd.Return(offer.call.id, "one", ToolResult("x")))
         waiter.join(20)
-        assert found == [S.FINISHED]
+        assert statuses == [S.FINISHED]
 
 
 def test_a_call_is_offered_once_it_was_approved_and_with_what_the_approver_put_in(
@@ -192,12 +194,12 @@ def test_a_call_is_offered_once_it_was_approved_and_with_what_the_approver_put_i
     world = World(store, ["far"], confirm="always")
     with world.open("go") as conversation:
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
-        (asked,) = conversation.state.pending_confirmations
+        (pending,) = conversation.state.pending_confirmations
         assert conversation.state.offers == ()
-        for command in (cmd.Claim(asked.call.id, "one"), cmd.Settle(asked.call.id, "late.")):
+        for command in (cmd.Claim(pending.call.id, "one"), cmd.Settle(pending.call.id, "late.")):
             with pytest.raises(NotPending, match="waits for a decision"):
                 conversation.execute(command)
-        conversation.approve(asked.call.id, arguments={"text": "other"})
+        conversation.approve(pending.call.id, arguments={"text": "other"})
         assert conversation.run().status is S.RUNNING
         (offer,) = conversation.state.offers
         assert offer.call.arguments == {"text": "other"}
@@ -212,11 +214,11 @@ def test_a_call_that_waits_for_a_decision_is_asked_for_beside_an_offer(store: St
     world = World(store, ["far", "near"], confirm=["near"])
     with world.open("go") as conversation:
         assert conversation.run().status is S.RUNNING
-        (offer,), (asked,) = conversation.state.offers, conversation.state.pending_confirmations
+        (offer,), (pending,) = conversation.state.offers, conversation.state.pending_confirmations
         conversation.execute(cmd.Claim(offer.call.id, "one"))
         conversation.execute(cmd.Return(offer.call.id, "one", ToolResult("x")))
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
-        conversation.approve(asked.call.id)
+        conversation.approve(pending.call.id)
         assert conversation.run().status is S.FINISHED
 
 
@@ -317,13 +319,13 @@ def test_a_call_without_fitting_arguments_is_answered_at_once(store: Store) -> N
     with Conversation(agent, store) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
-        (asked,) = conversation.state.pending_confirmations
-        assert asked.call.arguments == {"text": "good"}
+        (pending,) = conversation.state.pending_confirmations
+        assert pending.call.arguments == {"text": "good"}
         (failed,) = results(conversation).values()
         assert failed.error is not None
         assert failed.error.type == "validation"
         with pytest.raises(ToolValidationError, match="text"):
-            conversation.execute(cmd.Approve(asked.call.id, asked.arguments_hash, {"txt": 1}))
+            conversation.execute(cmd.Approve(pending.call.id, pending.arguments_hash, {"txt": 1}))
         conversation.reject()
         assert conversation.run().status is S.FINISHED
 
@@ -369,23 +371,23 @@ def test_what_no_client_will_answer_is_settled(store: Store) -> None:
     world = World(store, ["far", "far", "far"])
     with world.open("go") as conversation:
         conversation.run()
-        untaken, taken, late = [offer.call.id for offer in conversation.state.offers]
-        conversation.execute(cmd.Claim(taken, "one"))
+        unclaimed, claimed, late = [offer.call.id for offer in conversation.state.offers]
+        conversation.execute(cmd.Claim(claimed, "one"))
         conversation.execute(cmd.Claim(late, "one"))
         with pytest.raises(Conflict, match="claimed by 'one'"):
-            conversation.execute(cmd.Settle(taken, "Nobody took it.", runner=""))
-        conversation.execute(cmd.Settle(untaken, "No client took it in 60 s.", runner=""))
-        conversation.execute(cmd.Settle(taken, "The client that ran it is gone."))
+            conversation.execute(cmd.Settle(claimed, "Nobody took it.", runner=""))
+        conversation.execute(cmd.Settle(unclaimed, "No client took it in 60 s.", runner=""))
+        conversation.execute(cmd.Settle(claimed, "The client that ran it is gone."))
         conversation.execute(
             cmd.Settle(late, "The client did not answer in 600 s.", "timeout", "one")
         )
         with pytest.raises(NotPending, match="not open"):
-            conversation.execute(cmd.Return(taken, "one", ToolResult("x")))
-        found = results(conversation)
-        assert found[untaken].text == "Not run: No client took it in 60 s."
-        errors = [found[id].error for id in (untaken, taken, late)]
+            conversation.execute(cmd.Return(claimed, "one", ToolResult("x")))
+        outcomes = results(conversation)
+        assert outcomes[unclaimed].text == "Not run: No client took it in 60 s."
+        errors = [outcomes[id].error for id in (unclaimed, claimed, late)]
         assert [error and error.type for error in errors] == ["cancelled", "unknown", "timeout"]
-        assert [found[id].meta.get("outcome") for id in (untaken, taken, late)] == [
+        assert [outcomes[id].meta.get("outcome") for id in (unclaimed, claimed, late)] == [
             None,
             "unknown",
             "unknown",
@@ -427,11 +429,11 @@ def test_a_fork_or_a_copy_answers_what_clients_run(store: Store) -> None:
             conversation.fork() as forked,
             Conversation.from_state(conversation.state, world.agent) as copied,
         ):
-            for other, word, left in (
+            for other, word, offers in (
                 (forked, "forked", 0),
                 (copied, "continued", 1),
             ):  # nobody had claimed the second
-                assert [offer.runner for offer in other.state.offers] == [""] * left
+                assert [offer.runner for offer in other.state.offers] == [""] * offers
                 assert all(word in result.text for result in results(other).values())
                 assert results(other)[call_id].meta == {"outcome": "unknown"}
                 with pytest.raises(NotPending, match="not open"):
@@ -515,8 +517,8 @@ def test_a_claimed_call_outlives_a_kill_of_the_server(tmp_path: Path) -> None:
             assert not list(malformed(conversation.get_history()))
 
 
-# What may happen to a conversation with an offer that wants approval, an offer that does not, and a
-# call that is run here and wants approval.
+# All operations on a conversation with an offer that needs approval, an offer that needs none, and
+# a local call that needs approval.
 STEPS = (
     "claim",
     "claim other",
@@ -566,7 +568,9 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
         state = conversation.state
         calls = [call.id for call in state.pending_calls]
         runner = "two" if step.endswith("other") else "one"
-        with suppress(ConfigurationError, Conflict):  # what does not fit changes nothing
+        with suppress(
+            ConfigurationError, Conflict
+        ):  # an operation that does not fit the state changes nothing
             match step.split(" ")[0]:
                 case "claim":
                     for call_id in calls:
@@ -601,7 +605,7 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
             assert before.keys() <= after, (
                 "a claimed call ends by its result or is settled, by nothing else"
             )
-    # Whatever has been: who wants it ended can end it.
+    # After any sequence of operations, a user can end the conversation.
     for _ in range(6):
         conversation.resume()
         conversation.hosting.advance()
@@ -617,7 +621,7 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
     assert conversation.status in (
         S.FINISHED,
         S.IDLE,
-    ), conversation.state  # idle: paused when all was done
+    ), conversation.state  # idle if it was paused after its last call
     assert not conversation.hosting.has_work
     assert conversation.state.pending_calls == ()
     assert not list(malformed(conversation.get_history()))
@@ -641,7 +645,7 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
         return text
 
     agent = Agent(
-        # By what the journal has: an interrupt costs a script the answer that it cuts off.
+        # By the journal: an interrupt costs a script the answer that it cuts off.
         ScriptedLLM(lambda _: batch if conversation.state.steps < rounds else "Done."),
         [
             ClientTool("far", "", input_schema=SCHEMA),
@@ -699,7 +703,7 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
 
 
 ONE, TWO = ToolCall("4.0", "far"), ToolCall("4.1", "near")
-BEGUN = (
+FIRST_EVENTS = (
     (
         ev.AgentConfigured,
         {
@@ -744,7 +748,7 @@ NEXT = {
 @pytest.mark.parametrize("name", NEXT)
 def test_next_action_of_offers(name: str) -> None:
     calls, more, expected = NEXT[name]
-    parts = (*BEGUN, (ev.AssistantReplied, {"based_on": 3, "calls": tuple(calls)}), *more)
+    parts = (*FIRST_EVENTS, (ev.AssistantReplied, {"based_on": 3, "calls": tuple(calls)}), *more)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert (
         next_action(

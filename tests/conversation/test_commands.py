@@ -1,5 +1,5 @@
-"""`Conversation.obey`, `advance` and `hosted`: a conversation that somebody else drives, command by
-command, on threads of his own."""
+"""`Conversation.obey`, `advance` and `hosted`: a conversation that a host drives, command by
+command, on the host's own threads."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 def note(text: str) -> str:
@@ -88,14 +88,14 @@ def test_an_approval_of_arguments_that_do_not_fit_says_how(store: Store) -> None
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
-        (asked,) = conversation.state.pending_confirmations
+        (pending,) = conversation.state.pending_confirmations
         for key in (None, "key"):
             with pytest.raises(ToolValidationError, match="text"):
                 conversation.execute(
-                    cmd.Approve(asked.call.id, asked.arguments_hash, {"text": 1}), key
+                    cmd.Approve(pending.call.id, pending.arguments_hash, {"text": 1}), key
                 )
         conversation.execute(
-            cmd.Approve(asked.call.id, asked.arguments_hash, {"text": "b"}), "other"
+            cmd.Approve(pending.call.id, pending.arguments_hash, {"text": "b"}), "other"
         )
         assert conversation.run().status is S.FINISHED
 
@@ -131,7 +131,7 @@ def test_everybody_hears_of_his_own_error_whoever_drains_the_inbox(store: Store)
             thread.join(60)
         assert wrong == []
         assert len(messages(conversation)) == 101
-        assert not conversation.hosting.inbox.awaited  # nothing is kept of them
+        assert not conversation.hosting.inbox.awaited  # the waiters are gone
 
 
 def test_one_key_from_many_threads_is_done_once(store: Store) -> None:
@@ -192,7 +192,7 @@ def test_a_failing_store_is_told_to_whoever_asked(tmp_path: Path) -> None:
             conversation.execute(cmd.Pause(), key)
 
 
-# --- driven by others ---
+# --- conversations that a host drives ---
 
 
 def test_a_hosted_conversation_counts_on_its_host(store: Store) -> None:
@@ -213,12 +213,12 @@ def test_a_hosted_conversation_counts_on_its_host(store: Store) -> None:
         conversation.execute(cmd.Send("second"))
         assert (conversation.status, conversation.hosting.has_work) == (S.RUNNING, True)
         assert conversation.wait(0) is S.RUNNING
-        heard: list[ConversationStatus] = []
-        waiter = threading.Thread(target=lambda: heard.append(conversation.wait(20)))
+        statuses: list[ConversationStatus] = []
+        waiter = threading.Thread(target=lambda: statuses.append(conversation.wait(20)))
         waiter.start()
         assert conversation.hosting.advance() is S.FINISHED
         waiter.join(20)
-        assert heard == [S.FINISHED]
+        assert statuses == [S.FINISHED]
         assert (conversation.hosting.busy, conversation.hosting.has_work) == (False, False)
         assert conversation.hosting.advance() is S.FINISHED
     assert not conversation.hosting.has_work
@@ -252,8 +252,8 @@ def test_one_thread_at_a_time_advances_and_busy_says_so(store: Store) -> None:
     ) as conversation:
         conversation.hosting.hosted = True
         conversation.send_message("go")
-        heard: list[ConversationStatus] = []
-        thread = threading.Thread(target=lambda: heard.append(conversation.hosting.advance()))
+        statuses: list[ConversationStatus] = []
+        thread = threading.Thread(target=lambda: statuses.append(conversation.hosting.advance()))
         thread.start()
         assert began.wait(20)
         assert conversation.hosting.busy
@@ -262,7 +262,7 @@ def test_one_thread_at_a_time_advances_and_busy_says_so(store: Store) -> None:
         conversation.execute(cmd.Send("meanwhile"), "key")
         gate.set()
         thread.join(20)
-        assert heard == [S.FINISHED]
+        assert statuses == [S.FINISHED]
         assert not conversation.hosting.busy
 
 
@@ -289,12 +289,12 @@ def test_a_conversation_closed_while_a_thread_advances_it_stops(store: Store) ->
     conversation = Conversation(Agent(ScriptedLLM([[("slow", {})], "Done."]), [slow]), store, "c")
     conversation.hosting.hosted = True
     conversation.send_message("go")
-    heard: list[ConversationStatus] = []
-    thread = threading.Thread(target=lambda: heard.append(conversation.hosting.advance()))
+    statuses: list[ConversationStatus] = []
+    thread = threading.Thread(target=lambda: statuses.append(conversation.hosting.advance()))
     thread.start()
     assert began.wait(20)
     conversation.close(20)
     thread.join(20)
-    assert heard == [S.CLOSED]
+    assert statuses == [S.CLOSED]
     with pytest.raises(ConversationClosed):
         conversation.hosting.advance()

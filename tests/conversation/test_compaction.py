@@ -1,4 +1,5 @@
-"""Conversations whose provider compacts their history into a form that only its models can read."""
+"""Conversations whose provider compacts their history into a form that only its own models can
+read."""
 
 from __future__ import annotations
 
@@ -56,37 +57,39 @@ def note(n: int) -> str:
 
 def outputs(items: list[dict[str, Any]]) -> int:
     """Return the number of results that the model knows from its input."""
-    found = 0
+    count = 0
     for item in items:
         if item.get("type") == "function_call_output":
-            found += 1
+            count += 1
         elif item.get("type") == "compaction":
-            found = int(item["encrypted_content"].partition("=")[2])
-    return found
+            count = int(item["encrypted_content"].partition("=")[2])
+    return count
 
 
 def provider(steps: int) -> Any:
-    """A Responses server that calls `note` until it has seen that many results. A compaction keeps
-    the user's messages, and counts the results in its encrypted content."""
+    """Return a Responses server that calls `note` until it has seen that many results. A compaction
+    keeps the user's messages, and counts the results in its encrypted content."""
 
     def answer(request: Request) -> Any:
         items = request.json["input"]
-        seen = outputs(items)
+        count = outputs(items)
         usage = {"input_tokens": len(request.body) // 4, "output_tokens": 20}
         if request.path.endswith("/compact"):
-            kept = [item for item in items if item.get("role") == "user"]
-            made = {"type": "compaction", "id": "cmp_1", "encrypted_content": f"seen={seen}"}
+            messages = [item for item in items if item.get("role") == "user"]
+            compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": f"seen={count}"}
             return {
                 "id": "resp_9",
                 "object": "response.compaction",
-                "output": [*kept, made],
+                "output": [*messages, compaction],
                 "usage": usage,
             }
         places = [at for at, item in enumerate(items) if item.get("type") == "compaction"]
         assert len(places) <= 1, "an earlier compaction was sent"
         assert all(item.get("role") == "user" for item in items[: sum(places)])
-        arguments = json.dumps({"n": seen + 1})
-        item = called("note", arguments, f"call_{seen}") if seen < steps else said(f"Seen {seen}.")
+        arguments = json.dumps({"n": count + 1})
+        item = (
+            called("note", arguments, f"call_{count}") if count < steps else said(f"Seen {count}.")
+        )
         return response(item, usage=usage)
 
     return answer
@@ -117,17 +120,17 @@ def test_a_long_run_stays_below_its_bound_and_is_compacted_seldom() -> None:
     with ModelServer(provider(40)) as server, Conversation(agent(model(server))) as conversation:
         conversation.send_message("Take forty notes.")
         assert conversation.run().answer == "Seen 40."
-        found, events = compactions(conversation), conversation.get_history()
-        assert 2 < len(found) < 12
-        assert all(one.hidden == () and one.model == "gpt-5" for one in found)
-        assert all(one.usage.output_tokens == 20 for one in found)
+        events, history = compactions(conversation), conversation.get_history()
+        assert 2 < len(events) < 12
+        assert all(one.hidden == () and one.model == "gpt-5" for one in events)
+        assert all(one.usage.output_tokens == 20 for one in events)
         requests = steps_of(server)
         assert max(len(request.body) // 4 for request in requests) < AT * 1.2
         first = {"role": "user", "content": "Take forty notes."}
         assert all(request.json["input"][0] == first for request in requests)
-        assert replay(events).same
-        assert replay(events, conversation.agent).same
-        calls = [event.call_id for event in events if isinstance(event, ev.ToolCallStarted)]
+        assert replay(history).same
+        assert replay(history, conversation.agent).same
+        calls = [event.call_id for event in history if isinstance(event, ev.ToolCallStarted)]
         assert len(calls) == len(set(calls)) == 40
 
 
@@ -154,10 +157,10 @@ def test_instructions_follow_the_system_prompt_and_settings_are_left_out() -> No
         conversation.send_message("Take notes.")
         conversation.run()
         conversation.condense("Mind the dates.")
-        sent = next(one for one in server.requests if one.path.endswith("/responses/compact"))
-    assert sent.json["instructions"] == "Be brief.\n\nMind the dates."
-    assert sent.json.keys() == {"model", "input", "instructions"}
-    assert outputs(sent.json["input"]) == 3
+        request = next(one for one in server.requests if one.path.endswith("/responses/compact"))
+    assert request.json["instructions"] == "Be brief.\n\nMind the dates."
+    assert request.json.keys() == {"model", "input", "instructions"}
+    assert outputs(request.json["input"]) == 3
 
 
 def test_a_message_that_arrives_meanwhile_follows_the_compaction() -> None:
@@ -174,11 +177,11 @@ def test_a_message_that_arrives_meanwhile_follows_the_compaction() -> None:
         conversation.run()
         conversation.condense()
         conversation.run()
-        (found,) = compactions(conversation)
-        assert found.compaction is not None
-        assert found.compaction.based_on < found.seq - 1, "a message came between"
-        sent = steps_of(server)[-1].json["input"]
-        assert [item.get("type", item.get("content")) for item in sent] == [
+        (event,) = compactions(conversation)
+        assert event.compaction is not None
+        assert event.compaction.based_on < event.seq - 1, "a message came between"
+        items = steps_of(server)[-1].json["input"]
+        assert [item.get("type", item.get("content")) for item in items] == [
             "Take notes.",
             "compaction",
             "And hurry.",
@@ -201,15 +204,15 @@ def test_copies_of_a_conversation_go_on_from_the_compaction(tmp_path: Path) -> N
         assert [ev.decode(line) for line in lines] == store.read("c")
         copy = Conversation.from_state(state, agent(model(server)), MemoryStore())
         reopened = Conversation(agent(model(server)), store, "c")
-        sent: list[Any] = []
+        inputs: list[Any] = []
         for one in (reopened, fork, copy):
             with one:
                 one.send_message("Once more.")
                 assert one.run().answer == "Seen 12."
-                sent.append(steps_of(server)[-1].json["input"])
+                inputs.append(steps_of(server)[-1].json["input"])
                 assert replay(one.get_history()).same
-        assert sent[0] == sent[1] == sent[2]
-        assert "compaction" in [item.get("type") for item in sent[0]]
+        assert inputs[0] == inputs[1] == inputs[2]
+        assert "compaction" in [item.get("type") for item in inputs[0]]
 
 
 def test_another_model_is_sent_the_whole_history_and_the_first_one_its_compaction_again() -> None:
@@ -239,9 +242,9 @@ def test_another_model_is_sent_the_whole_history_and_the_first_one_its_compactio
         with Conversation(agent(model(server)), store, "c") as conversation:
             conversation.send_message("Go on.")
             conversation.run()
-            sent = steps_of(server)[-1]
-            assert "compaction" in [item.get("type") for item in sent.json["input"]]
-            assert len(sent.body) // 4 < AT
+            request = steps_of(server)[-1]
+            assert "compaction" in [item.get("type") for item in request.json["input"]]
+            assert len(request.body) // 4 < AT
             assert size < AT
             assert replay(conversation.get_history()).same
 
@@ -250,8 +253,8 @@ def test_another_model_is_sent_the_whole_history_and_the_first_one_its_compactio
 def test_a_model_without_compaction_is_condensed_otherwise(
     own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its request has the whole history, so it is condensed; that ends the use of the compaction,
-    whose place is behind the summary."""
+    """The request of a model without compaction has the whole history, so it is condensed. The
+    summary replaces the compaction, which is no longer used."""
     store = MemoryStore()
     condenser = CompactionCondenser(own, at=AT)
     with (
@@ -337,10 +340,10 @@ def test_a_pipeline_trims_first_and_a_window_leaves_the_compaction_alone() -> No
             conversation.condense()
             conversation.send_message("Four.")
             conversation.run()
-            sent = steps_of(server)[-1].json["input"]
-            assert [item for item in sent if item.get("type") == "compaction"]
-            assert "One." not in json.dumps(sent)
-            assert "Four." in json.dumps(sent)
+            items = steps_of(server)[-1].json["input"]
+            assert [item for item in items if item.get("type") == "compaction"]
+            assert "One." not in json.dumps(items)
+            assert "Four." in json.dumps(items)
             hidden = [
                 event.hidden
                 for event in conversation.get_history()
@@ -385,8 +388,8 @@ def test_a_plan_is_shown_behind_the_compaction() -> None:
         conversation.condense()
         conversation.send_message("Go on.")
         conversation.run()
-        kept, compacted, plan, message = steps_of(server)[-1].json["input"]
-        assert (kept["content"], compacted["type"]) == ("Take notes.", "compaction")
+        first, compaction, plan, message = steps_of(server)[-1].json["input"]
+        assert (first["content"], compaction["type"]) == ("Take notes.", "compaction")
         assert "Take the notes" in plan["content"]
         assert message["content"] == "Go on."
         assert replay(conversation.get_history()).same
@@ -444,14 +447,14 @@ def test_an_agent_document_has_it() -> None:
 
 
 def test_secrets_in_a_compaction_are_not_journaled() -> None:
-    def leaking(request: Request) -> Any:
-        found = provider(2)(request)
+    def leaky_provider(request: Request) -> Any:
+        body = provider(2)(request)
         if request.path.endswith("/compact"):
-            found["output"][-1]["encrypted_content"] = "sk-secret-number-1"
-        return found
+            body["output"][-1]["encrypted_content"] = "sk-secret-number-1"
+        return body
 
     with (
-        ModelServer(leaking) as server,
+        ModelServer(leaky_provider) as server,
         Conversation(agent(model(server)), secrets={"KEY": "sk-secret-number-1"}) as conversation,
     ):
         conversation.send_message("Take notes.")
@@ -502,7 +505,7 @@ def test_a_kill_at_any_append_leaves_one_history(side: str, tmp_path: Path) -> N
         for place in range(1, 100, one_in(1, 2)):
             folder = tmp_path / str(place)
             folder.mkdir()
-            done = forks.run(
+            process = forks.run(
                 [sys.executable, "-c", PROGRAM, server.url, str(place), side],
                 cwd=folder,
                 env=environment,
@@ -510,20 +513,20 @@ def test_a_kill_at_any_append_leaves_one_history(side: str, tmp_path: Path) -> N
                 text=True,
                 timeout=60,
             )
-            if done.returncode != -signal.SIGKILL:
-                assert done.returncode == 0, done.stderr
+            if process.returncode != -signal.SIGKILL:
+                assert process.returncode == 0, process.stderr
                 break
             kills += 1
             with (
                 SQLiteStore(folder / "s.db") as store,
                 Conversation(short_agent(server.url), store, "c") as conversation,
             ):
-                left = conversation.get_history()
-                if not any(isinstance(event, ev.MessageAdded) for event in left):
+                prefix = conversation.get_history()
+                if not any(isinstance(event, ev.MessageAdded) for event in prefix):
                     conversation.send_message("Take notes.")
                 assert conversation.run().answer == "Seen 4."
                 events = conversation.get_history()
-                assert events[: len(left)] == left
+                assert events[: len(prefix)] == prefix
                 compacted += len(compactions(conversation)) > 0
             assert [event.seq for event in events] == list(range(1, len(events) + 1))
             assert replay(events).same

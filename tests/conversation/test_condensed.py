@@ -1,5 +1,5 @@
-"""A condensed journal: opened without reading what was condensed, and nothing of it is another than
-if it had been read whole."""
+"""A condensed journal opens without reading the condensed events. The conversation is the same as
+if they had been read."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def condense(conversation: Conversation, before: int, summary: str) -> ev.Histor
         return journal.condense(hidden, summary)
 
 
-def long_one(store: SQLiteStore) -> tuple[Conversation, ScriptedLLM]:
-    """Ten turns, of which the first were condensed, then more of them once more, then two turns."""
+def condensed_twice(store: SQLiteStore) -> tuple[Conversation, ScriptedLLM]:
+    """Return a conversation of twelve turns, condensed after the fifth turn and after the tenth,
+    and its model."""
     llm = ScriptedLLM(answers)
     conversation = Conversation(Agent(llm, [look]), store, "c")
     talk(conversation, 5)
@@ -67,26 +68,26 @@ def fragments(view: View) -> list[bytes]:
     return list(view.ready().fragments(openai_chat, {"look": "look"}))
 
 
-def told(found: Fold) -> dict[str, Any]:
+def fold_fields(state: Fold) -> dict[str, Any]:
     names = [
         name
         for name in Fold.__slots__
         if name not in ("_usage", "_uncounted", "open", "agent", "assistant", "error")
     ]
-    kept = {
-        name: getattr(getattr(found, name), "seq", 0) for name in ("agent", "assistant", "error")
+    seqs = {
+        name: getattr(getattr(state, name), "seq", 0) for name in ("agent", "assistant", "error")
     }
     return {
-        "usage": found.usage,
-        "open": list(found.open),
-        **kept,
-        **{name: getattr(found, name) for name in names},
+        "usage": state.usage,
+        "open": list(state.open),
+        **seqs,
+        **{name: getattr(state, name) for name in names},
     }
 
 
 def test_it_is_opened_without_what_was_condensed_and_goes_on_the_same(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db", "process") as store:
-        conversation, _ = long_one(store)
+        conversation, _ = condensed_twice(store)
         conversation.close()
         whole = store.read("c")
         tail = store.tail("c")
@@ -95,7 +96,7 @@ def test_it_is_opened_without_what_was_condensed_and_goes_on_the_same(tmp_path: 
         llm = ScriptedLLM(answers)
         again = Conversation(Agent(llm, [look]), store, "c")
         assert len(again.hosting.journal.tail) == len(tail)
-        assert told(again.hosting.journal.fold) == told(fold(whole))
+        assert fold_fields(again.hosting.journal.fold) == fold_fields(fold(whole))
         assert fragments(View.of(tail)) == fragments(View.of(whole))
         again.send_message("and now?")
         again.start_thread()
@@ -117,12 +118,12 @@ def test_it_is_opened_without_what_was_condensed_and_goes_on_the_same(tmp_path: 
 
 def test_callbacks_forks_and_time_travel_reach_what_was_condensed(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db", "process") as store:
-        long_one(store)[0].close()
+        condensed_twice(store)[0].close()
         whole = store.read("c")
         with Conversation(Agent(ScriptedLLM(answers), [look]), store, "c") as again:
-            seen: list[int] = []
+            seqs: list[int] = []
             subscription = again.register_event_callback(
-                lambda event: seen.append(event.seq), after_seq=3
+                lambda event: seqs.append(event.seq), after_seq=3
             )
             with again.fork(9) as early, again.fork() as late:
                 assert early.get_history()[:9] == whole[:9]
@@ -131,14 +132,14 @@ def test_callbacks_forks_and_time_travel_reach_what_was_condensed(tmp_path: Path
                 assert late.run().status is S.FINISHED
             assert again.state.at(4).events == tuple(whole[:4])
             subscription.close()
-            assert seen == [event.seq for event in whole[3:]]
+            assert seqs == [event.seq for event in whole[3:]]
         with Conversation(again.agent, store, late.id) as reopened:
             assert len(reopened.hosting.journal.tail) < len(whole) / 2
 
 
 def test_a_condensation_without_its_so_far_is_read_whole(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db", "process") as store:
-        long_one(store)[0].close()
+        condensed_twice(store)[0].close()
         whole = store.read("c")
         db = sqlite3.connect(tmp_path / "s.db")
         db.execute("UPDATE conversations SET condensed = condensed - 1")
@@ -152,16 +153,16 @@ def test_nothing_is_so_far_while_something_is_still_shown_or_open() -> None:
     with Conversation(Agent(ScriptedLLM(answers), [look])) as conversation:
         talk(conversation, 2)
         events = conversation.get_history()
-    shown = [
+    visible = [
         event.seq for event in events if isinstance(event, ev.MessageAdded | ev.AssistantReplied)
     ]
-    for hidden in range(len(shown) + 1):
-        found = whole_until(events, shown[:hidden])
-        assert not fold(events[:found]).open
-        assert not any(seq <= found for seq in shown[hidden:])
-        assert found >= (shown[hidden - 2] if hidden > 2 else 0)
-    assert whole_until(events, shown) == len(events)
-    assert whole_until(events, shown[1:]) == 0
+    for hidden in range(len(visible) + 1):
+        limit = whole_until(events, visible[:hidden])
+        assert not fold(events[:limit]).open
+        assert not any(seq <= limit for seq in visible[hidden:])
+        assert limit >= (visible[hidden - 2] if hidden > 2 else 0)
+    assert whole_until(events, visible) == len(events)
+    assert whole_until(events, visible[1:]) == 0
 
 
 @pytest.mark.parametrize(
@@ -175,19 +176,21 @@ def test_a_condensation_keeps_its_json_form(so_far: ev.Checkpoint | None) -> Non
 
 
 def test_a_summary_that_is_still_shown_is_read_again(tmp_path: Path) -> None:
-    """A second condensation that hides only what is new leaves the first one's summary standing."""
+    """A second condensation that hides only new events leaves the first summary in the view."""
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         conversation = Conversation(Agent(ScriptedLLM(answers), [look]), store, "c")
         hidden: set[int] = set()
         for summary in ("ONE", "TWO", "THREE"):
             talk(conversation, 4)
-            shown = [
+            visible = [
                 event.seq
                 for event in conversation.get_history()
                 if isinstance(event, ev.MessageAdded | ev.AssistantReplied)
             ]
             new = [
-                seq for seq in shown if seq not in hidden and seq < conversation.state.last_seq - 8
+                seq
+                for seq in visible
+                if seq not in hidden and seq < conversation.state.last_seq - 8
             ]
             hidden |= set(new)
             with conversation.hosting.journal as journal:

@@ -1,5 +1,4 @@
-"""Conversations that are shortened: by themselves, when the provider refuses, or when somebody asks
-for it."""
+"""Condensation of a conversation: automatic, after the provider refused a request, and on request."""
 
 from __future__ import annotations
 
@@ -52,13 +51,14 @@ def note(n: int) -> str:
     return f"note {n}: " + "some words of what was found " * 60
 
 
-def worker(steps: int, done: str = "Done.") -> Any:
-    """A model that calls `note` that often, then stops; then once more for each message."""
+def worker(steps: int, last: str = "Done.") -> Any:
+    """Return a script that calls `note` that many times, then stops, and calls it once more for
+    each message."""
     count = [0]
 
     def answer(request: Any) -> Any:
         count[0] += 1
-        return ("note", {"n": count[0]}) if count[0] <= steps else done
+        return ("note", {"n": count[0]}) if count[0] <= steps else last
 
     return answer
 
@@ -72,12 +72,12 @@ def legal(llm: ScriptedLLM) -> None:
         judge("openai_chat", request.json)
 
 
-# --- by itself ---
+# --- automatic ---
 
 
 class Facts:
-    """A model that works for many steps in one window, and a writer of notes that keeps what is
-    marked as a fact."""
+    """A model that works for many steps in one window, and a summarizer that keeps the lines that
+    are marked as facts."""
 
     def __init__(self, steps: int, window: int) -> None:
         self.steps, self.window = steps, window
@@ -116,10 +116,10 @@ def test_a_run_of_2000_steps_stays_within_its_window_and_its_facts_survive() -> 
         conversation.send_message("Find the FACT-0 of it all.")
         assert conversation.run().status is S.FINISHED
         events = conversation.get_history()
-        found = condensations(conversation)
+        condensation_events = condensations(conversation)
     assert run.most <= 16_000 * 1.02, "it went over where it begins"
     assert not [event for event in events if isinstance(event, ev.ErrorRecorded)]
-    assert 20 < len(found) < 400, "the cached prefix is broken too often"
+    assert 20 < len(condensation_events) < 400, "the cached prefix is broken too often"
     for request in run.llm.requests[:: len(run.llm.requests) // 60]:
         judge("openai_chat", request.json)
     last = run.llm.requests[-1]
@@ -136,37 +136,37 @@ def test_it_is_condensed_well_below_where_it_begins_and_the_beginning_of_request
     ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        found = condensations(conversation)
+        events = condensations(conversation)
         assert replay(conversation.get_history(), conversation.agent).same
     sizes = [len(request.body) // 4 for request in llm.requests]
     drops = [(before, after) for before, after in itertools.pairwise(sizes) if after < before]
-    assert len(drops) == len(found) >= 5
+    assert len(drops) == len(events) >= 5
     assert all(after <= 8000 * 0.4 * 1.1 for _, after in drops)
     broken = sum(
         not later.body.startswith(earlier.body[:-2])
         for earlier, later in itertools.pairwise(llm.requests)
     )
-    assert broken == len(found), "a prefix was broken without need"
+    assert broken == len(events), "a prefix was broken without need"
     legal(llm)
 
 
 def test_where_nothing_can_be_left_out_it_is_not_tried_at_every_step() -> None:
-    asked: list[int] = []
+    attempts: list[int] = []
 
     class Nothing:
         at = 1000
 
         def condense(self, journal: Sequence[ev.AnyEvent], *_: Any) -> None:
-            asked.append(len(journal))
+            attempts.append(len(journal))
 
     with Conversation(
         Agent(ScriptedLLM(worker(20)), [note], condenser=Nothing(), limits=NONE)
     ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        found = condensations(conversation)
-        assert len(asked) == len(found) < 20
-        assert {event.failed for event in found} == {"nothing can be left out"}
+        events = condensations(conversation)
+        assert len(attempts) == len(events) < 20
+        assert {event.failed for event in events} == {"nothing can be left out"}
         assert replay(conversation.get_history()).same
 
 
@@ -203,16 +203,16 @@ def test_what_a_summary_took_is_counted_and_limits_mind_it() -> None:
     ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        found = condensations(conversation)
-        assert [(event.usage, event.cost, event.model) for event in found] == [
+        events = condensations(conversation)
+        assert [(event.usage, event.cost, event.model) for event in events] == [
             (Usage(5000, 100), 0.25, "notes")
-        ] * len(found)
+        ] * len(events)
         answers = sum(
             (event.usage for event in state.events if isinstance(event, ev.AssistantReplied)),
             Usage(),
         )
-        assert state.usage == sum((event.usage for event in found), answers)
-        assert state.cost == 0.25 * len(found) > 0
+        assert state.usage == sum((event.usage for event in events), answers)
+        assert state.cost == 0.25 * len(events) > 0
         assert state.steps == 13
         own = totals(store, "c").own
         assert (own.usage, own.cost, own.steps) == (state.usage, state.cost, 13)
@@ -227,7 +227,7 @@ def test_what_a_summary_took_is_counted_and_limits_mind_it() -> None:
 
 
 def test_the_provider_that_refuses_is_believed() -> None:
-    """Its window is smaller than what the condenser was told."""
+    """The provider's window is smaller than the one that the condenser knows."""
 
     def answer(request: Any) -> Any:
         if len(request.body) > 20_000:
@@ -250,14 +250,14 @@ def test_the_provider_that_refuses_is_believed() -> None:
     legal(llm)
 
 
-# --- outputs that were cut ---
+# --- truncated outputs ---
 
 
 def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(
     tmp_path: Path,
 ) -> None:
     text = "".join(f"line {n}\n" for n in range(5000))
-    read: list[str] = []
+    pieces: list[str] = []
 
     def big() -> ToolResult:
         """Prints much."""
@@ -278,10 +278,10 @@ def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(
             call_id, offset = re.search(
                 r'read_output\(call_id="([\d.]+)", offset=(\d+)\)', cut
             ).groups()  # type: ignore[union-attr]
-            read.append(cut[: int(offset)])
+            pieces.append(cut[: int(offset)])
             return ("read_output", {"call_id": call_id, "offset": int(offset)})
         more = re.search(r"go on with offset=(\d+)\]$", last["content"])
-        read.append(last["content"].rpartition("\n[")[0] if more else last["content"])
+        pieces.append(last["content"].rpartition("\n[")[0] if more else last["content"])
         return (
             ("read_output", {"call_id": call_ids[0], "offset": int(more[1])}) if more else "Read."
         )
@@ -302,26 +302,26 @@ def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(
             assert state.answer == "Read.", (state.answer, state.error)
             assert condensations(conversation)[0].trimmed["4.0"] == 400
             assert replay(conversation.get_history(), agent).same
-    assert "".join(read) == text
+    assert "".join(pieces) == text
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "problem"),
     [
         ({"call_id": "9.9"}, "No call '9.9'"),
         ({"call_id": "4.0", "offset": 10**9}, "offset takes"),
         ({"call_id": "4.0", "offset": -1}, "offset takes"),
     ],
 )
-def test_what_cannot_be_read_is_told_to_the_model(given: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_read_is_told_to_the_model(given: dict[str, Any], problem: str) -> None:
     llm = ScriptedLLM([("note", {"n": 1}), ("read_output", given), "ok"])
     with Conversation(Agent(llm, [note], condenser=ToolOutputCondenser())) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "ok"
-    assert said in llm.requests[2].text
+    assert problem in llm.requests[2].text
 
 
-# --- when somebody asks for it ---
+# --- on request ---
 
 
 def chatty(turns: int, condenser: Any, store: Any = None, **more: Any) -> Conversation:
@@ -338,34 +338,34 @@ def test_a_conversation_at_rest_is_condensed_at_once_with_the_instructions_given
     notes = ScriptedLLM(["## Goal\nnotes"])
     with chatty(6, LLMCondenser(notes)) as conversation:
         conversation.condense("Keep the names.")
-        asked, found = condensations(conversation)
-        assert (asked.request, asked.hidden) == ("Keep the names.", ())
-        assert found.summary == f"{HEADING}\n\n## Goal\nnotes"
-        assert found.request is None
+        request, outcome = condensations(conversation)
+        assert (request.request, request.hidden) == ("Keep the names.", ())
+        assert outcome.summary == f"{HEADING}\n\n## Goal\nnotes"
+        assert outcome.request is None
         assert "Keep the names." in notes.requests[0].text
         assert conversation.status is S.FINISHED, "nothing runs for it"
         conversation.send_message("and now?")
         conversation.run()
-        said = [message["content"] for message in conversation.agent.llm.requests[-1].messages[1:]]  # type: ignore[attr-defined]
-        assert said[:2] == ["message 0", found.summary]
-        assert said[-1] == "and now?"
-        assert "message 5" in said
-        assert len(said) < 9
+        texts = [message["content"] for message in conversation.agent.llm.requests[-1].messages[1:]]  # type: ignore[attr-defined]
+        assert texts[:2] == ["message 0", outcome.summary]
+        assert texts[-1] == "and now?"
+        assert "message 5" in texts
+        assert len(texts) < 9
         assert replay(conversation.get_history()).same
 
 
 def test_a_conversation_on_a_thread_is_condensed_there_and_wait_waits_for_it() -> None:
-    begun, go = threading.Event(), threading.Event()
+    running, go = threading.Event(), threading.Event()
 
     def slow(request: Any) -> str:
-        begun.set()
+        running.set()
         assert go.wait(30)
         return "notes"
 
     with chatty(6, LLMCondenser(ScriptedLLM(slow))) as conversation:
         conversation.start_thread()
         conversation.condense()
-        assert begun.wait(30)
+        assert running.wait(30)
         conversation.wait(0.01)
         assert len(condensations(conversation)) == 1
         go.set()
@@ -374,10 +374,10 @@ def test_a_conversation_on_a_thread_is_condensed_there_and_wait_waits_for_it() -
 
 
 def test_messages_that_arrive_meanwhile_are_not_hidden_and_are_answered(tmp_path: Path) -> None:
-    begun, go = threading.Event(), threading.Event()
+    running, go = threading.Event(), threading.Event()
 
     def slow(request: Any) -> str:
-        begun.set()
+        running.set()
         assert go.wait(30)
         return "notes"
 
@@ -387,7 +387,7 @@ def test_messages_that_arrive_meanwhile_are_not_hidden_and_are_answered(tmp_path
     ):
         conversation.start_thread()
         conversation.condense()
-        assert begun.wait(30)
+        assert running.wait(30)
         senders = [
             threading.Thread(target=conversation.send_message, args=(f"late {n}",))
             for n in range(5)
@@ -399,9 +399,9 @@ def test_messages_that_arrive_meanwhile_are_not_hidden_and_are_answered(tmp_path
         go.set()
         assert conversation.wait(30) is S.FINISHED
         llm: Any = conversation.agent.llm
-        said = [message["content"] for message in llm.requests[-1].messages]
-        assert {f"late {n}" for n in range(5)} <= set(said)
-        assert f"{HEADING}\n\nnotes" in said
+        texts = [message["content"] for message in llm.requests[-1].messages]
+        assert {f"late {n}" for n in range(5)} <= set(texts)
+        assert f"{HEADING}\n\nnotes" in texts
         assert replay(conversation.get_history(), conversation.agent).same
 
 
@@ -409,14 +409,14 @@ def test_asked_for_in_mid_run_it_is_done_before_the_next_request() -> None:
     def note_and_ask(n: int) -> str:
         """Looks something up."""
         if n == 4:
-            conversation.condense()  # within a call: it cannot be done now
+            conversation.condense()  # during a call, a condensation has to wait
         return note(n)
 
     work = worker(6)
 
     def answer(request: Any) -> Any:
-        found = work(request)
-        return ("note_and_ask", {"n": found[1]["n"]}) if isinstance(found, tuple) else found
+        reply = work(request)
+        return ("note_and_ask", {"n": reply[1]["n"]}) if isinstance(reply, tuple) else reply
 
     llm = ScriptedLLM(answer)
     agent = Agent(llm, [note_and_ask], condenser=WindowCondenser(2))
@@ -424,8 +424,8 @@ def test_asked_for_in_mid_run_it_is_done_before_the_next_request() -> None:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         kinds = [event.type for event in conversation.get_history()]
-        asked = kinds.index("condensation")
-        assert kinds[asked : asked + 4] == [
+        start = kinds.index("condensation")
+        assert kinds[start : start + 4] == [
             "condensation",
             "toolResult",
             "condensation",
@@ -450,9 +450,9 @@ def test_it_can_be_asked_for_through_the_inbox_by_another_process(tmp_path: Path
         ) as conversation:
             conversation.send_message("go on")
             conversation.run()
-            found = condensations(conversation)
-            assert [event.request for event in found] == ["Mind the tests.", None]
-            assert found[1].hidden
+            events = condensations(conversation)
+            assert [event.request for event in events] == ["Mind the tests.", None]
+            assert events[1].hidden
 
 
 def test_while_paused_it_waits_and_an_interrupt_ends_it() -> None:
@@ -463,18 +463,18 @@ def test_while_paused_it_waits_and_an_interrupt_ends_it() -> None:
         conversation.send_message("more")
         conversation.run()
         assert condensations(conversation)[-1].hidden
-    begun = threading.Event()
+    running = threading.Event()
 
     class Slow:
         def condense(self, journal: Any, reason: Any, cancelled: Any) -> Condensed | None:
-            begun.set()
+            running.set()
             assert cancelled.wait(30)
             return Condensed((1,), "too late")
 
     with chatty(6, Slow()) as conversation:
         conversation.start_thread()
         conversation.condense()
-        assert begun.wait(30)
+        assert running.wait(30)
         conversation.interrupt()
         assert conversation.wait(30) is S.FINISHED
         assert [event.failed for event in condensations(conversation)] == ["", "interrupted"]
@@ -508,10 +508,14 @@ def test_a_fork_before_it_has_all_and_one_after_it_what_is_left(tmp_path: Path) 
         SQLiteStore(tmp_path / "s.db", "process") as store,
         chatty(6, WindowCondenser(2), store) as conversation,
     ):
-        asked = conversation.state.last_seq + 1
+        seq_of_request = conversation.state.last_seq + 1
         conversation.condense()
         texts: dict[str, list[Any]] = {}
-        for name, seq in (("before", asked - 1), ("asked", asked), ("after", asked + 1)):
+        for name, seq in (
+            ("before", seq_of_request - 1),
+            ("asked", seq_of_request),
+            ("after", seq_of_request + 1),
+        ):
             llm = ScriptedLLM(["in the fork"])
             with conversation.fork(seq, Agent(llm, condenser=WindowCondenser(2)), name) as fork:
                 fork.send_message("and here?")
@@ -546,13 +550,13 @@ def test_a_reopened_conversation_makes_the_same_requests_to_the_last_byte(tmp_pa
             for _ in range(3):
                 assert conversation.run().status is S.ERROR  # the limit of steps
                 if reopened:
-                    seen = conversation.state.last_seq
+                    last_seq = conversation.state.last_seq
                     conversation.close()
                     conversation = Conversation(
                         agent,
                         store,
                         "c",
-                        new_id=iter(f"id{n}" for n in range(seen * 10, 10**6)).__next__,
+                        new_id=iter(f"id{n}" for n in range(last_seq * 10, 10**6)).__next__,
                     )
             conversation.close()
             assert replay(store.read("c")).same
@@ -622,18 +626,18 @@ def test_a_kill_in_the_midst_of_a_condensation_or_right_behind_it_loses_and_repe
     child.wait()
     child.stdout.close()
     with SQLiteStore(tmp_path / "s.db") as store:
-        left = store.read("c")
-        done = [event for event in left if isinstance(event, ev.HistoryCondensed)]
-        assert len(done) == (where == "after")
+        prefix = store.read("c")
+        condensed = [event for event in prefix if isinstance(event, ev.HistoryCondensed)]
+        assert len(condensed) == (where == "after")
         notes, llm = ScriptedLLM(lambda request: "notes"), ScriptedLLM(worker(3))
         with Conversation(
             Agent(llm, [note], condenser=LLMCondenser(notes, at=4000)), store, "c"
         ) as conversation:
             assert conversation.run().status is S.FINISHED
             events = conversation.get_history()
-            assert events[: len(left)] == left
+            assert events[: len(prefix)] == prefix
             assert isinstance(
-                events[len(left)], ev.AgentConfigured | ev.HistoryCondensed | ev.AssistantReplied
+                events[len(prefix)], ev.AgentConfigured | ev.HistoryCondensed | ev.AssistantReplied
             )
             first = next(event for event in events if isinstance(event, ev.HistoryCondensed))
             assert first.summary == f"{HEADING}\n\nnotes"
@@ -650,13 +654,13 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     holdfast = [sys.executable, "-m", "holdfast.cli"]
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         chatty(6, WindowCondenser(2), store).close()
-        told = forks.run(
+        condense = forks.run(
             [*holdfast, "tell", str(tmp_path / "s.db"), "c", "condense", "Mind", "it."],
             capture_output=True,
             text=True,
         )
-        assert told.returncode == 0, told.stderr
-        assert "posted: condense" in told.stdout + told.stderr
+        assert condense.returncode == 0, condense.stderr
+        assert "posted: condense" in condense.stdout + condense.stderr
         with Conversation(
             Agent(ScriptedLLM([]), condenser=WindowCondenser(2)), store, "c"
         ) as conversation:
@@ -664,11 +668,11 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
             conversation.hosting.drain_inbox()
             assert conversation.wait(30) is S.FINISHED
             assert [event.request for event in condensations(conversation)] == ["Mind it.", None]
-    shown = forks.run(
+    show = forks.run(
         [*holdfast, "show", str(tmp_path / "s.db"), "c"], capture_output=True, text=True
     )
-    assert "requested: a shorter view for the model, keeping Mind it." in shown.stdout
-    assert "left out of the model's view from here on" in shown.stdout
+    assert "requested: a shorter view for the model, keeping Mind it." in show.stdout
+    assert "left out of the model's view from here on" in show.stdout
 
 
 @pytest.mark.parametrize(
@@ -682,13 +686,13 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     ],
 )
 def test_a_malformed_result_of_a_condenser_is_recorded_once(answer: Any) -> None:
-    asked: list[object] = []
+    attempts: list[object] = []
 
     class Malformed:
         at = 10**9
 
         def shorten(self, work: Any) -> Any:
-            asked.append(work)
+            attempts.append(work)
             return answer
 
     agent = Agent(ScriptedLLM(worker(3)), [note], condenser=Malformed(), limits=NONE)
@@ -698,11 +702,11 @@ def test_a_malformed_result_of_a_condenser_is_recorded_once(answer: Any) -> None
         conversation.condense()
         conversation.send_message("Again.")
         conversation.run()
-        [request, found] = condensations(conversation)
+        [request, outcome] = condensations(conversation)
     assert request.request == ""
-    assert found.failed
-    assert not found.hidden
-    assert len(asked) == 1
+    assert outcome.failed
+    assert not outcome.hidden
+    assert len(attempts) == 1
 
 
 def test_an_error_at_rest_that_nothing_records_ends_the_loop(

@@ -71,13 +71,13 @@ def results(conversation: Conversation) -> list[str]:
     ]
 
 
-def shown(model: ScriptedLLM) -> list[dict[str, Any]]:
-    """The messages of the last request, as the model's API would have got them."""
+def last_messages(model: ScriptedLLM) -> list[dict[str, Any]]:
+    """Return the messages of the model's last request, as its API would have received them."""
     return model.requests[-1].messages
 
 
 class Gate:
-    """A tool that says when it was entered and waits to be let through."""
+    """A tool that reports when a call entered it and waits until it is opened."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -117,12 +117,12 @@ def test_a_run_is_messages_answers_starts_and_results_in_that_order() -> None:
 
 
 def test_the_call_id_is_ours_and_the_idempotency_key_is_made_of_it() -> None:
-    seen: list[ToolContext] = []
+    contexts: list[ToolContext] = []
 
     @tool
     def look(context: ToolContext) -> None:
         """Looks."""
-        seen.append(context)
+        contexts.append(context)
 
     with Conversation(Agent(ScriptedLLM([("look", {}), "ok"]), [look]), id="c") as conversation:
         conversation.send_message("go")
@@ -131,7 +131,7 @@ def test_the_call_id_is_ours_and_the_idempotency_key_is_made_of_it() -> None:
             event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)
         )
     assert (started.call_id, started.idempotency_key, started.attempt) == ("4.0", "c:4.0", 1)
-    assert (seen[0].conversation_id, seen[0].call_id, seen[0].idempotency_key) == (
+    assert (contexts[0].conversation_id, contexts[0].call_id, contexts[0].idempotency_key) == (
         "c",
         "4.0",
         "c:4.0",
@@ -165,7 +165,7 @@ def test_a_message_sent_while_the_model_answers_is_answered_before_the_run_is_fi
             event for event in conversation.get_history() if isinstance(event, ev.AssistantReplied)
         ]
         assert [answer.based_on for answer in answers] == [3, 5]
-        assert [m["content"] for m in shown(model) if m["role"] != "system"] == [
+        assert [m["content"] for m in last_messages(model) if m["role"] != "system"] == [
             "this",
             "first",
             "and this",
@@ -188,7 +188,7 @@ def test_results_are_journaled_as_they_finish_and_shown_in_call_order() -> None:
         conversation.send_message("go")
         conversation.run()
         assert results(conversation)[0] == "turn 2"
-        assert [m["content"] for m in shown(model) if m["role"] == "tool"] == [
+        assert [m["content"] for m in last_messages(model) if m["role"] == "tool"] == [
             "turn 0",
             "turn 1",
             "turn 2",
@@ -223,7 +223,7 @@ def test_no_more_calls_run_at_once_than_the_agent_allows() -> None:
             5,
             6,
             7,
-        ]  # in one append with the answer; the others as places become free
+        ]  # in one append with the answer; the others start when a place is free
         assert len(starts) == len(results(conversation)) == 10
 
 
@@ -245,7 +245,7 @@ def test_an_agent_event_is_written_once_and_again_when_the_tools_change() -> Non
         assert [definition.name for definition in last[-1].tools] == [
             "add",
             "late",
-        ]  # what the provider has cached stays in front
+        ]  # the provider's cached prefix stays in front
 
 
 def test_tools_work_in_conversations_of_their_own_at_any_depth() -> None:
@@ -265,7 +265,7 @@ def test_tools_work_in_conversations_of_their_own_at_any_depth() -> None:
     assert nest(5) == "bottom"
 
 
-# --- what goes wrong, and what the model is told ---
+# --- failures, and the messages that tell the model ---
 
 
 def bad_call(**fields: Any) -> Completion:
@@ -295,7 +295,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_the_model_is_told_and_the_conversation_goes_on_after(name: str) -> None:
-    call, told = BAD[name]
+    call, problem = BAD[name]
 
     def leaves() -> None:
         raise SystemExit(3)
@@ -310,7 +310,7 @@ def test_the_model_is_told_and_the_conversation_goes_on_after(name: str) -> None
             event.result for event in state.events if isinstance(event, ev.ToolCallFinished)
         )
         assert result.is_error
-        assert told in result.text
+        assert problem in result.text
 
 
 def test_an_empty_answer_is_told_what_to_do_and_the_run_goes_on() -> None:
@@ -319,9 +319,9 @@ def test_an_empty_answer_is_told_what_to_do_and_the_run_goes_on() -> None:
         conversation.send_message("go")
         state = conversation.run()
         assert (state.status, state.answer) == (FINISHED, "Here I am.")
-        told = [event for event in state.events if isinstance(event, ev.MessageAdded)][1]
-        assert told.sender == "holdfast"
-        assert "empty" in told.text
+        message = [event for event in state.events if isinstance(event, ev.MessageAdded)][1]
+        assert message.sender == "holdfast"
+        assert "empty" in message.text
 
 
 def test_an_answer_cut_off_at_the_output_limit_is_not_taken_for_the_end() -> None:
@@ -464,16 +464,16 @@ def test_interrupt_stops_running_calls_and_answers_those_that_wait() -> None:
         assert gate.entered.wait(30)
         conversation.interrupt()
         assert conversation.wait(30) is PAUSED
-        found = {
+        outcomes = {
             event.call_id: event.result
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         }
-        assert [result.error.type for result in found.values() if result.error] == [
+        assert [result.error.type for result in outcomes.values() if result.error] == [
             "cancelled",
             "cancelled",
         ]
-        assert "Not run" in found["4.1"].text
+        assert "Not run" in outcomes["4.1"].text
         conversation.resume()
         assert conversation.wait(30) is FINISHED
 
@@ -631,11 +631,11 @@ def test_what_a_tool_asked_to_have_cleaned_up_is_cleaned_up_at_close() -> None:
 
 
 def test_callbacks_get_every_event_once_in_order_on_another_thread() -> None:
-    seen: list[int] = []
+    seqs: list[int] = []
     threads: set[threading.Thread] = set()
 
     def listen(event: ev.AnyEvent) -> None:
-        seen.append(event.seq)
+        seqs.append(event.seq)
         threads.add(threading.current_thread())
         if event.seq == 3:
             raise ValueError("a bad moment")
@@ -648,19 +648,19 @@ def test_callbacks_get_every_event_once_in_order_on_another_thread() -> None:
         conversation.send_message("go")
         conversation.wait(30)
         last = conversation.state.last_seq
-    assert seen == list(range(1, last + 1))
+    assert seqs == list(range(1, last + 1))
     assert threading.current_thread() not in threads
     assert len(threads) == 1
 
 
 def test_a_subscription_begins_after_the_seq_it_is_given() -> None:
-    seen: list[int] = []
+    seqs: list[int] = []
     with Conversation(Agent(ScriptedLLM(["ok"]))) as conversation:
         conversation.send_message("go")
         conversation.run()
         last = conversation.state.last_seq
-        conversation.register_event_callback(lambda event: seen.append(event.seq), after_seq=2)
-    assert seen == list(range(3, last + 1))
+        conversation.register_event_callback(lambda event: seqs.append(event.seq), after_seq=2)
+    assert seqs == list(range(3, last + 1))
 
 
 def test_a_listener_that_raises_harms_only_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -684,7 +684,7 @@ def test_a_listener_that_raises_harms_only_itself(caplog: pytest.LogCaptureFixtu
 
 
 def test_progress_is_told_as_it_happens_and_not_journaled() -> None:
-    told: list[tuple[str, str]] = []
+    notices: list[tuple[str, str]] = []
 
     @tool
     def report(context: ToolContext) -> str:
@@ -694,11 +694,11 @@ def test_progress_is_told_as_it_happens_and_not_journaled() -> None:
 
     agent = Agent(ScriptedLLM([("report", {}), "fine"]), [report])
     with Conversation(
-        agent, on_progress=lambda call_id, message: told.append((call_id, message))
+        agent, on_progress=lambda call_id, message: notices.append((call_id, message))
     ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-    assert told == [("4.0", "half way")]
+    assert notices == [("4.0", "half way")]
     assert b"half way" not in state.to_json()
 
 
@@ -733,7 +733,7 @@ def test_a_state_goes_through_json_and_on_with_another_agent() -> None:
         assert second.id != first.id
         second.send_message("sure?")
         assert second.run().answer == "still three"
-        assert [m["role"] for m in shown(model)] == [
+        assert [m["role"] for m in last_messages(model)] == [
             "system",
             "user",
             "assistant",
@@ -741,7 +741,7 @@ def test_a_state_goes_through_json_and_on_with_another_agent() -> None:
             "assistant",
             "user",
         ]
-        assert shown(model)[0]["content"] == "Be brief."
+        assert last_messages(model)[0]["content"] == "Be brief."
 
 
 def test_a_call_that_had_begun_in_a_state_is_not_run_a_second_time() -> None:
@@ -760,9 +760,9 @@ def test_a_call_that_had_begun_in_a_state_is_not_run_a_second_time() -> None:
         assert len(state.pending_calls) == 2
     with Conversation.from_state(state, Agent(ScriptedLLM(["ok"]), [gate.tool, add])) as second:
         assert second.run().status is FINISHED
-        begun, added = results(second)
-        assert "Its outcome is unknown" in begun
-        assert added == "2"  # this one had not begun
+        unknown, added = results(second)
+        assert "Its outcome is unknown" in unknown
+        assert added == "2"  # this call had no start
 
 
 @pytest.mark.parametrize(
@@ -778,7 +778,7 @@ def test_the_second_to_open_a_conversation_is_told_who_holds_it(tmp_path: Path) 
     agent = Agent(ScriptedLLM(["one", "two"]))
     with SQLiteStore(tmp_path / "s.db") as store, Conversation(agent, store, "c") as first:
         first.send_message("mine")
-        second = Conversation(agent, store, "c")  # constructing only reads
+        second = Conversation(agent, store, "c")  # the constructor only reads
         assert [event.type for event in second.get_history()] == ["message"]
         for action in (
             second.start_thread,
@@ -829,14 +829,14 @@ def test_a_started_call_that_lost_its_process_is_repeated_only_if_it_may_be() ->
     with Conversation(Agent(model, tools), store, "c") as conversation:
         conversation.start_thread()
         assert conversation.wait(30) is FINISHED
-        found = {
+        outcomes = {
             event.call_id: event.result
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         }
     assert sorted(ran) == ["3.1 attempt 2", "3.2 attempt 1"]
-    assert found["3.0"].meta == {"outcome": "unknown"}
-    assert "Check" in found["3.0"].text
+    assert outcomes["3.0"].meta == {"outcome": "unknown"}
+    assert "Check" in outcomes["3.0"].text
 
 
 # --- wrong arguments ---
@@ -944,20 +944,20 @@ def test_no_part_of_a_conversation_shows_what_was_said_in_its_repr() -> None:
 
 
 def test_objects_that_are_structs_have_the_repr_of_objects() -> None:
-    todo, seen = [ObjectStruct], set[type]()
+    todo, kinds = [ObjectStruct], set[type]()
     while todo:
         kind = todo.pop()
-        seen.add(kind)
+        kinds.add(kind)
         todo += kind.__subclasses__()
         assert kind.__repr__ is object.__repr__, kind
-    assert len(seen) > 15
+    assert len(kinds) > 15
 
 
 def test_a_message_whose_conversation_closes_first_asks_no_hook(monkeypatch: Any) -> None:
-    asked: list[object] = []
+    messages: list[object] = []
 
     def hook(message: object, context: ToolContext) -> None:
-        asked.append(message)
+        messages.append(message)
 
     conversation = Conversation(Agent(ScriptedLLM([]), hooks=[Hook(before=hook, on="message")]))
     check = HookPoints.check_message
@@ -969,4 +969,4 @@ def test_a_message_whose_conversation_closes_first_asks_no_hook(monkeypatch: Any
     monkeypatch.setattr(HookPoints, "check_message", late)
     with pytest.raises(ConversationClosed):
         conversation.send_message("x")
-    assert asked == []
+    assert messages == []

@@ -1,5 +1,5 @@
-"""What model calls cost: unknown is None, list prices are the provider's own, and calls of tools
-and hooks are counted."""
+"""Costs of model calls: an unknown cost is None, list prices are the provider's own, and the model
+calls of tools and hooks count."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_cost_that_is_not_known_is_none() -> None:
         ModelServer([text("hello")]) as server,
         Conversation(Agent(LLM("gpt-5-mini", base_url=server.url)), store, "a") as conversation,
     ):
-        assert conversation.state.cost == 0.0  # nothing was spent yet
+        assert conversation.state.cost == 0.0  # no model call was made yet
         conversation.send_message("hi")
         state = conversation.run()
         assert (state.cost, state.unpriced) == (None, 1)
@@ -165,20 +165,20 @@ def test_prices_are_those_of_the_provider_that_was_named() -> None:
         entry = find_provider(provider)
         assert entry is not None
         for name in entry.models:
-            found = model_info(f"{provider}/{name}")
-            assert found is not None
-            assert found.provider == provider
+            info = model_info(f"{provider}/{name}")
+            assert info is not None
+            assert info.provider == provider
     for name in (
         "anthropic/claude-3-opus",
         "anthropic/claude-3.5-sonnet",
         "anthropic/gpt-4o",
         "openai/claude-sonnet-4-5",
     ):
-        found = model_info(name)
+        info = model_info(name)
         assert (
-            found is None
-            or found.provider == name.partition("/")[0]
-            or found.input_price is found.output_price is None
+            info is None
+            or info.provider == name.partition("/")[0]
+            or info.input_price is info.output_price is None
         ), name
     dotted = model_info("anthropic/claude-haiku-4.5")
     assert dotted is not None
@@ -200,14 +200,14 @@ def test_a_model_on_this_machine_has_no_list_price() -> None:
 
 
 class Listed(LLM):
-    """A model with a list price of half a dollar a call, at any address."""
+    """A model with a list price of half a dollar per call, at any address."""
 
     def cost(self, usage: Usage) -> float | None:
         return 0.5
 
 
-def stated(cost: Any, words: str = "hello") -> dict[str, Any]:
-    """An answer whose provider states its price, as OpenRouter does."""
+def priced_answer(cost: Any, words: str = "hello") -> dict[str, Any]:
+    """Return an answer in which the provider states its price, as OpenRouter does."""
     counts = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": cost}
     return text(words, usage=counts)
 
@@ -215,7 +215,7 @@ def stated(cost: Any, words: str = "hello") -> dict[str, Any]:
 def test_the_price_that_a_provider_states_counts_before_the_list_price() -> None:
     store = MemoryStore()
     with (
-        ModelServer([stated(0.25), text("no price"), stated(0)]) as server,
+        ModelServer([priced_answer(0.25), text("no price"), priced_answer(0)]) as server,
         Conversation(Agent(Listed("m", base_url=server.url)), store, "a") as conversation,
     ):
         for words in ("one", "two", "three"):
@@ -231,15 +231,15 @@ def test_the_price_that_a_provider_states_counts_before_the_list_price() -> None
         ]
         assert (conversation.state.cost, conversation.state.unpriced) == (0.75, 0)
     assert totals(store, "a").whole.cost == 0.75
-    found = stats(store, store.list(["a"])[0])
-    assert (found.cost, found.provider_cost, found.list_cost) == (0.75, 0.25, 1.0)
-    assert (found + found).provider_cost == 0.5
+    figures = stats(store, store.list(["a"])[0])
+    assert (figures.cost, figures.provider_cost, figures.list_cost) == (0.75, 0.25, 1.0)
+    assert (figures + figures).provider_cost == 0.5
 
 
 def test_a_stated_price_is_known_although_the_list_has_none() -> None:
     store = MemoryStore()
     with (
-        ModelServer([stated(0.25), text("no price")]) as server,
+        ModelServer([priced_answer(0.25), text("no price")]) as server,
         Conversation(Agent(LLM("m", base_url=server.url)), store, "a") as conversation,
     ):
         conversation.send_message("one")
@@ -247,13 +247,13 @@ def test_a_stated_price_is_known_although_the_list_has_none() -> None:
         conversation.send_message("two")
         assert (conversation.run().cost, conversation.state.unpriced) == (0.25, 1)
         assert conversation.state.events[-2].list_cost is None  # type: ignore[union-attr]
-    found = stats(store, store.list(["a"])[0])
-    assert (found.cost, found.provider_cost, found.list_cost) == (0.25, 0.25, None)
+    figures = stats(store, store.list(["a"])[0])
+    assert (figures.cost, figures.provider_cost, figures.list_cost) == (0.25, 0.25, None)
 
 
 def test_a_limit_counts_the_stated_price() -> None:
     with (
-        ModelServer([stated(0.25), stated(0.25), stated(0.25)]) as server,
+        ModelServer([priced_answer(0.25), priced_answer(0.25), priced_answer(0.25)]) as server,
         Conversation(
             Agent(
                 Listed("m", base_url=server.url, max_output_tokens=10),
@@ -281,8 +281,8 @@ class Rambling(Priced):
         super().__init__(lambda request: "word " * 2000)
 
 
-def worked(condenser: Any, llm: Any = None, **more: Any) -> Conversation:
-    """A conversation of three answers."""
+def three_answers(condenser: Any, llm: Any = None, **more: Any) -> Conversation:
+    """Return a conversation of three answers."""
     agent = Agent(llm or Priced(["fine"] * 3), condenser=condenser)
     conversation = Conversation(agent, **more)
     for text_ in ("a", "b", "c"):
@@ -298,7 +298,7 @@ def last_condensation(conversation: Conversation) -> ev.HistoryCondensed:
 @pytest.mark.parametrize("llm", [Rambling(), Priced([""])], ids=["too long", "empty"])
 def test_a_summary_that_is_not_used_is_counted(llm: Any) -> None:
     store = MemoryStore()
-    with worked(LLMCondenser(llm), store=store) as conversation:
+    with three_answers(LLMCondenser(llm), store=store) as conversation:
         before = conversation.state
         conversation.condense()
         event, state = last_condensation(conversation), conversation.state
@@ -306,8 +306,8 @@ def test_a_summary_that_is_not_used_is_counted(llm: Any) -> None:
         assert (event.usage, event.cost, event.model) == (Usage(1000, 10), 0.25, llm.model)
         assert state.cost == before.cost + 0.25
         assert state.usage == before.usage + Usage(1000, 10)
-        found = stats(store, store.list([conversation.id])[0])
-        assert (found.usage, found.cost) == (state.usage, state.cost)
+        figures = stats(store, store.list([conversation.id])[0])
+        assert (figures.usage, figures.cost) == (state.usage, state.cost)
 
 
 class Careless:
@@ -353,20 +353,20 @@ def test_what_a_condenser_asks_is_counted_whatever_it_returns(outcome: Any) -> N
 
 
 def test_a_condensation_that_is_dropped_by_an_interrupt_is_counted() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+    summarizing, go_on = threading.Event(), threading.Event()
 
     class Slow(Priced):
         def completion(self, *arguments: Any, **more: Any) -> Completion:
             answer = super().completion(*arguments, **more)
-            asked.set()
+            summarizing.set()
             assert go_on.wait(30)
             return answer
 
-    with worked(LLMCondenser(Slow(["notes"]))) as conversation:
+    with three_answers(LLMCondenser(Slow(["notes"]))) as conversation:
         before = conversation.state
         conversation.start_thread()
         conversation.condense()
-        assert asked.wait(30)
+        assert summarizing.wait(30)
         conversation.interrupt()
         go_on.set()
         until(lambda: conversation.state.cost == before.cost + 0.25)
@@ -382,7 +382,7 @@ def test_a_summary_that_does_not_save_a_run_is_counted() -> None:
             return "fine"
         return ContextTooLong("too long")
 
-    with worked(LLMCondenser(Rambling(), at=None), Priced(answer)) as conversation:
+    with three_answers(LLMCondenser(Rambling(), at=None), Priced(answer)) as conversation:
         assert conversation.state.status.value == "finished"
         before = conversation.state
         conversation.send_message("d")
@@ -392,7 +392,7 @@ def test_a_summary_that_does_not_save_a_run_is_counted() -> None:
 
 def test_a_pipeline_counts_the_condenser_that_failed() -> None:
     pipeline = Pipeline([LLMCondenser(Rambling()), WindowCondenser()])
-    with worked(pipeline) as conversation:
+    with three_answers(pipeline) as conversation:
         conversation.condense()
         event = last_condensation(conversation)
         assert (event.failed, event.cost) == ("", 0.25)
