@@ -1,5 +1,5 @@
-"""Work that an agent gives to other agents: blocking, in the background, told of, collected,
-cancelled, and found again after a crash."""
+"""Delegation of work to other agents: blocking, in the background, reported, collected,
+cancelled, and recovered after a crash."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def results(conversation: Conversation) -> list[ev.ToolCallFinished]:
     return [event for event in conversation.get_history() if isinstance(event, ev.ToolCallFinished)]
 
 
-def said(text: str) -> str:
-    """The text of a child's answer, without the line with its id."""
+def answer_text(text: str) -> str:
+    """Return the text of a child's answer without the line that has its id."""
     answer, _, address = text.rpartition("\n")
     assert re.fullmatch(r"\[\w+: conversation \S+\]", address), text
     return answer
 
 
-def told(conversation: Conversation) -> list[ev.MessageAdded]:
-    """Messages that came from other conversations."""
+def messages_of_others(conversation: Conversation) -> list[ev.MessageAdded]:
+    """Return the messages that came from other conversations."""
     return [
         event
         for event in conversation.get_history()
@@ -89,9 +89,9 @@ def test_the_answer_of_the_child_is_the_result_and_its_meta_says_what_it_took() 
     with Conversation(lead([give("x"), "done"]), id="top") as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "done"
-        [found] = results(conversation)
-        assert found.result.text == "found x\n[researcher: conversation top.4.0]"
-        child = found.result.meta[CHILD]
+        [event] = results(conversation)
+        assert event.result.text == "found x\n[researcher: conversation top.4.0]"
+        child = event.result.meta[CHILD]
         assert (child["id"], child["agent"], child["status"], child["steps"]) == (
             "top.4.0",
             "researcher",
@@ -124,7 +124,7 @@ def test_several_in_one_answer_work_at_the_same_time() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert sorted(said(found.result.text) for found in results(conversation)) == [
+        assert sorted(answer_text(event.result.text) for event in results(conversation)) == [
             "met a",
             "met b",
             "met c",
@@ -132,7 +132,7 @@ def test_several_in_one_answer_work_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "limits", "said"),
+    ("script", "limits", "problem"),
     [
         (
             [RuntimeError("broken")],
@@ -148,15 +148,15 @@ def test_several_in_one_answer_work_at_the_same_time() -> None:
     ],
 )
 def test_a_child_that_does_not_finish_is_told_so(
-    script: list[Any], limits: Limits, said: str
+    script: list[Any], limits: Limits, problem: str
 ) -> None:
     child = Agent(ScriptedLLM(script), [Tool("look", "", lambda: "seen")], limits=limits)
     with Conversation(lead([give("x"), "done"], {"researcher": child})) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        [found] = results(conversation)
-        assert found.result.is_error
-        assert found.result.text.startswith(said)
+        [event] = results(conversation)
+        assert event.result.is_error
+        assert event.result.text.startswith(problem)
 
 
 def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so() -> None:
@@ -185,7 +185,7 @@ def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so(
         )
         conversation.store.post(listed.id, Approve(waiting.call_id, waiting.arguments_hash))
         assert conversation.wait(30) is S.FINISHED
-        assert said(results(conversation)[0].result.text) == "removed"
+        assert answer_text(results(conversation)[0].result.text) == "removed"
 
 
 def test_a_wait_of_a_grandchilds_child_is_progress_of_the_topmost_call_and_its_steps_are_not() -> (
@@ -304,7 +304,7 @@ def test_the_answer_of_one_in_the_background_comes_as_a_message_once_and_wakes_t
         until(
             lambda: conversation.state.answer == "I have it." and conversation.status is S.FINISHED
         )
-        [message] = told(conversation)
+        [message] = messages_of_others(conversation)
         assert message.sender == "top.4.0"
         assert message.text.endswith("the answer")
         assert conversation.replay().same
@@ -341,14 +341,14 @@ def test_poll_collect_and_cancel() -> None:
     agent = lead(script, {"researcher": Agent(ScriptedLLM(slow)), "sleeper": sleeper})
     with Conversation(
         agent, id="top", on_progress=lambda *_: hold.set()
-    ) as conversation:  # collect says what it waits for
+    ) as conversation:  # `collect` names the children that it waits for
         conversation.send_message("go")
         assert conversation.run().answer == "done"
-        texts = [found.result.text for found in results(conversation)]
+        texts = [event.result.text for event in results(conversation)]
         assert "in the conversation top.4.0" in texts[0]
         assert "researcher (top.4.0): running, 0 steps" in texts[2]
         assert "sleeper (top.7.0): running" in texts[2]
-        assert said(texts[3]) == "the answer"
+        assert answer_text(texts[3]) == "the answer"
         assert results(conversation)[3].result.meta[CHILDREN][0]["collected"] is True
         assert "no answer within 0 seconds" in texts[4]
         assert "sleeper was stopped after" in texts[5]
@@ -356,7 +356,7 @@ def test_poll_collect_and_cancel() -> None:
             "No agent works in the background as 'top.1.1'. There are: top.4.0, top.7.0."
             in texts[6]
         )
-        assert told(conversation) == []
+        assert messages_of_others(conversation) == []
 
 
 @pytest.mark.slow
@@ -388,11 +388,13 @@ def test_children_end_with_their_parent_or_not_by_choice() -> None:
             assert [one.status for one in store.list(["top.4.0"])] == ["finished"]
             with Conversation(lead(["I see."], delegates), store, "top") as conversation:
                 assert conversation.run().answer == "I see."
-                assert [message.sender for message in told(conversation)] == ["top.4.0"]
+                assert [message.sender for message in messages_of_others(conversation)] == [
+                    "top.4.0"
+                ]
 
 
 def test_a_parent_that_was_closed_and_opened_again_finds_its_children(tmp_path: Path) -> None:
-    """Blocking and in the background: each child exists once, and goes on."""
+    """Blocking and in the background: each child is created once, and continues."""
     hold, entered = threading.Event(), threading.Semaphore(0)
 
     def slow(request: Any) -> str:
@@ -418,13 +420,13 @@ def test_a_parent_that_was_closed_and_opened_again_finds_its_children(tmp_path: 
             conversation.send_message("go")
             for _ in range(2):
                 assert entered.acquire(timeout=30)
-        assert all(found.call_id != "4.1" for found in _results(store))
+        assert all(event.call_id != "4.1" for event in _results(store))
         with Conversation(make(), store, "top") as conversation:
             conversation.start_thread()
             until(lambda: conversation.state.answer == "all done")
             conversation.wait(30)
             assert {one.id for one in conversation.children} == {"top.4.0", "top.4.1"}
-            assert len(told(conversation)) == 1
+            assert len(messages_of_others(conversation)) == 1
 
 
 def _results(store: Any) -> list[ev.ToolCallFinished]:
@@ -460,19 +462,21 @@ def test_conversations_of_one_tree_send_to_each_other_and_to_no_others() -> None
     with Conversation(lead(script, {"researcher": inner}), store, "top") as conversation:
         conversation.start_thread()
         conversation.send_message("go")
-        until(lambda: any("is done.]" in message.text for message in told(conversation)))
+        until(
+            lambda: any("is done.]" in message.text for message in messages_of_others(conversation))
+        )
         conversation.wait(30)
-        assert [message.text for message in told(conversation) if message.text == "a note"] == [
-            "a note"
-        ] * 2
-        texts = [found.result.text for found in results(conversation)]
+        assert [
+            message.text for message in messages_of_others(conversation) if message.text == "a note"
+        ] == ["a note"] * 2
+        texts = [event.result.text for event in results(conversation)]
         assert texts[1:] == [
             "Sent to top.4.0.",
             "This conversation may send to no conversation 'stranger'. There are: top.4.0"
             " (researcher).",
         ]
-        said = [event for event in store.read("top.4.0") if isinstance(event, ev.MessageAdded)]
-        assert [(message.text, message.sender) for message in said] == [
+        received = [event for event in store.read("top.4.0") if isinstance(event, ev.MessageAdded)]
+        assert [(message.text, message.sender) for message in received] == [
             ("x", "top"),
             ("again", "top"),
         ]
@@ -497,24 +501,31 @@ def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
     with Conversation(lead(script, delegates), store, "acme/top") as conversation:
         conversation.send_message("go")
         conversation.run()
-        found = {event.call_id: event.result.text for event in results(conversation)}
+        replies = {event.call_id: event.result.text for event in results(conversation)}
         assert (
-            found["4.0"]
+            replies["4.0"]
             == "Sent to acme/friend. It is not running now and reads the message when it continues."
         )
-        known = " There are: acme/friend, acme/none."
-        assert found["4.1"] == f"This conversation may send to no conversation 'other/foe'.{known}"
-        assert found["4.2"] == f"There is no conversation 'acme/none'.{known}"
+        listing = " There are: acme/friend, acme/none."
+        assert (
+            replies["4.1"] == f"This conversation may send to no conversation 'other/foe'.{listing}"
+        )
+        assert replies["4.2"] == f"There is no conversation 'acme/none'.{listing}"
     with Conversation(Agent(ScriptedLLM(["ok"])), store, "acme/friend") as friend:
         friend.run()
-        assert [(message.text, message.sender) for message in told(friend)] == [("hi", "acme/top")]
+        assert [(message.text, message.sender) for message in messages_of_others(friend)] == [
+            ("hi", "acme/top")
+        ]
 
 
 def test_who_sends_is_in_the_message() -> None:
     with Conversation(finder(), MemoryStore(), "c") as conversation:
         assert conversation.send_message("hi", sender="other").sender == "other"
         conversation.execute(Send("there", sender="third"))  # type: ignore[arg-type]
-        assert [message.sender for message in told(conversation)] == ["other", "third"]
+        assert [message.sender for message in messages_of_others(conversation)] == [
+            "other",
+            "third",
+        ]
         for wrong in ("holdfast", "", 3):
             with pytest.raises(ConfigurationError, match="sender takes"):
                 conversation.send_message("hi", sender=wrong)  # type: ignore[arg-type]
@@ -568,7 +579,7 @@ def test_killed_at_every_append_each_child_exists_once_and_no_effect_is_repeated
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
         answers = [
-            said(event.result.text)
+            answer_text(event.result.text)
             for event in crash.after
             if isinstance(event, ev.ToolCallFinished)
         ]
@@ -609,14 +620,14 @@ def test_killed_at_every_append_those_in_the_background_are_collected_all_the_sa
 
 
 def five(path: str, folder: str) -> None:
-    """The program that is killed, and then goes on."""
+    """Run a parent with five children; the test kills this program and starts it again."""
     entered = Path(folder) / "entered"
 
     def step(request: Any) -> Any:
-        said = [message for message in request.messages if message["role"] == "assistant"]
-        if len(said) < 4:
+        answers = [message for message in request.messages if message["role"] == "assistant"]
+        if len(answers) < 4:
             time.sleep(0.05)
-            return ("note", {"line": f"{request.messages[1]['content']}-{len(said)}"})
+            return ("note", {"line": f"{request.messages[1]['content']}-{len(answers)}"})
         return f"answer of {request.messages[1]['content']}"
 
     def script(request: Any) -> Any:
@@ -673,11 +684,11 @@ def test_a_process_that_is_killed_with_five_children_at_work_finds_all_of_them_a
         lines = notes.read_text().splitlines()
         assert len(lines) == len(set(lines))
         top = store.read("top")
-        told = " ".join(
+        texts = " ".join(
             [event.text for event in top if isinstance(event, ev.MessageAdded)]
             + [e.result.text for e in top if isinstance(e, ev.ToolCallFinished)]
         )
-        assert all(f"answer of {number}" in told for number in range(5))
+        assert all(f"answer of {number}" in texts for number in range(5))
         assert [event.status for event in top if isinstance(event, ev.StatusChanged)][
             -1
         ] == "finished"
@@ -693,8 +704,8 @@ def test_a_structured_answer_is_the_result(tmp_path: Path) -> None:
     with Conversation(lead([give("x"), "done"], {"researcher": child})) as conversation:
         conversation.send_message("go")
         conversation.run()
-        [found] = results(conversation)
-        assert (found.result.structured_content, said(found.result.text)) == (
+        [event] = results(conversation)
+        assert (event.result.structured_content, answer_text(event.result.text)) == (
             {"km": 384400},
             '{"km":384400}',
         )
@@ -714,7 +725,7 @@ def test_a_fork_has_none_of_the_children() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delegates", "said"),
+    ("delegates", "problem"),
     [
         (["a"], "delegates takes a mapping"),
         ({"a": None}, "takes an Agent, a SubAgent, or the path of a sub-agent file"),
@@ -722,10 +733,10 @@ def test_a_fork_has_none_of_the_children() -> None:
         ({"": finder()}, "has the name ''"),
     ],
 )
-def test_what_are_no_delegates_is_refused(delegates: Any, said: str) -> None:
+def test_what_are_no_delegates_is_refused(delegates: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Agent(ScriptedLLM([]), delegates=delegates)
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
 
 
 def test_bounds_are_numbers() -> None:
@@ -736,7 +747,7 @@ def test_bounds_are_numbers() -> None:
 
 @pytest.mark.slow
 def test_outcomes_that_a_parent_remembers_keep_no_journal_of_a_child() -> None:
-    ids = ("remembered-a", "remembered-b", "remembered-c")  # of no other test
+    ids = ("remembered-a", "remembered-b", "remembered-c")  # ids that no other test uses
     store, agent = MemoryStore(), Agent(ScriptedLLM(["done"] * 9))
     for id in ids:
         with Conversation(agent, store, id) as child:

@@ -1,5 +1,5 @@
-"""Work in the background where it is told of badly most easily: messages at a child's end,
-interrupts, what is read again, bounds."""
+"""Delegation in the background at its edges: messages at a child's end, interrupts, output that
+is read again, bounds."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def give(task: str, agent: str = "researcher", **more: Any) -> tuple[str, dict[s
 
 
 def lead(script: Any, researcher: Any, **options: Any) -> Agent:
-    """An agent whose researcher answers as `researcher` says."""
+    """Return an agent whose researcher answers from the script `researcher`."""
     return Agent(
         ScriptedLLM(script), delegates={"researcher": Agent(ScriptedLLM(researcher))}, **options
     )
 
 
 def steps(*answers: Any) -> Callable[[Any], Any]:
-    """A script that goes by how often it has answered, and has nothing to add at the end."""
+    """Return a script that picks its answer by the number of answers in the request. After the
+    last one it says "noted"."""
 
     def script(request: Any) -> Any:
         answered = sum(message["role"] == "assistant" for message in request.messages)
@@ -55,8 +56,8 @@ def results(conversation: Conversation) -> list[str]:
     ]
 
 
-def told(conversation: Conversation) -> list[str]:
-    """What came of the child, by message."""
+def reports(conversation: Conversation) -> list[str]:
+    """Return the texts of the messages about the child."""
     return [
         event.text
         for event in conversation.get_history()
@@ -65,9 +66,11 @@ def told(conversation: Conversation) -> list[str]:
 
 
 def notes(conversation: Conversation) -> list[tuple[str, Any]]:
-    found = [event for event in conversation.get_history() if isinstance(event, ev.NoteRecorded)]
+    events = [event for event in conversation.get_history() if isinstance(event, ev.NoteRecorded)]
     return [
-        (note.about, note.details["children"]) for note in found if note.about in (STOPPED, RESUMED)
+        (note.about, note.details["children"])
+        for note in events
+        if note.about in (STOPPED, RESUMED)
     ]
 
 
@@ -78,22 +81,22 @@ def say(store: Any, text: str) -> None:
 # --- messages to a child at its end ---
 
 
-def _once(
+def _interject(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, say: Callable[[], None], before: bool
 ) -> None:
-    """Have something said before or after the first call of a function, on its thread."""
-    whole, said = getattr(owner, name), list[int]()
+    """Call `say` once, before or after the first call of a function, on the caller's thread."""
+    whole, calls = getattr(owner, name), list[int]()
 
     def around(*arguments: Any) -> Any:
-        first = not said
+        first = not calls
         if first and before:
-            said.append(1)
+            calls.append(1)
             say()
-        found = whole(*arguments)
+        result = whole(*arguments)
         if first and not before:
-            said.append(1)
+            calls.append(1)
             say()
-        return found
+        return result
 
     monkeypatch.setattr(owner, name, around)
 
@@ -111,14 +114,14 @@ def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: bool
 ) -> None:
     store = MemoryStore()
-    _once(monkeypatch, owner, name, lambda: say(store, "two"), before)
+    _interject(monkeypatch, owner, name, lambda: say(store, "two"), before)
     owned = Owned()
     with Conversation(
         lead(steps(give("one"), "meanwhile"), lambda request: f"heard {request.text}"), store, "top"
     ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
-        until(lambda: any("heard two" in text for text in told(conversation)))
+        until(lambda: any("heard two" in text for text in reports(conversation)))
     owned.gone()
 
 
@@ -126,7 +129,7 @@ def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = MemoryStore()
-    _once(monkeypatch, delegation, "close_inbox", lambda: say(store, "two"), True)
+    _interject(monkeypatch, delegation, "close_inbox", lambda: say(store, "two"), True)
     agent = lead(
         steps(give("one", background=False), "done"), lambda request: f"heard {request.text}"
     )
@@ -153,14 +156,14 @@ def test_a_message_left_in_the_inbox_of_a_child_is_heard_when_its_parent_goes_on
         lead(lambda request: "noted", lambda request: f"heard {request.text}"), store, "top"
     ) as conversation:
         conversation.start_thread()
-        until(lambda: any("heard two" in text for text in told(conversation)))
+        until(lambda: any("heard two" in text for text in reports(conversation)))
 
 
 # --- interrupts ---
 
 
 class Slow:
-    """A model's answers that wait until they may come."""
+    """A script whose answer waits for an event."""
 
     def __init__(self, text: str, seconds: float = 30.0) -> None:
         self.text = text
@@ -198,7 +201,7 @@ def test_what_an_interrupt_stops_goes_on_with_the_parent(tmp_path: Path, reopene
             busy.go.set()
             if not reopened:
                 conversation.resume()
-                until(lambda: len(told(conversation)) == 1)
+                until(lambda: len(reports(conversation)) == 1)
                 until(lambda: notes(conversation) == [(STOPPED, [CHILD]), (RESUMED, [CHILD])])
         if reopened:
             with Conversation(lead(script, child), store, "top") as conversation:
@@ -206,7 +209,7 @@ def test_what_an_interrupt_stops_goes_on_with_the_parent(tmp_path: Path, reopene
                 assert conversation.wait(30) is S.PAUSED
                 assert [one.status for one in conversation.children] == ["paused"]
                 conversation.resume()
-                until(lambda: len(told(conversation)) == 1)
+                until(lambda: len(reports(conversation)) == 1)
                 assert notes(conversation) == [(STOPPED, [CHILD]), (RESUMED, [CHILD])]
 
 
@@ -221,7 +224,7 @@ def test_an_interrupt_at_rest_leaves_what_works_in_the_background_alone() -> Non
         conversation.interrupt()
         assert conversation.state.last_seq == before
         child.go.set()
-        until(lambda: len(told(conversation)) == 1)
+        until(lambda: len(reports(conversation)) == 1)
 
 
 def test_a_child_that_somebody_paused_for_itself_does_not_go_on_with_its_parent() -> None:
@@ -249,7 +252,7 @@ def test_a_child_that_somebody_paused_for_itself_does_not_go_on_with_its_parent(
         assert notes(conversation) == []
 
 
-# --- what is read again ---
+# --- outputs that are read again ---
 
 
 def _redacted(*_: Any) -> ToolResult:
@@ -276,7 +279,7 @@ def test_a_parent_that_was_opened_again_knows_what_the_call_began(
             lead(lambda request: "noted", child, hooks=hooks), store, "top"
         ) as conversation:
             conversation.start_thread()
-            until(lambda: len(told(conversation)) == 1)
+            until(lambda: len(reports(conversation)) == 1)
 
 
 @pytest.mark.parametrize("number", ["zzz", "", "²", "9" * 5000, "-1"])
@@ -342,7 +345,7 @@ def test_a_call_that_fails_to_collect_silences_nobody() -> None:
         conversation.send_message("collect")
         until(lambda: "no longer exists" in results(conversation)[-1])
         child.go.set()
-        until(lambda: len(told(conversation)) == 1)
+        until(lambda: len(reports(conversation)) == 1)
 
 
 # --- bounds ---
@@ -385,7 +388,7 @@ def test_messages_between_conversations_are_bounded_until_the_user_says_somethin
         delegates = Delegates(
             {"researcher": Agent(ScriptedLLM([]))}, send_to=["friend"], max_messages=3
         )
-        for user in (True, False, True):  # opened again, each counts on
+        for user in (True, False, True):  # each new opening continues the count
             with Conversation(
                 Agent(ScriptedLLM(script), delegates=delegates), store, "top"
             ) as conversation:
@@ -395,6 +398,6 @@ def test_messages_between_conversations_are_bounded_until_the_user_says_somethin
                 else:
                     store.post("top", Send((TextContent("more?"),), sender="friend"))
                 assert conversation.run().status is S.FINISHED
-                *sent, refused = results(conversation)[before:]
-                assert sent == ["Sent to friend."] * (3 if user else 0)
+                *replies, refused = results(conversation)[before:]
+                assert replies == ["Sent to friend."] * (3 if user else 0)
                 assert "has sent 3 messages to others since the user's last message" in refused

@@ -1,4 +1,4 @@
-"""Delegation and handoffs of an agent on an agent server: the same, over the wire."""
+"""Delegation and handoffs of an agent on an agent server work as in one process."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def test_a_remote_agent_delegates_to_an_agent_and_to_a_prompt(space: RemoteWorks
         conversation.send_message("go")
         state = conversation.run()
         assert (state.status, state.answer) == (ConversationStatus.FINISHED, "done")
-        [found] = [event.result for event in state.events if isinstance(event, ev.ToolCallFinished)]
-        assert found.text.startswith("made it\n[maker: conversation "), found
+        [result] = [
+            event.result for event in state.events if isinstance(event, ev.ToolCallFinished)
+        ]
+        assert result.text.startswith("made it\n[maker: conversation "), result
         assert conversation.get_history()[-1].type == "status"
 
 
@@ -121,10 +123,10 @@ def test_in_a_worker_process_too_children_work_and_tell_what_they_came_to(tmp_pa
         events = host.read("acme", "c")
         texts = [event.result.text for event in events if isinstance(event, ev.ToolCallFinished)]
         assert texts[0].startswith("found it\n[finder: conversation ")
-        told = [
+        messages = [
             event.text for event in events if isinstance(event, ev.MessageAdded)
-        ]  # if it was done before it was collected
-        assert texts[2].startswith("b it is") or any("b it is" in one for one in told)
+        ]  # if the child ended before the parent collected it
+        assert texts[2].startswith("b it is") or any("b it is" in one for one in messages)
         assert "other" in texts[3]
         assert [event.text for event in events if isinstance(event, ev.AssistantReplied)][
             -1

@@ -1,4 +1,4 @@
-"""Children that go on with further work, by the id that the model is told; descriptions of agents."""
+"""Children that get further work by the id that the model knows; descriptions of agents."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def give(task: str, **more: Any) -> tuple[str, dict[str, Any]]:
 
 
 def memory(request: Any) -> str:
-    """Answer with all that the user has asked."""
-    asked = [one["content"] for one in request.messages if one["role"] == "user"]
-    return f"heard {' and '.join(asked)}"
+    """Answer with the texts of all messages of the user."""
+    texts = [one["content"] for one in request.messages if one["role"] == "user"]
+    return f"heard {' and '.join(texts)}"
 
 
 def lead(script: Any, child: Any = memory, **more: Any) -> Agent:
@@ -63,11 +63,11 @@ def test_a_finished_child_goes_on_with_its_memory() -> None:
 def test_a_child_goes_on_in_the_background() -> None:
     collect = ("delegate_collect", {"ids": [CHILD]})
     answers = [give("one"), give("two", resume=CHILD, background=True), collect, "done"]
-    found = run(answers)
-    assert found[1].startswith(
+    replies = run(answers)
+    assert replies[1].startswith(
         f"researcher works on it in the background, in the conversation {CHILD}"
     )
-    assert found[2].startswith("heard one and two")
+    assert replies[2].startswith("heard one and two")
 
 
 def test_a_child_that_came_to_a_limit_goes_on() -> None:
@@ -112,10 +112,10 @@ def test_send_to_names_the_known_conversations_when_it_misses() -> None:
 
 
 def test_a_child_that_still_works_is_not_resumed() -> None:
-    go, asked = Event(), Event()
+    go, in_model_call = Event(), Event()
 
     def slow(request: Any) -> str:
-        asked.set()
+        in_model_call.set()
         assert go.wait(30)
         return "done"
 
@@ -127,15 +127,15 @@ def test_a_child_that_still_works_is_not_resumed() -> None:
         conversation.send_message("go")
         conversation.run()
         assert "researcher still works in top.4.0" in results(conversation)[1]
-        assert asked.wait(30)
+        assert in_model_call.wait(30)
         go.set()
 
 
 def test_two_calls_of_one_answer_do_not_resume_the_same_child() -> None:
     both = [give("two", resume=CHILD), give("three", resume=CHILD)]
-    found = run([give("one"), both, "done"])
-    assert sum("still works" in text for text in found) <= 1
-    assert any(text.startswith("heard one and t") for text in found)
+    replies = run([give("one"), both, "done"])
+    assert sum("still works" in text for text in replies) <= 1
+    assert any(text.startswith("heard one and t") for text in replies)
 
 
 def test_a_fork_cannot_go_on_with_the_children_of_its_origin() -> None:
@@ -242,8 +242,8 @@ def test_a_resumed_child_is_told_its_task_once_after_a_kill(tmp_path: Path) -> N
         "[researcher: conversation top.4.0]",
     ], again.stderr
     with SQLiteStore(store) as opened:
-        sent = [event for event in opened.read(CHILD) if isinstance(event, ev.MessageAdded)]
-    assert [event.text for event in sent] == ["one", "two"]
+        messages = [event for event in opened.read(CHILD) if isinstance(event, ev.MessageAdded)]
+    assert [event.text for event in messages] == ["one", "two"]
 
 
 # --- descriptions ---

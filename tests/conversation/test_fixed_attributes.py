@@ -1,4 +1,5 @@
-"""Attributes of conversations that cannot be assigned say what to do instead."""
+"""An assignment to a fixed attribute of a conversation raises an error that names the
+alternative."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_what_a_conversation_is_made_of_is_not_assigned(
         assert getattr(conversation, name) is before
         conversation.send_message("hi")
         assert conversation.run().answer == "one"
-        with conversation.fork(agent=OTHER) as forked:  # as the message says
+        with conversation.fork(agent=OTHER) as forked:  # the call that the message recommends
             assert forked.agent is OTHER
 
 

@@ -1,4 +1,4 @@
-"""Fork, time travel, large outputs, and how calls that lost their process are settled; on both
+"""Forks, time travel, large outputs, and the settlement of calls whose process died; on both
 stores."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 @tool
@@ -89,7 +89,7 @@ def test_a_fork_shares_what_was_and_goes_its_own_way(store: Store) -> None:
             assert grandchild.get_history()[:-1] == history
             assert grandchild.id not in ("c", "f")
     store.delete("c")
-    assert store.read("f") == history  # what it shared is still there
+    assert store.read("f") == history  # the events that both share are still there
 
 
 @pytest.mark.slow
@@ -105,12 +105,12 @@ def test_a_fork_at_every_event_comes_to_an_end(store: Store, seq: int) -> None:
         assert state.status in (S.FINISHED, S.IDLE)
         assert not state.pending_calls
         open_then = original.state.at(seq).pending_calls
-        told = [
+        messages = [
             event.result.text
             for event in state.events
             if isinstance(event, ev.ToolCallFinished) and "forked" in event.result.text
         ]
-        assert len(told) == len(open_then)
+        assert len(messages) == len(open_then)
     original.close()
 
 
@@ -190,7 +190,7 @@ def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
         fork = conversation.fork()
         assert fork.get_output(first.call_id) == whole
     store.delete("c")
-    assert store.blob(id) == text.encode()  # the fork has it still
+    assert store.blob(id) == text.encode()  # the fork still has it
     fork.close()
     store.delete(fork.id)
     with pytest.raises(StoreError, match=id):
@@ -205,12 +205,12 @@ def test_a_small_output_stays_as_it_is(store: Store) -> None:
         assert conversation.get_output(result.call_id) is result.result
 
 
-# --- calls that lost their process ---
+# --- calls whose process died ---
 
 
-def left_behind(store: Store, name: str, arguments: dict[str, Any]) -> None:
-    """The journal of a conversation whose process died while it ran one call, with a second that
-    had not begun."""
+def write_interrupted_journal(store: Store, name: str, arguments: dict[str, Any]) -> None:
+    """Write the journal of a conversation whose process died while it ran one call. A second
+    call had not begun."""
     at = utc_now()
     calls = (ToolCall("3.0", name, arguments, "p0"), ToolCall("3.1", "add", {"a": 1, "b": 1}, "p1"))
     events = [
@@ -233,7 +233,7 @@ def settled(store: Store, reconcile: Any) -> tuple[list[str], dict[str, ToolResu
         ran.append(f"{amount} {context.idempotency_key} {context.attempt}")
         return "paid now"
 
-    left_behind(store, "pay", {"amount": 5})
+    write_interrupted_journal(store, "pay", {"amount": 5})
     agent = Agent(ScriptedLLM(["Done."]), [Tool("pay", "Pays.", pay, reconcile=reconcile), add])
     with Conversation(agent, store, "c") as conversation:
         assert conversation.run().status is S.FINISHED
@@ -253,18 +253,18 @@ def settled(store: Store, reconcile: Any) -> tuple[list[str], dict[str, ToolResu
 
 
 def test_a_tool_that_knows_what_happened_settles_the_call(store: Store) -> None:
-    asked: list[Any] = []
+    questions: list[Any] = []
 
     def reconcile(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-        asked.append((call.arguments, context.idempotency_key, context.attempt))
+        questions.append((call.arguments, context.idempotency_key, context.attempt))
         return {"paid": 5}
 
     ran, results, attempts = settled(store, reconcile)
-    assert asked == [({"amount": 5}, "c:3.0", 1)]
+    assert questions == [({"amount": 5}, "c:3.0", 1)]
     assert ran == []
     assert attempts == [1]
     assert results["3.0"].data == {"paid": 5}
-    assert results["3.1"].text == "2"  # never begun, so it was simply run
+    assert results["3.1"].text == "2"  # it had not begun, so it runs now
 
 
 def test_a_tool_that_knows_that_nothing_happened_is_run_under_the_same_key(store: Store) -> None:
@@ -295,7 +295,7 @@ def test_a_subclass_reconciles_by_a_method_and_reconcile_must_be_a_function() ->
             return f"was paid: {call.arguments['amount']}"
 
     with MemoryStore() as store:
-        left_behind(store, "pay", {"amount": 7})
+        write_interrupted_journal(store, "pay", {"amount": 7})
         with Conversation(
             Agent(ScriptedLLM(["Done."]), [Pay("pay", "Pays."), add]), store, "c"
         ) as conversation:
@@ -321,15 +321,15 @@ conversation.run()
 
 
 def sleepers() -> list[str]:
-    found: list[str] = []
+    commands: list[str] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue
         if command.startswith("sleep 471"):
-            found.append(command)
-    return sorted(found)
+            commands.append(command)
+    return sorted(commands)
 
 
 @pytest.mark.slow
@@ -340,7 +340,7 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
     child.kill()
     child.wait()
     assert len(sleepers()) == 3
-    seen: list[list[str]] = []
+    processes: list[list[str]] = []
 
     @tool
     def terminal(command: str) -> str:
@@ -348,7 +348,7 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
         return "unused"
 
     def answer(request: Any) -> str:
-        seen.append(sleepers())
+        processes.append(sleepers())
         return "I see."
 
     with (
@@ -361,7 +361,7 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         ]
-    assert seen == [[]]
+    assert processes == [[]]
     assert result.meta == {"outcome": "unknown"}
 
 

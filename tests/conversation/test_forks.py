@@ -1,5 +1,5 @@
-"""A fork of the process: the child takes nothing from its parent, gives nothing up for it, and is
-told so."""
+"""Forks of the process: a child process takes and releases nothing that its parent owns, and its
+calls fail with an error that says so."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def run(tmp_path: Path, program: str, timeout: float = 30) -> subprocess.Complet
 def test_a_child_of_the_main_program_takes_nothing_with_it(
     tmp_path: Path, child: str, code: int
 ) -> None:
-    done = run(tmp_path, PARENT + MAIN.replace("{child}", child))
-    assert f"child {code}" in done.stdout, done.stdout + done.stderr
-    assert "parent is well" in done.stdout, done.stdout + done.stderr
+    process = run(tmp_path, PARENT + MAIN.replace("{child}", child))
+    assert f"child {code}" in process.stdout, process.stdout + process.stderr
+    assert "parent is well" in process.stdout, process.stdout + process.stderr
 
 
 IN_TOOL = """
@@ -159,9 +159,9 @@ def test_a_child_of_a_tool_drives_nothing_on(
     program = PARENT + IN_TOOL.replace("{child}", child).replace("{store}", store).replace(
         "{run}", how
     )
-    done = run(tmp_path, program)
-    assert done.stdout.count("child") == 1, done.stdout + done.stderr
-    assert "parent is well" in done.stdout, done.stdout + done.stderr
+    process = run(tmp_path, program)
+    assert process.stdout.count("child") == 1, process.stdout + process.stderr
+    assert "parent is well" in process.stdout, process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -195,8 +195,8 @@ def test_a_process_of_multiprocessing_takes_nothing_with_it(tmp_path: Path) -> N
                 assert runtime.read_file("work.txt") == "kept"
             print("parent is well")
     """)
-    done = run(tmp_path, program)
-    assert "parent is well" in done.stdout, done.stdout + done.stderr
+    process = run(tmp_path, program)
+    assert "parent is well" in process.stdout, process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -248,6 +248,6 @@ def test_a_child_leaves_the_loop_thread_a_local_server_and_copies_of_stores_alon
         server.close(); loop.close(); copied.close(); store.close()
         print("parent is well")
     """)
-    done = run(tmp_path, program)
-    assert "cleaned by child" not in done.stdout
-    assert "parent is well" in done.stdout, done.stdout + done.stderr
+    process = run(tmp_path, program)
+    assert "cleaned by child" not in process.stdout
+    assert "parent is well" in process.stdout, process.stdout + process.stderr

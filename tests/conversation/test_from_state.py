@@ -1,5 +1,4 @@
-"""What a copy (`from_state`), a fork and a resumed run make of calls and runs that were under
-way."""
+"""Calls and runs in progress, in a copy (`from_state`), in a fork and in a resumed run."""
 
 from __future__ import annotations
 
@@ -35,28 +34,28 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 class Effects:
-    """A tool that counts what it does, and one that stays in its call until it is let go."""
+    """A tool that counts its effects, and one that stays in its call until it is released."""
 
     def __init__(self) -> None:
-        self.written: list[str] = []
-        self.begun = threading.Event()
+        self.texts: list[str] = []
+        self.entered = threading.Event()
         self.go_on = threading.Event()
 
         @tool
         def write(text: str) -> str:
             """Writes."""
-            self.written.append(text)
+            self.texts.append(text)
             return f"wrote {text}"
 
         @tool
         def hold() -> str:
             """Waits."""
-            self.begun.set()
+            self.entered.set()
             assert self.go_on.wait(20)
             return "held"
 
@@ -89,14 +88,14 @@ def test_a_call_that_waits_for_a_decision_still_waits_in_a_copy(store: Store) ->
         assert (waiting.call.name, waiting.call.arguments) == ("write", {"text": "a"})
         assert results(copy) == []
         copy.run()
-        assert (copy.status, effects.written) == (S.WAITING_FOR_CONFIRMATION, [])
+        assert (copy.status, effects.texts) == (S.WAITING_FOR_CONFIRMATION, [])
         copy.approve(arguments_hash=waiting.arguments_hash, call_id=waiting.call.id)
         assert copy.run().status is S.FINISHED
-        assert effects.written == ["a"]
+        assert effects.texts == ["a"]
     with Conversation.from_state(state, agent, store, "other") as other:
         other.reject()
         assert other.run().status is S.FINISHED
-    assert effects.written == ["a"]
+    assert effects.texts == ["a"]
 
 
 def test_a_call_that_was_approved_and_had_not_begun_waits_again_in_a_copy(store: Store) -> None:
@@ -112,10 +111,10 @@ def test_a_call_that_was_approved_and_had_not_begun_waits_again_in_a_copy(store:
         assert "needs an approval of its own" in waiting.reason
         assert waiting.call.arguments == {"text": "a"}
         copy.run()
-        assert (copy.status, effects.written) == (S.WAITING_FOR_CONFIRMATION, [])
+        assert (copy.status, effects.texts) == (S.WAITING_FOR_CONFIRMATION, [])
         copy.approve()
         assert copy.run().status is S.FINISHED
-    assert effects.written == ["a"]  # what is approved here, not what was approved there
+    assert effects.texts == ["a"]  # the approval given here, not the one given in the original
 
 
 def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(
@@ -127,19 +126,19 @@ def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(
     with Conversation(Agent(model, effects.tools), store) as original:
         original.send_message("go")
         original.start_thread()
-        assert effects.begun.wait(20)
+        assert effects.entered.wait(20)
         whole = original.state
         effects.go_on.set()
         assert original.wait(20)
-    begun = {event.call_id for event in whole.events if isinstance(event, ev.ToolCallStarted)}
+    started_ids = {event.call_id for event in whole.events if isinstance(event, ev.ToolCallStarted)}
     state = whole.at(
         next(event.seq for event in whole.events if isinstance(event, ev.ToolCallStarted))
     )
     open_then = [call.id for call in state.pending_calls]
     assert len(open_then) == 2
-    effects.written.clear()
+    effects.texts.clear()
     first = next(event.call_id for event in state.events if isinstance(event, ev.ToolCallStarted))
-    assert first in begun
+    assert first in started_ids
     with Conversation.from_state(
         state, Agent(ScriptedLLM(["done"]), effects.tools), store, "copy"
     ) as copy:
@@ -149,13 +148,13 @@ def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(
         assert unknown.result.error is not None
         assert unknown.result.error.type == "unknown"
         assert copy.run().status is S.FINISHED
-        assert effects.written == ["a"]
+        assert effects.texts == ["a"]
         assert [event.result.text for event in results(copy)][1:] == ["wrote a"]
 
 
-@pytest.mark.parametrize("through", ["export", "from_state"])
+@pytest.mark.parametrize("way", ["export", "from_state"])
 def test_a_copy_and_an_import_leave_the_same_calls_open(
-    store: Store, tmp_path: Path, through: str
+    store: Store, tmp_path: Path, way: str
 ) -> None:
     from holdfast.store.transfer import export_conversation, import_conversations
 
@@ -170,7 +169,7 @@ def test_a_copy_and_an_import_leave_the_same_calls_open(
         original.run()
         original.reject(original.state.pending_confirmations[0].call.id)
         state = original.state
-    if through == "export":
+    if way == "export":
         import_conversations(store, list(export_conversation(store, "c")), "copy")
         copy = Conversation(agent, store, "copy")
     else:
@@ -194,16 +193,16 @@ def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknow
     with Conversation(Agent(model, effects.tools, parallel_calls=1), store) as original:
         original.send_message("go")
         original.start_thread()
-        assert effects.begun.wait(20)
+        assert effects.entered.wait(20)
         with original.fork() as fork:
-            told = {event.call_id: event.result for event in results(fork)}
+            outcomes = {event.call_id: event.result for event in results(fork)}
             started = {
                 event.call_id
                 for event in fork.get_history()
                 if isinstance(event, ev.ToolCallStarted)
             }
             assert len(started) == 1
-            for call_id, result in told.items():
+            for call_id, result in outcomes.items():
                 assert result.error is not None
                 if call_id in started:
                     assert (result.error.type, result.meta) == ("unknown", {"outcome": "unknown"})
@@ -211,7 +210,7 @@ def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknow
                 else:
                     assert result.error.type == "cancelled"
                     assert result.text.startswith("Not run here")
-            assert set(told) == {call.id for call in original.state.pending_calls}
+            assert set(outcomes) == {call.id for call in original.state.pending_calls}
         effects.go_on.set()
         assert original.wait(20)
 
@@ -220,15 +219,15 @@ def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknow
 
 
 class Slow(ScriptedLLM):
-    """A model that answers when it is let to."""
+    """A model whose answer waits for an event."""
 
     def __init__(self, script: list[Any]) -> None:
         super().__init__(script)
-        self.asked = threading.Event()
+        self.in_model_call = threading.Event()
         self.answer = threading.Event()
 
     def completion(self, *args: Any, **options: Any) -> Any:
-        self.asked.set()
+        self.in_model_call.set()
         assert self.answer.wait(20)
         return super().completion(*args, **options)
 
@@ -241,7 +240,7 @@ def test_a_run_that_was_paused_during_its_last_model_call_is_finished_after_resu
     with Conversation(Agent(model), store, "c") as conversation:
         conversation.send_message("hello")
         conversation.start_thread()
-        assert model.asked.wait(20)
+        assert model.in_model_call.wait(20)
         conversation.pause()
         model.answer.set()
         assert conversation.wait(20)

@@ -1,5 +1,5 @@
-"""Goals: a judge says at the end of a run whether its goal is reached, and the agent goes on until
-it is."""
+"""Goals: a judge decides at the end of a run whether the goal is reached. Until it is, the agent
+continues."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def verdicts(events: Any) -> list[ev.NoteRecorded]:
     return [e for e in events if isinstance(e, ev.NoteRecorded) and e.about == "goal"]
 
 
-def told(events: Any) -> list[str]:
+def goal_messages(events: Any) -> list[str]:
     return [e.text for e in events if isinstance(e, ev.MessageAdded) and e.about == "goal"]
 
 
-def ran(agent: Agent, **options: Any) -> Conversation:
+def run(agent: Agent, **options: Any) -> Conversation:
     conversation = Conversation(agent, **options)
     conversation.send_message("go")
     conversation.run()
@@ -62,7 +62,7 @@ def ran(agent: Agent, **options: Any) -> Conversation:
 
 
 class Expects:
-    """A judge that wants a word in the last answer, and counts how often it is asked."""
+    """A judge that expects a word in the last answer, and counts its calls."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -75,13 +75,13 @@ class Expects:
 
 def test_the_agent_is_told_what_is_missing_until_the_judge_says_done() -> None:
     judge, llm = Expects("green"), ScriptedLLM(["done", "really", "all green"])
-    with ran(Agent(llm, goal=Goal(GOAL, judge))) as conversation:
+    with run(Agent(llm, goal=Goal(GOAL, judge))) as conversation:
         assert (conversation.status, conversation.state.answer) == (S.FINISHED, "all green")
         events = conversation.get_history()
         assert [note.details["done"] for note in verdicts(events)] == [False, False, True]
-        assert told(events) == ["The goal is not reached yet: say green"] * 2
+        assert goal_messages(events) == ["The goal is not reached yet: say green"] * 2
         assert [review.rounds for review in judge.reviews] == [0, 1, 2]
-        # it sees all events, the last answer among them
+        # the judge sees all events, the last answer included
         assert judge.reviews[2].events[-1].type == "assistant"
         assert [e.seq for e in judge.reviews[2].events] == list(range(1, 11))
         assert GOAL in llm.requests[0].body.decode()  # the goal is in the system prompt
@@ -91,7 +91,7 @@ def test_the_agent_is_told_what_is_missing_until_the_judge_says_done() -> None:
 def test_a_run_that_misses_its_goal_ends_with_an_error_and_a_resumed_one_goes_on() -> None:
     judge = Expects("green")
     agent = Agent(ScriptedLLM(["1", "2", "3", "green"]), goal=Goal(GOAL, judge, rounds=2))
-    with ran(agent) as conversation:
+    with run(agent) as conversation:
         state = conversation.state
         assert (state.status, state.answer) == (S.ERROR, "3")
         assert state.error is not None
@@ -99,17 +99,17 @@ def test_a_run_that_misses_its_goal_ends_with_an_error_and_a_resumed_one_goes_on
             "GoalMissed",
             {"missing": "say green", "rounds": 2},
         )
-        asked = len(judge.reviews)
+        reviews = len(judge.reviews)
         assert conversation.run().answer == "green"
-        # the verdict on "3" is in the journal, so that only "green" is judged now
-        assert len(judge.reviews) == asked + 1
+        # the verdict on "3" is in the journal, so only "green" is judged now
+        assert len(judge.reviews) == reviews + 1
         assert conversation.status is S.FINISHED
         assert conversation.replay(agent).same
 
 
 def test_a_goal_that_is_not_required_ends_as_finished() -> None:
     goal = Goal(GOAL, Expects("green"), rounds=1, required=False)
-    with ran(Agent(ScriptedLLM(["1", "2"]), goal=goal)) as conversation:
+    with run(Agent(ScriptedLLM(["1", "2"]), goal=goal)) as conversation:
         assert conversation.status is S.FINISHED
         assert [note.details["done"] for note in verdicts(conversation.get_history())] == [
             False
@@ -118,7 +118,7 @@ def test_a_goal_that_is_not_required_ends_as_finished() -> None:
 
 def test_the_rounds_count_from_the_last_message_of_the_user() -> None:
     goal = Goal(GOAL, Expects("green"), rounds=1)
-    with ran(Agent(ScriptedLLM(["1", "green", "3", "green"]), goal=goal)) as conversation:
+    with run(Agent(ScriptedLLM(["1", "green", "3", "green"]), goal=goal)) as conversation:
         conversation.send_message("again")
         assert conversation.run().status is S.FINISHED
 
@@ -140,11 +140,11 @@ def test_a_message_in_the_run_begins_the_rounds_anew() -> None:
 def test_a_critic_scores_answers_and_asks_for_another_try() -> None:
     scores = iter([0.3, 0.9])
     goal = Goal("a good answer", lambda review, context: next(scores), at_least=0.8)
-    with ran(Agent(ScriptedLLM(["meh", "great"]), goal=goal)) as conversation:
+    with run(Agent(ScriptedLLM(["meh", "great"]), goal=goal)) as conversation:
         events = conversation.get_history()
         assert conversation.state.answer == "great"
         assert [note.details["score"] for note in verdicts(events)] == [0.3, 0.9]
-        assert told(events) == [
+        assert goal_messages(events) == [
             "The goal is not reached yet: the judge did not say what is missing."
         ]
 
@@ -162,15 +162,15 @@ RETURNED: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.parametrize("name", RETURNED)
 def test_what_judges_may_return(name: str) -> None:
-    said, done = RETURNED[name]
-    goal = Goal(GOAL, lambda review, context: said)
+    verdict, reached = RETURNED[name]
+    goal = Goal(GOAL, lambda review, context: verdict)
     review = GoalReview(GOAL, "", 0, tuple)
-    assert goal.verdict(review, ToolContext()).done is done
+    assert goal.verdict(review, ToolContext()).done is reached
 
 
 @pytest.mark.parametrize("said", [7, [], GoalVerdict(True, score=2.0), 0.5])
 def test_a_judge_that_returns_something_else_does_not_let_the_run_finish(said: Any) -> None:
-    with ran(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, lambda r, c: said))) as conversation:
+    with run(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, lambda r, c: said))) as conversation:
         assert conversation.status is S.ERROR
         error = conversation.state.error
         assert error is not None
@@ -185,7 +185,7 @@ def test_a_judge_that_fails_is_asked_again_by_resume() -> None:
         if (error := next(answers)) is not None:
             raise error
 
-    with ran(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, judge))) as conversation:
+    with run(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, judge))) as conversation:
         error = conversation.state.error
         assert error is not None
         assert "no network" in error.message
@@ -203,23 +203,23 @@ def test_the_exit_code_of_a_command_judges(tmp_path: Path) -> None:
 
     llm = ScriptedLLM(["done", ("mend", {}), "done now"])
     agent = Agent(llm, [mend], goal=Goal(GOAL, judge))
-    with runtime, ran(agent, runtime=runtime) as conversation:
+    with runtime, run(agent, runtime=runtime) as conversation:
         assert conversation.state.answer == "done now"
-        [message] = told(conversation.get_history())
+        [message] = goal_messages(conversation.get_history())
         assert "exit code 1" in message
         assert "two failed" in message
         assert not runtime.process_groups()
 
 
 def test_a_command_judge_needs_a_runtime_and_a_command_that_ends(tmp_path: Path) -> None:
-    with ran(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, CommandJudge("true")))) as conversation:
+    with run(Agent(ScriptedLLM(["1"]), goal=Goal(GOAL, CommandJudge("true")))) as conversation:
         error = conversation.state.error
         assert error is not None
         assert "needs a runtime" in error.message
     slow = Goal(GOAL, CommandJudge("sleep 60", timeout=0.1))
     with (
         LocalRuntime(tmp_path) as runtime,
-        ran(Agent(ScriptedLLM(["1"]), goal=slow), runtime=runtime) as conversation,
+        run(Agent(ScriptedLLM(["1"]), goal=slow), runtime=runtime) as conversation,
     ):
         error = conversation.state.error
         assert error is not None
@@ -233,14 +233,14 @@ def priced(text: str) -> Any:
 def test_a_judging_model_that_answers_in_another_form_is_asked_once_more() -> None:
     other = ScriptedLLM([priced("Sure, it is done!"), priced('{"done": true}')], "judge-1")
     agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
-    with ran(agent) as one:
+    with run(agent) as one:
         assert one.state.status is S.FINISHED
-        assert spent(one) == [(0.25, "judge-1")] * 2
+        assert judge_costs(one) == [(0.25, "judge-1")] * 2
         assert "Your last answer was not taken" in other.requests[1].body.decode()
 
 
-def spent(conversation: Conversation) -> list[tuple[float | None, str]]:
-    """The cost and the model of each call of another model than the agent's."""
+def judge_costs(conversation: Conversation) -> list[tuple[float | None, str]]:
+    """Return the cost and the model of each call of a model other than the agent's."""
     notes = [e for e in conversation.get_history() if isinstance(e, ev.NoteRecorded)]
     return [(note.cost, note.model) for note in notes if note.usage != Usage()]
 
@@ -248,9 +248,9 @@ def spent(conversation: Conversation) -> list[tuple[float | None, str]]:
 def test_the_use_of_a_judge_that_comes_to_no_verdict_is_counted() -> None:
     other = ScriptedLLM([priced("Looks good!"), priced("It does!")], "judge-1")
     agent = Agent(ScriptedLLM(["It rains."]), goal=Goal("cited", RubricJudge("", other)))
-    with ran(agent) as one:
+    with run(agent) as one:
         assert one.state.status is S.ERROR
-        assert spent(one) == [(0.25, "judge-1")] * 2
+        assert judge_costs(one) == [(0.25, "judge-1")] * 2
         assert one.state.usage.input_tokens >= 200
 
 
@@ -259,30 +259,30 @@ def test_a_model_with_a_rubric_judges_and_its_cost_is_counted() -> None:
     other = ScriptedLLM([priced(no), priced('{"done": true, "score": 1}')], "judge-1")
     goal = Goal("cited", RubricJudge("Each claim has a source.", other))
     store = MemoryStore()
-    with ran(Agent(ScriptedLLM(["It rains.", "It rains [1]."]), goal=goal), store=store) as one:
+    with run(Agent(ScriptedLLM(["It rains.", "It rains [1]."]), goal=goal), store=store) as one:
         assert one.state.answer == "It rains [1]."
         notes = verdicts(one.get_history())
-        assert spent(one) == [(0.25, "judge-1")] * 2
+        assert judge_costs(one) == [(0.25, "judge-1")] * 2
         assert [n.details["score"] for n in notes] == [0.4, 1.0]
         assert totals(store, one.id).own.cost == 0.5
-        shown = other.requests[1].body.decode()
-        assert "Each claim has a source." in shown
-        assert "agent: It rains [1]." in shown
-        assert "cite a source" in told(one.get_history())[0]
+        request = other.requests[1].body.decode()
+        assert "Each claim has a source." in request
+        assert "agent: It rains [1]." in request
+        assert "cite a source" in goal_messages(one.get_history())[0]
 
 
 def test_the_agents_own_model_judges_by_default_and_is_counted_once() -> None:
     llm = ScriptedLLM(["done", '{"done": true}'])
-    with ran(Agent(llm, goal=Goal(GOAL))) as conversation:
+    with run(Agent(llm, goal=Goal(GOAL))) as conversation:
         assert conversation.status is S.FINISHED
         events = conversation.get_history()
-        spent = [e.usage for e in events if isinstance(e, ev.AssistantReplied | ev.NoteRecorded)]
-        assert conversation.state.usage == sum(spent, Usage())
+        usages = [e.usage for e in events if isinstance(e, ev.AssistantReplied | ev.NoteRecorded)]
+        assert conversation.state.usage == sum(usages, Usage())
         assert [e.about for e in events if isinstance(e, ev.NoteRecorded)] == ["llm", "goal"]
 
 
 def test_a_model_that_answers_with_another_form_judges_nothing() -> None:
-    with ran(
+    with run(
         Agent(ScriptedLLM(["done", "Looks good!", "It does!"]), goal=Goal(GOAL))
     ) as conversation:
         error = conversation.state.error
@@ -302,9 +302,9 @@ def test_an_agent_with_tools_judges_in_a_child_conversation() -> None:
     reviewer = Agent(ScriptedLLM(script, "reviewer"), [look])
     store = MemoryStore()
     agent = Agent(ScriptedLLM(["done", "done now"]), goal=Goal(GOAL, AgentJudge(reviewer)))
-    with ran(agent, store=store) as conversation:
+    with run(agent, store=store) as conversation:
         assert conversation.state.answer == "done now"
-        assert "2 tests fail" in told(conversation.get_history())[0]
+        assert "2 tests fail" in goal_messages(conversation.get_history())[0]
         ids = sorted(child.id for child in conversation.children)
         answers = [e.seq for e in conversation.get_history() if isinstance(e, ev.AssistantReplied)]
         assert ids == sorted(f"{conversation.id}.{seq}.goal" for seq in answers)
@@ -314,7 +314,7 @@ def test_an_agent_with_tools_judges_in_a_child_conversation() -> None:
 def test_several_judges_are_asked_up_to_the_first_that_misses_something() -> None:
     first, second = Expects("green"), Expects("clean")
     goal = Goal(GOAL, AllJudges((first, second)))
-    with ran(Agent(ScriptedLLM(["1", "green", "green, clean"]), goal=goal)) as conversation:
+    with run(Agent(ScriptedLLM(["1", "green", "green, clean"]), goal=goal)) as conversation:
         assert conversation.status is S.FINISHED
         assert (len(first.reviews), len(second.reviews)) == (3, 2)
 
@@ -346,7 +346,7 @@ def test_after_a_pause_during_the_judgement_the_journaled_verdict_counts() -> No
         conversation.send_message("go")
         assert conversation.run().status is S.PAUSED
         assert len(verdicts(conversation.get_history())) == 1
-        assert not told(conversation.get_history())
+        assert not goal_messages(conversation.get_history())
         assert conversation.run().answer == "green"
         assert [len(review.text) for review in judge.reviews] == [1, 5]
 
@@ -388,20 +388,22 @@ def test_after_kill_9_a_journaled_verdict_is_not_asked_again(tmp_path: Path) -> 
     agent = Agent(ScriptedLLM(["green"]), goal=Goal("green", judge))
     with SQLiteStore(path) as store:
         assert len(verdicts(store.read("c"))) == 1
-        assert not told(store.read("c"))
+        assert not goal_messages(store.read("c"))
         with Conversation(agent, store, id="c") as conversation:
             assert conversation.run().answer == "green"
             assert [review.text for review in judge.reviews] == ["green"]
-            assert told(conversation.get_history()) == ["The goal is not reached yet: say green"]
+            assert goal_messages(conversation.get_history()) == [
+                "The goal is not reached yet: say green"
+            ]
 
 
 def test_an_interrupt_ends_a_judge_and_a_resumed_run_asks_it_again() -> None:
     entered = threading.Event()
-    asked: list[str] = []
+    texts: list[str] = []
 
     def judge(review: GoalReview, context: ToolContext) -> None:
-        asked.append(review.text)
-        if len(asked) == 1:
+        texts.append(review.text)
+        if len(texts) == 1:
             entered.set()
             context.sleep(30)
 
@@ -414,7 +416,7 @@ def test_an_interrupt_ends_a_judge_and_a_resumed_run_asks_it_again() -> None:
         assert not verdicts(conversation.get_history())
         conversation.resume()
         conversation.wait(30)
-        assert (conversation.status, asked) == (S.FINISHED, ["1", "1"])
+        assert (conversation.status, texts) == (S.FINISHED, ["1", "1"])
 
 
 def test_a_judging_agent_goes_on_after_an_interrupt_in_the_same_process() -> None:
@@ -443,20 +445,20 @@ def test_a_judging_agent_goes_on_after_an_interrupt_in_the_same_process() -> Non
 
 
 def test_stop_hooks_are_asked_before_the_judge_and_see_all_events() -> None:
-    seen: list[list[str]] = []
+    histories: list[list[str]] = []
 
     def look(stopping: Stopping, context: ToolContext) -> Deny | None:
-        seen.append([event.type for event in stopping.events])
-        return Deny("run it") if len(seen) == 1 else None
+        histories.append([event.type for event in stopping.events])
+        return Deny("run it") if len(histories) == 1 else None
 
     judge = Expects("two")
     agent = Agent(
         ScriptedLLM(["one", "two"]), goal=Goal(GOAL, judge), hooks=[Hook(look, on="stop")]
     )
-    with ran(agent) as conversation:
+    with run(agent) as conversation:
         assert conversation.status is S.FINISHED
-        assert seen[0] == ["message", "status", "agent", "assistant"]
-        assert seen[1] == [*seen[0], "message", "assistant"]
+        assert histories[0] == ["message", "status", "agent", "assistant"]
+        assert histories[1] == [*histories[0], "message", "assistant"]
         assert [review.text for review in judge.reviews] == ["two"]
 
 
@@ -467,7 +469,7 @@ def test_a_command_hook_on_stop_gets_the_events(tmp_path: Path) -> None:
         f"open({str(out)!r}, 'w').write(' '.join(e['type'] for e in asked['events']))"
     )
     hook = Hook(command=[sys.executable, "-c", code], on="stop")
-    with ran(Agent(ScriptedLLM(["one"]), hooks=[hook])) as conversation:
+    with run(Agent(ScriptedLLM(["one"]), hooks=[hook])) as conversation:
         assert conversation.status is S.FINISHED
     assert out.read_text() == "message status agent assistant"
 
@@ -476,13 +478,13 @@ def test_the_times_that_hooks_may_deny_the_end_are_a_parameter() -> None:
     hook = Hook(lambda stopping, context: Deny("more"), on="stop", name="more")
     for bound in (1, 4):
         llm = ScriptedLLM([str(number) for number in range(9)])
-        with ran(Agent(llm, hooks=[hook], stop_denials=bound)) as conversation:
+        with run(Agent(llm, hooks=[hook], stop_denials=bound)) as conversation:
             assert (conversation.status, conversation.state.answer) == (S.FINISHED, str(bound))
 
 
 def test_a_checkpoint_keeps_the_verdict_and_the_rounds() -> None:
     goal = Goal(GOAL, Expects("green"), rounds=3)
-    with ran(Agent(ScriptedLLM(["1", "2", "3", "4"]), goal=goal)) as conversation:
+    with run(Agent(ScriptedLLM(["1", "2", "3", "4"]), goal=goal)) as conversation:
         events = conversation.get_history()
         for end in range(1, len(events) + 1):
             before = fold(events[:end])

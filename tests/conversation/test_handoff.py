@@ -1,5 +1,5 @@
-"""A conversation that is handed from one agent to another: who answers, with what, and that it
-stays so."""
+"""A conversation that moves from one agent to another: the agent that answers, its prompt and
+tools, and the persistence of the move."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def look(order: int) -> str:
 
 
 def agents(front: Any, billing: Any, **options: Any) -> Agent:
-    """A front desk that may hand over to billing, and billing that may hand back."""
+    """Return a front desk that may hand over to billing, and billing that may hand back."""
     other = Agent(
         ScriptedLLM(billing, "big"),
         [refund],
@@ -115,15 +115,15 @@ def test_the_first_handoff_of_an_answer_counts_and_the_others_are_answered_so() 
     ) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Here."
-        found = {
+        results = {
             event.call_id: event.result
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         }
-        assert found["4.0"].text.startswith("The conversation is handed over to billing")
-        assert found["4.1"].text == "order 1"
-        assert found["4.2"].is_error
-        assert "hand over only once" in found["4.2"].text
+        assert results["4.0"].text.startswith("The conversation is handed over to billing")
+        assert results["4.1"].text == "order 1"
+        assert results["4.2"].is_error
+        assert "hand over only once" in results["4.2"].text
         starts = [
             event.call_id
             for event in conversation.get_history()
@@ -213,12 +213,12 @@ def test_a_handoff_to_a_name_that_the_conversation_does_not_have_is_told_to_the_
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Then I do it."
-        told = [
+        notes = [
             event
             for event in conversation.get_history()
             if isinstance(event, ev.MessageAdded) and event.sender == "holdfast"
         ]
-        assert [event.about for event in told] == ["handoff:ghost"]
+        assert [event.about for event in notes] == ["handoff:ghost"]
         assert conversation.replay(agent).same
 
 
@@ -262,13 +262,13 @@ def test_a_replay_is_byte_identical_and_sees_another_prompt_of_the_other_agent()
             system_prompt="You do not refund.",
             handoffs={"main": None},
         )
-        changed = Agent(
+        edited_agent = Agent(
             ScriptedLLM([], "small"),
             [look],
             system_prompt="You answer.",
             handoffs={"billing": other},
         )
-        assert "You do not refund." in str(conversation.replay(changed))
+        assert "You do not refund." in str(conversation.replay(edited_agent))
         none = Agent(ScriptedLLM([], "small"), [look], system_prompt="You answer.")
         assert not conversation.replay(none).same
 
@@ -309,7 +309,7 @@ def test_the_others_services_open_when_it_takes_over_and_close_with_the_conversa
 
 
 @pytest.mark.parametrize(
-    ("handoffs", "said"),
+    ("handoffs", "problem"),
     [
         (["billing"], "handoffs takes a mapping"),
         ({"billing": 3}, "handoffs['billing'] takes an Agent"),
@@ -318,10 +318,10 @@ def test_the_others_services_open_when_it_takes_over_and_close_with_the_conversa
         ({"billing": "no/such.md"}, "cannot be read"),
     ],
 )
-def test_what_is_no_handoff_is_refused(handoffs: Any, said: str) -> None:
+def test_what_is_no_handoff_is_refused(handoffs: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Agent(ScriptedLLM([]), handoffs=handoffs)
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
 
 
 def test_a_tool_of_ones_own_named_handoff_is_refused() -> None:
@@ -330,9 +330,9 @@ def test_a_tool_of_ones_own_named_handoff_is_refused() -> None:
         Agent(ScriptedLLM([]), [own], handoffs={"billing": Agent(ScriptedLLM([]))})
 
 
-def handed_over(store: Any, folder: Path) -> None:
-    """One run through both agents; scripts go by what they are shown, since a process that goes on
-    has them anew."""
+def run_with_handoff(store: Any, folder: Path) -> None:
+    """Run through both agents. The scripts choose by the request, since a resumed process starts
+    them anew."""
 
     def front(request: Any) -> Any:
         return TO_BILLING if request.messages[-1]["role"] == "user" else "Bye."
@@ -340,7 +340,7 @@ def handed_over(store: Any, folder: Path) -> None:
     def billing(request: Any) -> Any:
         tried = (
             sum(message["role"] == "tool" for message in request.messages) > 1
-        )  # the first is the handoff's
+        )  # the first result is the handoff's
         return BACK if tried else ("refund_it", {"order": 7})
 
     def refund_it(order: int) -> str:
@@ -369,7 +369,7 @@ def handed_over(store: Any, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_append_it_comes_to_the_same_agent() -> None:
-    for crash in crash_at_every_append(handed_over):
+    for crash in crash_at_every_append(run_with_handoff):
         names = [event.name for event in crash.after if isinstance(event, ev.AgentConfigured)]
         assert names == ["", "billing", ""], str(crash)
         assert (
@@ -426,8 +426,8 @@ def test_one_that_was_edited_to_be_to_oneself_is_told_of_and_the_conversation_go
 
 
 def test_whoever_takes_over_is_bound_by_the_same_approval_of_a_plan() -> None:
-    written: list[str] = []
-    write = Tool("write", "Write.", lambda: written.append("w") or "written")
+    effects: list[str] = []
+    write = Tool("write", "Write.", lambda: effects.append("w") or "written")
     steps = ("plan", {"steps": [{"step": "write it"}]})
     last = Agent(ScriptedLLM([("write", {}), "last done"]), [write], system_prompt="You are last.")
     other = Agent(
@@ -445,11 +445,11 @@ def test_whoever_takes_over_is_bound_by_the_same_approval_of_a_plan() -> None:
     with Conversation(front) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
-        assert written == []
+        assert effects == []
         assert "make a plan first" in results(conversation)[1]
         conversation.approve()
         assert conversation.run().answer == "last done"
-        assert written == ["w", "w"]
+        assert effects == ["w", "w"]
         assert conversation.replay().same
     assert other.planning is None
     assert [tool.name for tool in other.tools.list_tools()] == ["write", "handoff"]
@@ -479,10 +479,10 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
 
     def open_gate(conversation: Conversation) -> None:
         until(lambda: conversation.hosting.context.closing)
-        time.sleep(0.2)  # by now the child is closed too
+        time.sleep(0.2)  # by now the child is closed, too
         gate.set()
 
-    def made() -> Agent:
+    def make_agent() -> Agent:
         def script(request: Any) -> Any:
             return (
                 ("delegate", {"agent": "r", "task": "t", "background": True})
@@ -498,7 +498,7 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
         )
 
     with SQLiteStore(tmp_path / "store.db", "process") as store:
-        with Conversation(made(), store, "talk") as conversation:
+        with Conversation(make_agent(), store, "talk") as conversation:
             conversation.send_message("start")
             assert conversation.run().answer == "billing here"
             opener = threading.Thread(target=open_gate, args=(conversation,))
@@ -506,7 +506,7 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
         opener.join()
         assert store.list(spawned_by="talk")[0].status == "running"
         gate.set()
-        with Conversation(made(), store, "talk") as conversation:
+        with Conversation(make_agent(), store, "talk") as conversation:
             conversation.start_thread()
             conversation.send_message("anything new?")
             until(

@@ -1,5 +1,5 @@
-"""Hook scripts in the forms of Claude Code and OpenHands, run as they are: shell and Python, JSON
-and exit codes."""
+"""Hook scripts in the formats of Claude Code and OpenHands, run unchanged: shell and Python,
+JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ MESSAGE = {
 
 
 def script(folder: Path, text: str, name: str = "hook.sh") -> list[str]:
-    """A script file of a repository, and the shell command that names it in its settings."""
+    """Write a script file into a repository and return the shell command that names it in the
+    settings."""
     path = folder / name
     path.write_text(text)
     program = sys.executable if name.endswith(".py") else "bash"
@@ -61,7 +62,7 @@ def results(events: list[Any]) -> list[str]:
     return [event.result.text for event in events if isinstance(event, ev.ToolCallFinished)]
 
 
-def told(events: list[Any]) -> list[str]:
+def added_messages(events: list[Any]) -> list[str]:
     return [
         event.text
         for event in events
@@ -73,7 +74,7 @@ def notes(events: list[Any]) -> list[str]:
     return [event.text for event in events if isinstance(event, ev.NoteRecorded)]
 
 
-# --- what a script is given ---
+# --- input of a script ---
 
 
 def test_claude_codes_input_at_every_event(tmp_path: Path) -> None:
@@ -90,8 +91,8 @@ def test_claude_codes_input_at_every_event(tmp_path: Path) -> None:
         conversation.run()
     lines = [line.rsplit(" ", 1) for line in log.read_text().splitlines()]
     assert {folder for _, folder in lines} == {str(tmp_path)}
-    given = [json.loads(data) for data, _ in lines]
-    by_event = {one["hook_event_name"]: one for one in given}
+    inputs = [json.loads(data) for data, _ in lines]
+    by_event = {one["hook_event_name"]: one for one in inputs}
     assert list(by_event) == [
         "UserPromptSubmit",
         "SessionStart",
@@ -101,11 +102,11 @@ def test_claude_codes_input_at_every_event(tmp_path: Path) -> None:
         "PreCompact",
         "SessionEnd",
     ]
-    for one in given:
+    for one in inputs:
         assert (one["session_id"], one["cwd"]) == ("c", str(tmp_path))
         assert one["permission_mode"] == "default"
         assert bool(one["transcript_path"]) is (one["hook_event_name"] == "Stop")
-    assert given[0]["prompt"] == "go"
+    assert inputs[0]["prompt"] == "go"
     assert by_event["SessionStart"]["source"] == "startup"
     before, after = by_event["PreToolUse"], by_event["PostToolUse"]
     path = str(tmp_path / "a.txt")
@@ -136,12 +137,12 @@ def test_openhands_input_and_variables(tmp_path: Path) -> None:
         f"Stop::c:{tmp_path}",
         f"SessionEnd::c:{tmp_path}",
     ]
-    given = [json.loads(data) for data, _ in lines]
-    assert given[0]["message"] == "go"
-    assert (given[2]["tool_name"], given[2]["tool_input"]) == ("terminal", {"command": "echo hi"})
-    assert given[3]["tool_response"]["content"][0]["text"].startswith("hi")
-    assert given[4]["metadata"] == {"reason": "finish"}
-    assert set(given[0]) == {
+    inputs = [json.loads(data) for data, _ in lines]
+    assert inputs[0]["message"] == "go"
+    assert (inputs[2]["tool_name"], inputs[2]["tool_input"]) == ("terminal", {"command": "echo hi"})
+    assert inputs[3]["tool_response"]["content"][0]["text"].startswith("hi")
+    assert inputs[4]["metadata"] == {"reason": "finish"}
+    assert set(inputs[0]) == {
         "event_type",
         "tool_name",
         "tool_input",
@@ -194,7 +195,7 @@ def test_a_matcher_of_a_beginning_names_its_source(
 ) -> None:
     command = script(tmp_path, "echo Be brief.\n")
     hook = Hook(on="start", command=command, format=CLAUDE, matcher=matcher)
-    assert told(run(tmp_path, ["done"], hook)) == ["Be brief."] * runs
+    assert added_messages(run(tmp_path, ["done"], hook)) == ["Be brief."] * runs
 
 
 @pytest.mark.parametrize("fields", [{"format": CLAUDE, "matcher": "("}, {"matcher": "Bash"}])
@@ -215,10 +216,10 @@ grep '"role":"assistant"' "$path" | tail -1 | jq '{decision: "block", reason: .m
 def test_a_stop_hook_reads_the_transcript(tmp_path: Path) -> None:
     hook = Hook(on="stop", command=script(tmp_path, LOOP), format=CLAUDE)
     events = run(tmp_path, [("terminal", {"command": "echo hi"}), "Once.", "Twice."], hook)
-    assert told(events) == ["Once."]
-    seen = json.loads((tmp_path / "seen").read_text())
-    assert (seen[:2], seen[3:]) == (["go", "Bash"], ["Once."])
-    assert seen[2].startswith("hi\n")
+    assert added_messages(events) == ["Once."]
+    transcript = json.loads((tmp_path / "seen").read_text())
+    assert (transcript[:2], transcript[3:]) == (["go", "Bash"], ["Once."])
+    assert transcript[2].startswith("hi\n")
 
 
 # --- PreToolUse ---
@@ -314,16 +315,16 @@ def test_ask_asks_the_user(tmp_path: Path) -> None:
     )
     hook = Hook(command=script(tmp_path, f"echo '{answer}'"), format=CLAUDE, name="g")
     call = ("terminal", {"command": "echo fine"})
-    asked: list[str] = []
+    questions: list[str] = []
 
     def decide(question: ev.Question) -> bool:
-        asked.append(question.message)
+        questions.append(question.message)
         return True
 
     [ran] = results(run(tmp_path, [call, "done"], hook, on_question=decide))
     assert ran.startswith("fine")
-    assert asked == ['sure?\nterminal {"command":"echo fine"}']
-    [denied] = results(run(tmp_path, [call, "done"], hook))  # nobody can be asked
+    assert questions == ['sure?\nterminal {"command":"echo fine"}']
+    [denied] = results(run(tmp_path, [call, "done"], hook))  # no user can be asked
     assert "its hook g denied it: sure?" in denied
 
 
@@ -372,7 +373,7 @@ def test_a_failed_call_runs_no_hook_after_it(tmp_path: Path) -> None:
 )
 def test_context_for_a_message(tmp_path: Path, format: str, text: str, added: list[str]) -> None:
     hook = Hook(on="message", command=script(tmp_path, text), format=format)
-    assert told(run(tmp_path, ["done"], hook)) == added
+    assert added_messages(run(tmp_path, ["done"], hook)) == added
 
 
 @pytest.mark.parametrize(
@@ -405,7 +406,7 @@ echo '{"decision": "block", "reason": "run the tests"}'
         conversation.send_message("go")
         state = conversation.run()
     assert (state.status, state.answer) == (ConversationStatus.FINISHED, "tested")
-    assert told(list(conversation.get_history())) == ["run the tests"]
+    assert added_messages(list(conversation.get_history())) == ["run the tests"]
 
 
 @pytest.mark.parametrize(
@@ -418,14 +419,14 @@ echo '{"decision": "block", "reason": "run the tests"}'
     ],
 )
 def test_the_end_of_a_run(tmp_path: Path, format: str, text: str, goes_on: bool) -> None:
-    once = f"if [ -e asked ]; then exit 0; fi; touch asked; {text}"
-    hook = Hook(on="stop", command=script(tmp_path, once), format=format)
-    assert told(run(tmp_path, ["done", "more"], hook)) == (["again"] if goes_on else [])
+    command = f"if [ -e asked ]; then exit 0; fi; touch asked; {text}"
+    hook = Hook(on="stop", command=script(tmp_path, command), format=format)
+    assert added_messages(run(tmp_path, ["done", "more"], hook)) == (["again"] if goes_on else [])
 
 
 def test_the_beginning_of_a_conversation_adds_context(tmp_path: Path) -> None:
     hook = Hook(on="start", command=script(tmp_path, "echo Use tabs."), format=CLAUDE)
-    assert told(run(tmp_path, ["done"], hook)) == ["Use tabs."]
+    assert added_messages(run(tmp_path, ["done"], hook)) == ["Use tabs."]
 
 
 def test_a_condensation_can_be_blocked(tmp_path: Path) -> None:
@@ -511,7 +512,7 @@ def test_code_that_a_hooks_model_or_agent_names_needs_the_policy() -> None:
 @pytest.mark.parametrize(
     ("out", "runs"),
     [
-        ('{"decision": "ask"}', False),  # nobody is there to answer
+        ('{"decision": "ask"}', False),  # no user can answer
         ('{"decision": "defer"}', False),
         ('[{"decision": "deny"}]', False),
         ('\ufeff{"decision": "deny"}', False),

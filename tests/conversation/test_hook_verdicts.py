@@ -1,4 +1,4 @@
-"""Hooks that ask a model or an agent: verdicts, their cost, failures, and a kill in the middle."""
+"""Hooks that call a model or an agent: verdicts, their cost, failures, and a kill in the middle."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Priced(ScriptedLLM):
 
 
 def says(decision: str, reason: str = "", context: str = "") -> str:
-    found = {"decision": decision, "reason": reason, "context": context}
-    return json.dumps({key: value for key, value in found.items() if value})
+    fields = {"decision": decision, "reason": reason, "context": context}
+    return json.dumps({key: value for key, value in fields.items() if value})
 
 
 def judge(*answers: Any) -> Priced:
@@ -84,24 +84,24 @@ def notes(conversation: Conversation) -> list[ev.NoteRecorded]:
 
 
 def result(conversation: Conversation) -> str:
-    found = [one for one in conversation.get_history() if isinstance(one, ev.ToolCallFinished)]
-    return found[0].result.text
+    events = [one for one in conversation.get_history() if isinstance(one, ev.ToolCallFinished)]
+    return events[0].result.text
 
 
 # --- prompts ---
 
 
 def test_a_model_denies_a_call_by_the_rule_of_a_prompt() -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def answer(request: Any) -> str:
-        asked.append(request)
+        requests.append(request)
         return says("deny", "no sums here")
 
     hook = Hook(prompt="Nothing may be added.", llm=Priced(answer, "judge"), tools="add")
     with run([ADD, "done"], hook) as conversation:
         assert result(conversation).endswith("its hook prompt denied it: no sums here")
-        [system, question] = asked[0].messages
+        [system, question] = requests[0].messages
     assert "Nothing may be added." in system["content"]
     assert '"decision": "allow" | "deny"' in system["content"]
     mark = system["content"] and question["content"].split("----- DATA ")[1][:16]
@@ -191,14 +191,14 @@ def test_a_prompt_and_an_agent_judge_at_every_place(
     def spoken(request: Any) -> str:
         return json.dumps(answer(request)[1])
 
-    made: dict[str, Any] = {"prompt": "Be kind."}
+    options: dict[str, Any] = {"prompt": "Be kind."}
     if kind == "prompt":
-        made["llm"] = Priced(spoken, "judge")
+        options["llm"] = Priced(spoken, "judge")
     else:
-        made["agent"] = Agent(Priced(answer, "judge"))
+        options["agent"] = Agent(Priced(answer, "judge"))
     condenser = WindowCondenser(keep=2)
     agent = Agent(
-        Priced([ADD, "done", "more"]), [add], hooks=[Hook(on=on, when=when, **made)],
+        Priced([ADD, "done", "more"]), [add], hooks=[Hook(on=on, when=when, **options)],
         condenser=condenser,
     )  # fmt: skip
     with Conversation(agent, id="c") as conversation:
@@ -238,15 +238,15 @@ def test_a_model_that_gives_no_verdict_denies(answers: list[Any]) -> None:
 
 
 def test_a_model_is_told_once_that_its_answer_has_another_form() -> None:
-    asked: list[str] = []
+    texts: list[str] = []
 
     def answer(request: Any) -> str:
-        asked.append(request.text)
-        return says("allow") if len(asked) > 1 else "Yes, do it."
+        texts.append(request.text)
+        return says("allow") if len(texts) > 1 else "Yes, do it."
 
     with run([ADD, "done"], Hook(prompt="Fine?", llm=Priced(answer, "judge"))) as conversation:
         assert result(conversation) == "3"
-    assert "Your last answer was not taken" in asked[1]
+    assert "Your last answer was not taken" in texts[1]
 
 
 def test_a_slow_model_denies_after_the_timeout_and_an_interrupt_ends_it() -> None:
@@ -366,11 +366,11 @@ def test_the_budget_of_a_tree_holds_for_an_agent_that_judges() -> None:
 @pytest.mark.parametrize("on", ["message", "start", "model", "stop", "condensation", "end"])
 def test_a_function_may_spawn_at_every_place(on: Any) -> None:
     helper = Agent(ScriptedLLM(lambda request: "looked"))
-    said: list[str] = []
+    lines: list[str] = []
 
     def look(subject: Any, context: ToolContext) -> None:
         with context.spawn(helper, "Look.") as child:
-            said.append(f"{child.id} {child.run().answer}")
+            lines.append(f"{child.id} {child.run().answer}")
 
     agent = Agent(ScriptedLLM(["a", "b"]), hooks=[Hook(look, on=on)], condenser=WindowCondenser())
     with Conversation(agent, id="c") as conversation:
@@ -379,21 +379,21 @@ def test_a_function_may_spawn_at_every_place(on: Any) -> None:
             conversation.run()
         conversation.condense()
         conversation.run()
-    assert said
-    assert len(set(said)) == len(said)
-    for line in said:
+    assert lines
+    assert len(set(lines)) == len(lines)
+    for line in lines:
         assert line.startswith(f"c.hook-{on}-")
         assert line.endswith(" looked")
     assert {child.status for child in conversation.children} == {"finished"}
 
 
 def test_two_messages_at_one_point_of_the_journal_have_children_of_their_own() -> None:
-    seen: list[str] = []
+    ids: list[str] = []
 
     def look(incoming: Any, context: ToolContext) -> Deny:
         with context.spawn(Agent(ScriptedLLM(["x"])), incoming.text, name="look") as child:
             child.run()
-            seen.append(child.id)
+            ids.append(child.id)
         return Deny("no")
 
     agent = Agent(ScriptedLLM([]), hooks=[Hook(look, on="message")])
@@ -403,7 +403,7 @@ def test_two_messages_at_one_point_of_the_journal_have_children_of_their_own() -
                 conversation.send_message(text)
         texts = [
             event.text
-            for id in seen
+            for id in ids
             for event in conversation.store.read(id)
             if isinstance(event, ev.MessageAdded)
         ]
@@ -423,11 +423,11 @@ def test_equal_messages_are_judged_each_by_itself() -> None:
     with Conversation(agent) as conversation:
         with pytest.raises(HookDenied):
             conversation.send_message("go")
-        conversation.send_message("go")  # nothing of the denied one holds for it
+        conversation.send_message("go")  # the denied message leaves no trace here
         with ThreadPoolExecutor() as pool:
             list(pool.map(conversation.send_message, ["stop", "stop"]))
-        sent = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
-    assert sent == ["go", "stop", "stop"]
+        texts = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
+    assert texts == ["go", "stop", "stop"]
 
 
 PROGRAM = """
@@ -478,7 +478,7 @@ def test_a_judging_agent_continues_after_a_kill(tmp_path: Path) -> None:
     assert start("kill").returncode == -signal.SIGKILL
     again = start()
     assert again.stdout == "finished\n", again.stderr
-    assert log.read_text() == "looked\n"  # the child that was found again had looked already
+    assert log.read_text() == "looked\n"  # the child had called `look` before, and was found again
     with SQLiteStore(store) as opened:
         assert len(opened.list(spawned_by="c")) == 1
 

@@ -1,5 +1,5 @@
-"""Hooks of an agent, place by place: what they change, deny and add, and what a failure of theirs
-means there."""
+"""Hooks of an agent at each place: what they change, deny and add, and the effect of their
+failures."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ CALL = ToolCall("", "add", {"a": 1, "b": 2})
 
 
 def returns(*answers: Any) -> Callable[..., Any]:
-    """A hook that says these one after the other, then nothing."""
-    left = list(answers)
+    """Return a hook that returns (or raises) these values one after the other, then None."""
+    queue = list(answers)
 
     def hook(*_: Any) -> Any:
-        found = left.pop(0) if left else None
-        if isinstance(found, Exception):
-            raise found
-        return found
+        value = queue.pop(0) if queue else None
+        if isinstance(value, Exception):
+            raise value
+        return value
 
     return hook
 
@@ -74,8 +74,8 @@ def texts(conversation: Conversation) -> list[str]:
     return [event.text for event in of(conversation, ev.MessageAdded)]
 
 
-def closed(conversation: Conversation) -> None:
-    """Close it, and see that its journal is replayed as it was, without any hook."""
+def close_after_replay(conversation: Conversation) -> None:
+    """Check that the journal replays identically without any hook, then close the conversation."""
     replay = conversation.replay(Agent(ScriptedLLM([]), [add]))
     assert replay.same, str(replay)
     assert replay.hashed == replay.requests
@@ -90,7 +90,7 @@ def test_before_a_call_arguments_are_changed_and_what_ran_is_shown() -> None:
     [result] = of(conversation, ev.ToolCallFinished)
     assert result.result.text == "10"
     assert result.result.meta[ARGUMENTS] == {"a": 5, "b": 5}
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_before_a_call_it_is_denied_answered_or_added_to() -> None:
@@ -102,21 +102,21 @@ def test_before_a_call_it_is_denied_answered_or_added_to() -> None:
     assert result.result.is_error
     assert "'add' was not run: its hook deny denied it: not today" in result.result.text
     assert not of(conversation, ev.NoteRecorded)
-    closed(conversation)
+    close_after_replay(conversation)
 
     conversation = run(
         [CALL, "done"], [Hook(returns((ToolResult("cached"), Add("It is an hour old."))))]
     )
     [result] = of(conversation, ev.ToolCallFinished)
     assert result.result.text == "cached\nIt is an hour old."
-    closed(conversation)
+    close_after_replay(conversation)
 
     conversation = run(
         [CALL, "done"], [Hook(returns(Add("Mind the units.")), returns(Add("It is a sum.")))]
     )
     [result] = of(conversation, ev.ToolCallFinished)
     assert result.result.text == "3\nIt is a sum.\nMind the units."
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_after_a_call_its_result_is_changed_or_held_back() -> None:
@@ -124,7 +124,7 @@ def test_after_a_call_its_result_is_changed_or_held_back() -> None:
         [CALL, "done"], [Hook(after=lambda call, result, context: ToolResult(f"{result.text}!"))]
     )
     assert of(conversation, ev.ToolCallFinished)[0].result.text == "3!"
-    closed(conversation)
+    close_after_replay(conversation)
     conversation = run(
         [CALL, "done"], [Hook(after=lambda call, result, context: Deny("a secret"), name="dlp")]
     )
@@ -132,7 +132,7 @@ def test_after_a_call_its_result_is_changed_or_held_back() -> None:
         of(conversation, ev.ToolCallFinished)[0].result.text
         == "'add' was run, but its result is held back: its hook dlp denied it: a secret"
     )
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
@@ -147,18 +147,18 @@ def test_a_hook_of_a_call_that_fails_denies_and_is_noted(side: str) -> None:
     assert note.about == "hook:guard"
     assert note.details == {"on": "tool", "failed": True}
     assert conversation.status is ConversationStatus.FINISHED
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_the_agents_hooks_stand_around_the_managers() -> None:
-    seen: list[str] = []
+    order: list[str] = []
 
     def hook(name: str) -> Hook:
         def before(call: ToolCall, context: ToolContext) -> None:
-            seen.append(f"before {name}")
+            order.append(f"before {name}")
 
         def after(call: ToolCall, result: ToolResult, context: ToolContext) -> None:
-            seen.append(f"after {name}")
+            order.append(f"after {name}")
 
         return Hook(before, after, name=name)
 
@@ -167,7 +167,7 @@ def test_the_agents_hooks_stand_around_the_managers() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-    assert seen == [
+    assert order == [
         "before one",
         "before two",
         "before manager",
@@ -175,25 +175,25 @@ def test_the_agents_hooks_stand_around_the_managers() -> None:
         "after two",
         "after one",
     ]
-    seen.clear()
+    order.clear()
     with Conversation(
         Agent(ScriptedLLM([CALL, "done"]), manager)
     ) as conversation:  # another agent of the same manager
         conversation.send_message("go")
         conversation.run()
-    assert seen == ["before manager", "after manager"]
+    assert order == ["before manager", "after manager"]
 
 
 # --- the model ---
 
 
 def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> None:
-    seen: list[Situation] = []
+    situations: list[Situation] = []
 
     def hook(situation: Situation, context: ToolContext) -> Any:
-        seen.append(situation)
+        situations.append(situation)
         assert context.conversation_id == conversation.id
-        assert context.llm.wrapped is agent.llm  # whose calls are counted
+        assert context.llm.wrapped is agent.llm  # a model whose calls are counted
         return Add("The branch is main.")
 
     agent = Agent(
@@ -204,19 +204,19 @@ def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> 
     conversation.run()
     assert texts(conversation) == ["go", "The branch is main."]
     assert of(conversation, ev.MessageAdded)[1].about.startswith("hook:git#")
-    assert len(seen) == 3
+    assert len(situations) == 3
     assert [
         type(event).__name__
-        for event in seen[1].news
+        for event in situations[1].news
         if type(event) in (ev.AssistantReplied, ev.ToolCallFinished)
     ] == ["AssistantReplied", "ToolCallFinished"]
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_other_context_of_the_same_hook_is_added_to_a_later_request() -> None:
     conversation = run([CALL, "done"], [Hook(returns(Add("one"), Add("two")), on="model")])
     assert texts(conversation) == ["go", "one", "two"]
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_two_hooks_of_one_name_both_add() -> None:
@@ -227,7 +227,7 @@ def test_two_hooks_of_one_name_both_add() -> None:
     assert (
         len({event.about.partition("#")[0] for event in of(conversation, ev.MessageAdded)[1:]}) == 2
     )
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,8 @@ def test_before_the_model_is_asked_a_hook_may_end_the_run(answer: Any, failed: b
     assert error.message.startswith("The model was not asked: its hook guard")
     assert error.details == {"hook": "guard", "on": "model"} | ({"failed": True} if failed else {})
     assert not llm.requests
-    assert (
-        conversation.run().status is ConversationStatus.FINISHED
-    )  # the hook has nothing against it any more
-    closed(conversation)
+    assert conversation.run().status is ConversationStatus.FINISHED  # the hook no longer objects
+    close_after_replay(conversation)
 
 
 def test_a_changed_answer_loses_the_providers_form_and_is_noted() -> None:
@@ -311,7 +309,7 @@ def test_calls_of_an_answer_are_changed_before_anything_is_decided() -> None:
     conversation = run([CALL, "done"], [Hook(after=other, on="model")])
     assert of(conversation, ev.AssistantReplied)[0].calls[0].arguments == {"a": 20, "b": 1}
     assert of(conversation, ev.ToolCallFinished)[0].result.text == "21"
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_a_denied_answer_is_told_why_and_asked_for_again() -> None:
@@ -322,11 +320,11 @@ def test_a_denied_answer_is_told_why_and_asked_for_again() -> None:
     assert (denied.text, denied.calls, denied.stop_reason) == ("", (), "denied")
     assert [one.text for one in others] == ["", "fine"]
     assert conversation.state.steps == 3
-    [told] = of(conversation, ev.MessageAdded)[1:]
-    assert told.about == "hook:tone@model"
-    assert "be polite" in told.text
+    [message] = of(conversation, ev.MessageAdded)[1:]
+    assert message.about == "hook:tone@model"
+    assert "be polite" in message.text
     assert conversation.status is ConversationStatus.FINISHED
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
@@ -340,7 +338,7 @@ def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
     assert "3 times in a row" in error.message
     assert len(of(conversation, ev.AssistantReplied)) == 3
     assert not any(b'"text":"a"' in event.to_json() for event in conversation.get_history())
-    conversation.run()  # it may be tried again, and counts anew
+    conversation.run()  # a new attempt counts from zero
     assert (
         len(of(conversation, ev.AssistantReplied)) == 4
         or conversation.status is ConversationStatus.ERROR
@@ -374,7 +372,7 @@ def test_a_check_of_an_answer_that_fails_holds_it_back(answer: Any) -> None:
     assert not any(b"secret" in event.to_json() for event in conversation.get_history())
     assert conversation.run().status is ConversationStatus.FINISHED
     assert of(conversation, ev.AssistantReplied)[-1].text == "later"
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 # --- messages ---
@@ -396,13 +394,13 @@ def test_a_message_is_changed_denied_and_added_to() -> None:
         conversation.send_message("the password is x")
     assert (caught.value.hook, caught.value.on, caught.value.failed) == ("filter", "message", False)
     assert texts(conversation) == ["HELLO", "It is Sunday."]
-    changed, denied = of(conversation, ev.NoteRecorded)
-    assert (changed.text, denied.details) == (
+    edit, denial = of(conversation, ev.NoteRecorded)
+    assert (edit.text, denial.details) == (
         "changed the message",
         {"on": "message", "failed": False},
     )
     conversation.run()
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_a_message_hook_runs_on_the_senders_thread_with_no_lock_held() -> None:
@@ -410,10 +408,10 @@ def test_a_message_hook_runs_on_the_senders_thread_with_no_lock_held() -> None:
 
     def hook(message: Incoming, context: ToolContext) -> Any:
         threads.append(threading.current_thread())
-        asked = threading.Thread(target=lambda: conversation.state)  # would wait for the lock
-        asked.start()
-        asked.join(20)
-        assert not asked.is_alive()
+        reader = threading.Thread(target=lambda: conversation.state)  # would wait for the lock
+        reader.start()
+        reader.join(20)
+        assert not reader.is_alive()
         return None
 
     conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(hook, on="message")]))
@@ -439,7 +437,7 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
         conversation.execute(Send("bad"))
     with pytest.raises(HookDenied):
         conversation.execute(Send("bad"), "3")
-    with pytest.raises(HookDenied) as again:  # not judged again: its outcome was kept
+    with pytest.raises(HookDenied) as again:  # its outcome is kept; no hook runs again
         conversation.execute(Send("bad"), "3")
     assert (again.value.hook, again.value.on) == ("filter", "message")
     assert texts(conversation) == ["first (user)", "good (user)"]
@@ -478,18 +476,18 @@ def test_a_message_hook_that_fails_lets_nothing_through(answer: Any) -> None:
 
 
 def test_a_stop_hook_has_the_run_go_on() -> None:
-    seen: list[Stopping] = []
+    stops: list[Stopping] = []
 
     def hook(stopping: Stopping, context: ToolContext) -> Any:
-        seen.append(stopping)
+        stops.append(stopping)
         return None if "tests" in stopping.text else Deny("Run the tests.")
 
     conversation = run(["done", CALL, "tests pass"], [Hook(hook, on="stop", name="tested")])
     assert conversation.status is ConversationStatus.FINISHED
-    assert [(one.text, one.denied) for one in seen] == [("done", 0), ("tests pass", 1)]
+    assert [(one.text, one.denied) for one in stops] == [("done", 0), ("tests pass", 1)]
     assert of(conversation, ev.MessageAdded)[1].about == "hook:tested@stop"
     assert texts(conversation)[1] == "Run the tests."
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_a_stop_hook_that_is_never_content_is_not_heard_for_ever() -> None:
@@ -502,16 +500,16 @@ def test_a_stop_hook_that_is_never_content_is_not_heard_for_ever() -> None:
     [note] = of(conversation, ev.NoteRecorded)
     assert note.about == "hook:never"
     assert note.details == {"reason": "more"}
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 def test_other_ends_are_not_asked_about() -> None:
-    asked: list[Stopping] = []
-    hook = Hook(lambda stopping, context: asked.append(stopping), on="stop")
+    stops: list[Stopping] = []
+    hook = Hook(lambda stopping, context: stops.append(stopping), on="stop")
     conversation = run(["", "", ""], [hook])
     assert conversation.status is ConversationStatus.STUCK
-    assert not asked
-    closed(conversation)
+    assert not stops
+    close_after_replay(conversation)
 
 
 def test_a_stop_hook_that_fails_does_not_let_the_run_be_finished() -> None:
@@ -524,16 +522,16 @@ def test_a_stop_hook_that_fails_does_not_let_the_run_be_finished() -> None:
     }
     assert (
         conversation.run().status is ConversationStatus.FINISHED
-    )  # asked again, without a model call
+    )  # the hook is asked again, without a model call
     assert len(of(conversation, ev.AssistantReplied)) == 1
-    closed(conversation)
+    close_after_replay(conversation)
 
 
 # --- condensation ---
 
 
 class Keeper:
-    """A condenser that hides the first message, and says with what it was asked."""
+    """A condenser that hides the first message and records the instructions of its work."""
 
     def __init__(self) -> None:
         self.instructions: list[str] = []
@@ -560,18 +558,18 @@ def test_a_condensation_is_denied_or_told_more(
     answer: Any, failed: str, instructions: list[str]
 ) -> None:
     keeper = Keeper()
-    seen: list[Condensing] = []
+    condensations: list[Condensing] = []
 
     def hook(condensing: Condensing, context: ToolContext) -> Any:
-        seen.append(condensing)
+        condensations.append(condensing)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     conversation = run(["done"], [Hook(hook, on="condensation", name="keep")], condenser=keeper)
     conversation.condense("briefly")
-    assert [one.instructions for one in seen] == ["briefly"]
-    assert seen[0].tokens > 0
+    assert [one.instructions for one in condensations] == ["briefly"]
+    assert condensations[0].tokens > 0
     assert keeper.instructions == instructions
     assert of(conversation, ev.HistoryCondensed)[-1].failed == failed
     assert bool(of(conversation, ev.HistoryCondensed)[-1].hidden) is not bool(failed)
@@ -582,16 +580,16 @@ def test_a_condensation_is_denied_or_told_more(
 
 
 def test_hooks_are_told_of_the_beginning_and_the_end() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
     store = MemoryStore()
 
     def started(starting: Starting, context: ToolContext) -> Any:
-        seen.append(starting)
+        calls.append(starting)
         return Add("The house is quiet.")
 
     def ended(ending: Ending, context: ToolContext) -> Any:
-        seen.append(ending)
-        with pytest.raises(Exception, match="held"):  # the lease is not given back yet
+        calls.append(ending)
+        with pytest.raises(Exception, match="held"):  # the lease is still held
             Conversation(Agent(ScriptedLLM([])), store, "c").send_message("mine")
 
     def agent() -> Agent:
@@ -606,15 +604,15 @@ def test_hooks_are_told_of_the_beginning_and_the_end() -> None:
         conversation.run()
         conversation.send_message("again")
         conversation.run()
-    assert seen == [Starting(False), Ending("finished")]
+    assert calls == [Starting(False), Ending("finished")]
     with Conversation(agent(), store, "c") as conversation:
         conversation.send_message("hello")
         conversation.run()
         assert texts(conversation) == ["hello", "The house is quiet.", "again", "hello"]
-        closed(conversation)
-    assert seen[2:] == [Starting(True), Ending("finished")]
-    Conversation(agent(), store, "c").close()  # not driven: nothing began, nothing ends
-    assert len(seen) == 4
+        close_after_replay(conversation)
+    assert calls[2:] == [Starting(True), Ending("finished")]
+    Conversation(agent(), store, "c").close()  # not driven: no hook runs
+    assert len(calls) == 4
 
 
 def test_hooks_that_fail_at_the_beginning_or_the_end_harm_nothing_and_are_noted() -> None:
@@ -647,7 +645,7 @@ def test_an_end_hook_that_takes_too_long_is_left_behind() -> None:
     conversation.send_message("hello")
     conversation.run()
     conversation.close(timeout=0.3)
-    assert over.wait(20)  # told to stop
+    assert over.wait(20)  # the hook was cancelled
     notes = [event for event in store.read("c") if isinstance(event, ev.NoteRecorded)]
     assert [note.about for note in notes] == ["hook:slow"]
 
@@ -685,20 +683,20 @@ def test_an_interrupt_and_a_close_cancel_a_hook_that_waits(place: str, how: str)
     assert not [
         event for event in store.read("c") if isinstance(event, ev.ErrorRecorded | ev.NoteRecorded)
     ]
-    # What it guards is asked about again, and nothing was lost.
+    # The guard is asked again, and nothing was lost.
     llm = ScriptedLLM(
         [CALL, "done"]
         if on == "tool" and not any(isinstance(one, ev.AssistantReplied) for one in store.read("c"))
         else ["done"]
     )
-    asked: list[Any] = []
+    calls: list[Any] = []
     again = Hook(
-        **{"after" if after else "before": lambda *arguments: asked.append(arguments)}, on=on
+        **{"after" if after else "before": lambda *arguments: calls.append(arguments)}, on=on
     )
     with Conversation(Agent(llm, [add], hooks=[again]), store, "c") as conversation:
         conversation.run()
         assert conversation.status is ConversationStatus.FINISHED
-        assert asked or on == "tool"
+        assert calls or on == "tool"
         assert conversation.replay().same
 
 
@@ -730,14 +728,14 @@ def test_a_close_cancels_a_hook_of_a_message_that_waits_in_the_inbox_and_leaves_
         assert texts(conversation) == ["first", "second"]
 
 
-# --- what hooks take ---
+# --- arguments of hooks ---
 
 
 async def later(*_: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("hook", "said"),
+    ("hook", "problem"),
     [
         (Hook(print, on="nowhere"), "on takes one of tool, model, message"),
         (Hook(after=print, on="stop"), "there is no after"),
@@ -752,8 +750,8 @@ async def later(*_: Any) -> None: ...
         (Hook(command=["x"], env={"A": 5}), "env takes"),  # pyright: ignore
     ],
 )
-def test_what_an_agents_hooks_take_is_checked(hook: Hook, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_what_an_agents_hooks_take_is_checked(hook: Hook, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
         Agent(ScriptedLLM([]), hooks=[hook])
 
 
@@ -776,12 +774,12 @@ def test_content_that_a_message_hook_returns_is_the_messages() -> None:
 
 
 def test_an_interrupt_passes_a_message_whose_hook_is_slow(tmp_path: Path) -> None:
-    started, asked = threading.Event(), threading.Event()
+    started, judging = threading.Event(), threading.Event()
     release, ended = threading.Event(), threading.Event()
 
     def slow(message: Any, context: Any) -> None:
         if message.text == "posted":
-            asked.set()
+            judging.set()
             assert release.wait(30)
 
     @tool
@@ -804,23 +802,23 @@ def test_an_interrupt_passes_a_message_whose_hook_is_slow(tmp_path: Path) -> Non
         assert started.wait(30)
         sender = threading.Thread(target=lambda: conversation.execute(Send("posted"), "one"))
         sender.start()
-        assert asked.wait(30)
+        assert judging.wait(30)
         conversation.execute(Interrupt(), "two")
         assert conversation.status is ConversationStatus.PAUSED
         assert ended.wait(30)
         assert not release.is_set()
         release.set()
         sender.join(30)
-        conversation.execute(Interrupt(), "two")  # known: done once
+        conversation.execute(Interrupt(), "two")  # the same key is executed once
         texts = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
         assert texts == ["go", "posted"]
 
 
 def test_a_hook_may_post_a_command_which_follows_its_message(tmp_path: Path) -> None:
-    asked: list[str] = []
+    messages: list[str] = []
 
     def posts(message: Any, context: Any) -> None:
-        asked.append(message.text)
+        messages.append(message.text)
         if message.text == "first":
             conversation.execute(Send("second"), "two")
 
@@ -831,4 +829,4 @@ def test_a_hook_may_post_a_command_which_follows_its_message(tmp_path: Path) -> 
     ):
         conversation.execute(Send("first"), "one")
         texts = [e.text for e in conversation.get_history() if isinstance(e, ev.MessageAdded)]
-        assert texts == asked == ["first", "second"]
+        assert texts == messages == ["first", "second"]

@@ -1,5 +1,5 @@
-"""Hooks that are commands: JSON in, JSON out, exit codes, bounds, environments, and real processes
-that must not outlive anybody."""
+"""Hooks that are commands: JSON input and output, exit codes, bounds, environments, and real
+processes that must not outlive the conversation."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_a_command_is_told_what_it_is_about_at_every_place(tmp_path: Path) -> No
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
-    told = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {one["conversation_id"] for one in told} == {"c"}
-    assert [(one["on"], one["when"]) for one in told] == [
+    inputs = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {one["conversation_id"] for one in inputs} == {"c"}
+    assert [(one["on"], one["when"]) for one in inputs] == [
         ("message", "before"),
         ("start", "before"),
         ("model", "before"),
@@ -104,15 +104,15 @@ def test_a_command_is_told_what_it_is_about_at_every_place(tmp_path: Path) -> No
         ("stop", "before"),
         ("end", "before"),
     ]
-    message, start, asked, answer, before, after, again, *_, stop, end = told
+    message, start, before_model, answer, before, after, again, *_, stop, end = inputs
     assert (message["text"], message["sender"], message["content"]) == (
         "go",
         "user",
         [{"type": "text", "text": "go"}],
     )
     assert start["reopened"] is False
-    assert asked["model"] == "scripted"
-    assert [event["type"] for event in asked["news"]] == ["message", "status"]
+    assert before_model["model"] == "scripted"
+    assert [event["type"] for event in before_model["news"]] == ["message", "status"]
     assert answer["answer"]["calls"] == [{"name": "add", "arguments": {"a": 1, "b": 2}}]
     assert before["call"]["name"] == "add"
     assert before["call"]["arguments"] == {"a": 1, "b": 2}
@@ -176,10 +176,10 @@ def test_a_command_changes_denies_and_adds_elsewhere() -> None:
         ),
     )
     conversation.close()
-    said = [event.text for event in of(conversation, ev.MessageAdded)]
-    assert said[:2] == ["GO", "The branch is main."]
-    assert "be polite" in said[2]
-    assert said[3] == "go on"
+    texts = [event.text for event in of(conversation, ev.MessageAdded)]
+    assert texts[:2] == ["GO", "The branch is main."]
+    assert "be polite" in texts[2]
+    assert texts[3] == "go on"
     assert [event.text for event in of(conversation, ev.AssistantReplied)][:2] == ["", "FINE"]
 
 
@@ -198,7 +198,7 @@ def test_a_command_changes_the_calls_of_an_answer() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "problem"),
     [
         (shell("echo broken >&2; exit 1"), "the command ended with exit code 1: broken"),
         (shell("kill -9 $$"), "the command was ended by signal 9"),
@@ -218,14 +218,14 @@ def test_a_command_changes_the_calls_of_an_answer() -> None:
         (shell("exec >&- 2>&-; sleep 60"), "did not answer within 0.5 s"),
     ],
 )
-def test_a_command_that_fails_denies(command: list[str], said: str) -> None:
+def test_a_command_that_fails_denies(command: list[str], problem: str) -> None:
     owned = Owned()
     timeout = 0.5 if "sleep" in command[-1] else 30.0
     conversation = run([CALL, "done"], Hook(command=command, name="guard", timeout=timeout))
     [result] = of(conversation, ev.ToolCallFinished)
     assert result.result.is_error
     assert f"'add' was not run: its hook guard failed: " in result.result.text  # noqa: F541
-    assert said in result.result.text
+    assert problem in result.result.text
     assert of(conversation, ev.NoteRecorded)[0].about == "hook:guard"
     conversation.close()
     owned.gone()
@@ -297,35 +297,35 @@ def test_an_interrupt_and_a_close_kill_a_command_with_its_group(how: str, tmp_pa
     )
     conversation.start_thread()
     conversation.send_message("go")
-    found = until(lambda: pids.exists() and pids.read_text().split())
+    processes = until(lambda: pids.exists() and pids.read_text().split())
     began = time.monotonic()
     if how == "interrupt":
         conversation.interrupt()
         assert conversation.wait(30) is ConversationStatus.PAUSED
     conversation.close()
     assert time.monotonic() - began < 20
-    for pid in found:
+    for pid in processes:
         until(lambda pid=pid: not _alive(int(pid)))
 
 
-# --- its surroundings ---
+# --- environment and working directory ---
 
 
 def test_a_command_has_the_least_environment_its_own_and_the_mark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PLANTED", "xyzzy")
-    seen = tmp_path / "seen"
+    path = tmp_path / "seen"
     with LocalRuntime(tmp_path) as runtime:
         agent = Agent(
             ScriptedLLM([CALL, "done"]),
             [add],
-            hooks=[Hook(command=shell(f"env > {seen}; pwd >> {seen}"), env={"MINE": "1"})],
+            hooks=[Hook(command=shell(f"env > {path}; pwd >> {path}"), env={"MINE": "1"})],
         )
         with Conversation(agent, runtime=runtime) as conversation:
             conversation.send_message("go")
             conversation.run()
-    lines = seen.read_text().splitlines()
+    lines = path.read_text().splitlines()
     names = {line.partition("=")[0] for line in lines[:-1]}
     assert {"MINE", "PATH", "HOME", "HOLDFAST_OWNER"} <= names
     assert "PLANTED" not in names
@@ -345,12 +345,12 @@ def test_secrets_are_taken_out_of_what_a_command_says() -> None:
         Hook(command=shell(f"echo '{key}' >&2; exit 1"), on="start", name="d"),
     ]
 
-    class Keyed(LLM):
+    class LLMWithKey(LLM):
         def completion(self, *_: Any, **more: Any) -> Any:
             return scripted.completion(*_, **more)
 
     scripted = ScriptedLLM([CALL, "done"])
-    with Conversation(Agent(Keyed("openai/gpt-5", key), [add], hooks=hooks)) as conversation:
+    with Conversation(Agent(LLMWithKey("openai/gpt-5", key), [add], hooks=hooks)) as conversation:
         conversation.send_message("go")
         conversation.run()
         everything = b"\n".join(event.to_json() for event in conversation.get_history()).decode()
@@ -384,11 +384,11 @@ def test_hooks_are_loaded_from_a_file_and_written_again() -> None:
     assert agent.hooks[1] == Hook(
         on="stop", command=["true"], timeout=60, env={"CHECK_TOKEN": "tok-abcdefgh"}, name="check"
     )
-    written = agent.to_json()
-    assert b"tok-abcdefgh" not in written
-    again = Agent.from_json(written, variables={"secret_1": "tok-abcdefgh"})
+    data = agent.to_json()
+    assert b"tok-abcdefgh" not in data
+    again = Agent.from_json(data, variables={"secret_1": "tok-abcdefgh"})
     assert again.hooks == agent.hooks
-    assert again.to_json() == written
+    assert again.to_json() == data
     with pytest.raises(
         ConfigurationError, match=r"hooks\[0\].before is .*which another process could not import"
     ):
@@ -396,7 +396,7 @@ def test_hooks_are_loaded_from_a_file_and_written_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hook", "said"),
+    ("hook", "problem"),
     [
         ({"on": "nowhere", "before": "a:b"}, "hooks.*on.*it takes 'tool'"),
         ({"on": "stop"}, "a hook has before, after"),
@@ -405,8 +405,8 @@ def test_hooks_are_loaded_from_a_file_and_written_again() -> None:
         ({"command": "rm -rf"}, "a list of arguments"),
     ],
 )
-def test_a_hook_of_a_file_that_does_not_fit_is_named(hook: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_hook_of_a_file_that_does_not_fit_is_named(hook: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
         load_agent({"model": {"use": "scripted", "parameters": {"script": ["x"]}}, "hooks": [hook]})
 
 
@@ -587,23 +587,23 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
     process = forks.Popen(
         [sys.executable, str(program), str(tmp_path), place, "wait"], stdout=subprocess.DEVNULL
     )
-    asked = tmp_path / "asked"
+    pid_file = tmp_path / "asked"
     try:
-        until(lambda: asked.exists() and asked.read_text().strip(), seconds=60)
-        [hook] = map(int, asked.read_text().split())
+        until(lambda: pid_file.exists() and pid_file.read_text().strip(), seconds=60)
+        [hook] = map(int, pid_file.read_text().split())
         assert _alive(hook)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(30)
-    done = forks.run(
+    successor = forks.run(
         [sys.executable, str(program), str(tmp_path), place, "go"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert not _alive(hook)  # whoever takes over ends it first
+    assert successor.returncode == 0, successor.stderr
+    assert not _alive(hook)  # the next owner ends it first
     with SQLiteStore(tmp_path / "store.db") as store:
         events = store.read("c")
     texts = [
@@ -618,13 +618,13 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
     assert statuses[-1] == "finished"
     assert not [event for event in events if isinstance(event, ev.ErrorRecorded)]
     if place not in ("tool", "tool after"):
-        assert len(asked.read_text().split()) > 1
+        assert len(pid_file.read_text().split()) > 1
     results = [event for event in events if isinstance(event, ev.ToolCallFinished)]
     assert len(results) == 1
-    if place == "tool after":  # it ran, and what came of it nobody knows: it is not run again
+    if place == "tool after":  # the tool ran and its outcome is unknown, so it does not run again
         assert (tmp_path / "ran").read_text() == "x"
         assert results[0].result.meta["outcome"] == "unknown"
-    elif place == "tool":  # it had begun, as far as the journal knows
+    elif place == "tool":  # by the journal, the call had begun
         assert not (tmp_path / "ran").exists()
         assert results[0].result.meta["outcome"] == "unknown"
     else:
@@ -674,12 +674,12 @@ def ran() -> str:
 manager.register(ran)
 print(manager.run(ToolCall("1", "ran", {})).text)
 """
-    found = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stdout == "ran\n", found.stderr
+    process = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.stdout == "ran\n", process.stderr
 
 
 def test_a_command_reads_its_request_from_a_pipe_and_no_file_has_it() -> None:
-    """What outlives the command has nothing to fill: its output is a closed pipe."""
+    """A process that outlives the command has nowhere to write: its output is a closed pipe."""
     links = "import os; print([os.readlink(f'/proc/self/fd/{n}')[:5] for n in range(3)])"
     stderr = f"import sys; sys.stdout = sys.stderr; {links}"
     hook = Hook(command=[sys.executable, "-c", f"{stderr}; raise SystemExit(3)"])

@@ -1,5 +1,5 @@
-"""The inbox of an open conversation: commands that arrive while user code is asked about others,
-and the threads that carry them out."""
+"""The inbox of an open conversation: commands that arrive while user code judges earlier ones,
+and the threads that execute them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db") as found:
-        yield found
+    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db") as backend:
+        yield backend
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Gate:
-    """A hook that keeps messages with the text "wait" until it is opened, and ignores its
+    """A hook that blocks messages with the text "wait" until it is opened, and ignores its
     cancellation."""
 
     def __init__(self) -> None:
@@ -160,9 +160,9 @@ def test_a_posted_stop_passes_a_posted_message_whose_hook_is_slow(
         conversation.interrupt()
 
 
-def checked() -> tuple[Agent, threading.Event, threading.Event]:
-    """Return an agent whose call waits for an approval; an event that is set when edited arguments
-    are being validated, and one that ends this."""
+def agent_with_slow_validator() -> tuple[Agent, threading.Event, threading.Event]:
+    """Return an agent whose call waits for an approval; an event that is set when edited
+    arguments are being validated; and an event that ends the validation."""
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(Tool):
@@ -173,13 +173,13 @@ def checked() -> tuple[Agent, threading.Event, threading.Event]:
             return arguments
 
     schema = {"type": "object", "properties": {}, "additionalProperties": True}
-    slow = Slow("slow", "", lambda **given: "ok", schema)
+    slow = Slow("slow", "", lambda **arguments: "ok", schema)
     agent = Agent(ScriptedLLM([("slow", {}), "Done."]), [slow], confirm="always")
     return agent, entered, go_on
 
 
 def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(store: Store) -> None:
-    agent, entered, go_on = checked()
+    agent, entered, go_on = agent_with_slow_validator()
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         [waiting] = conversation.run().pending_confirmations
@@ -194,7 +194,7 @@ def test_a_posted_interrupt_passes_an_approval_whose_arguments_are_validated(sto
 
 
 def test_run_waits_for_a_posted_approval_whose_arguments_are_validated(store: Store) -> None:
-    agent, entered, go_on = checked()
+    agent, entered, go_on = agent_with_slow_validator()
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         [waiting] = conversation.run().pending_confirmations
@@ -209,7 +209,7 @@ def test_run_waits_for_a_posted_approval_whose_arguments_are_validated(store: St
 def test_run_goes_on_after_an_approval_that_came_as_its_loop_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent, _, _ = checked()
+    agent, _, _ = agent_with_slow_validator()
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         drive = Hosting.drive
@@ -339,7 +339,7 @@ def test_what_is_posted_while_a_caller_waits_for_its_hook_is_carried_out_after_i
         caller.start()
         assert gate.entered.wait(30)
         other.post("c", cmd.Send("behind"))
-        until(lambda: conversation.hosting.inbox._deferred)  # the news has come
+        until(lambda: conversation.hosting.inbox._deferred)  # the notification has arrived
         gate.open()
         caller.join(30)
         until(lambda: messages(conversation) == ["wait", "behind"])

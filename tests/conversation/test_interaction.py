@@ -1,5 +1,5 @@
-"""Pictures and who sees them, streamed pieces, a tool that asks the user, and messages to an agent
-at work."""
+"""Pictures and models that do not see them, streamed pieces, a tool that asks the user, and
+messages to a running agent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNTIL = 30.0  # seconds; the machine may be slow
 
 
 def png(width: int, height: int, fill: int = 0) -> bytes:
-    """The header of a PNG file, and some bytes that make it another one."""
+    """Return the header of a PNG file and some bytes that make it unique."""
     return (
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
         + width.to_bytes(4, "big")
@@ -57,7 +57,7 @@ def png(width: int, height: int, fill: int = 0) -> bytes:
 
 
 PICTURE = ImageContent(png(640, 480), "image/png")
-SHOWN = "[picture: image/png, 640 x 480, 124 bytes]"
+PLACEHOLDER = "[picture: image/png, 640 x 480, 124 bytes]"
 CODED = base64.b64encode(PICTURE.data).decode()
 
 
@@ -123,7 +123,7 @@ def test_a_broken_header_breaks_nothing() -> None:
 
 
 def test_a_placeholder_says_kind_size_and_bytes() -> None:
-    assert placeholder(PICTURE) == SHOWN
+    assert placeholder(PICTURE) == PLACEHOLDER
     assert (
         placeholder(ImageContent(png(1, 1) + b"0" * 12_000, "image/png"))
         == "[picture: image/png, 1 x 1, 12 KB]"
@@ -138,7 +138,7 @@ def test_a_placeholder_says_kind_size_and_bytes() -> None:
     )
 
 
-# --- who sees ---
+# --- models that see pictures ---
 
 
 def test_the_table_of_models_says_who_sees() -> None:
@@ -153,9 +153,9 @@ def test_the_table_of_models_says_who_sees() -> None:
         LLM("m", base_url="http://127.0.0.1:1", images="no")  # type: ignore[arg-type]
 
 
-def said_on(name: str, sees: bool) -> str:
-    """A request with a picture from the user, one in a resource, one in a result, and one in a
-    result that failed."""
+def request_with_pictures(name: str, sees: bool) -> str:
+    """Return the body of a request with four pictures: from the user, in a resource, in a
+    result, and in a failed result."""
     transcript = Transcript()
     transcript.say([TextContent("What is this?"), PICTURE])
     calls = (ToolCall("1.0", "look", {}, "call_1"), ToolCall("1.1", "look", {}, "call_2"))
@@ -170,14 +170,14 @@ def said_on(name: str, sees: bool) -> str:
 
 @pytest.mark.parametrize("name", [*WIRES, "openai_chat+text"])
 def test_a_model_that_does_not_see_is_told_of_pictures_in_place_on_every_wire(name: str) -> None:
-    seen, told = said_on(name, True), said_on(name, False)
-    assert SHOWN not in seen
-    assert seen.count(CODED) >= 3
-    assert CODED not in told
-    assert told.count(SHOWN) == 4
-    assert told == said_on(name, False)
-    assert told.index("What is this?") < told.index(SHOWN) < told.index("There:")
-    json.loads(told)
+    pictures, texts = request_with_pictures(name, True), request_with_pictures(name, False)
+    assert PLACEHOLDER not in pictures
+    assert pictures.count(CODED) >= 3
+    assert CODED not in texts
+    assert texts.count(PLACEHOLDER) == 4
+    assert texts == request_with_pictures(name, False)
+    assert texts.index("What is this?") < texts.index(PLACEHOLDER) < texts.index("There:")
+    json.loads(texts)
 
 
 def test_a_plain_completion_tells_too() -> None:
@@ -186,8 +186,8 @@ def test_a_plain_completion_tells_too() -> None:
         LLM("m", base_url=server.url, images=False).completion(messages)
         LLM("deepseek-chat", base_url=server.url).completion(messages)
         LLM("gpt-4o", base_url=server.url).completion(messages)
-        assert server.requests[0].messages[0]["content"] == f"Look:\n{SHOWN}"
-        assert server.requests[1].messages[0]["content"] == f"Look:\n{SHOWN}"
+        assert server.requests[0].messages[0]["content"] == f"Look:\n{PLACEHOLDER}"
+        assert server.requests[1].messages[0]["content"] == f"Look:\n{PLACEHOLDER}"
         assert CODED in server.requests[2].body.decode()
 
 
@@ -249,7 +249,7 @@ def test_a_conversation_is_shown_its_pictures_again_when_a_seeing_model_takes_ov
         conversation.send_message("What is out there?")
         assert conversation.run().answer == "A picture, they say."
         body = blind.llm.requests[-1].body.decode()  # type: ignore[attr-defined]
-        assert SHOWN in body
+        assert PLACEHOLDER in body
         assert CODED not in body
         assert conversation.replay(blind).same
         sees = Agent(ScriptedLLM(["A tree."], images=True), [look])
@@ -258,7 +258,7 @@ def test_a_conversation_is_shown_its_pictures_again_when_a_seeing_model_takes_ov
             assert other.run().answer == "A tree."
             body = sees.llm.requests[-1].body.decode()  # type: ignore[attr-defined]
             assert CODED in body
-            assert SHOWN not in body
+            assert PLACEHOLDER not in body
             assert other.replay().same
             assert other.replay().hashed == 3
             assert [
@@ -318,15 +318,15 @@ def test_a_picture_is_described_once_before_the_next_call_and_counted() -> None:
         assert state.answer == "A tree."
         assert len(eyes.requests) == 1
         assert CODED in eyes.requests[0].body.decode()
-        [said] = [
+        [note] = [
             event for event in state.events if isinstance(event, ev.MessageAdded) and event.about
         ]
-        assert said.about.startswith("picture:")
+        assert note.about.startswith("picture:")
         assert (
-            said.text
-            == f"{SHOWN} (in the result of look) shows, as another model describes it:\n\nA tree."
+            note.text
+            == f"{PLACEHOLDER} (in the result of look) shows, as another model describes it:\n\nA tree."
         )
-        assert (said.model, said.usage, said.cost) == ("eyes", Usage(1000, 10), 0.5)
+        assert (note.model, note.usage, note.cost) == ("eyes", Usage(1000, 10), 0.5)
         answers = sum(
             (event.usage for event in state.events if isinstance(event, ev.AssistantReplied)),
             Usage(),
@@ -335,7 +335,7 @@ def test_a_picture_is_described_once_before_the_next_call_and_counted() -> None:
         assert state.cost == 0.5
         whole = totals(conversation.store, conversation.id).whole
         assert (whole.usage, whole.cost) == (state.usage, 0.5)
-        assert said.text == agent.llm.requests[1].text  # type: ignore[attr-defined]
+        assert note.text == agent.llm.requests[1].text  # type: ignore[attr-defined]
         assert conversation.replay(agent).same
         assert conversation.replay(agent).hashed == 3
 
@@ -377,7 +377,7 @@ def test_conversations_of_one_agent_share_what_was_described() -> None:
             alone = next(
                 event.usage for event in state.events if isinstance(event, ev.AssistantReplied)
             )
-            assert (state.usage == alone) is bool(number)  # the second costs nothing
+            assert (state.usage == alone) is bool(number)  # the second conversation pays nothing
     assert len(eyes.requests) == 1
 
 
@@ -405,7 +405,7 @@ def test_a_description_that_fails_leaves_the_placeholder_and_a_note() -> None:
         assert len(notes) == 3
         assert any("eyes are closed" in note.text for note in notes)
         assert any("5,000,124 bytes" in note.text for note in notes)
-        assert SHOWN in agent.llm.requests[0].body.decode()  # type: ignore[attr-defined]
+        assert PLACEHOLDER in agent.llm.requests[0].body.decode()  # type: ignore[attr-defined]
         assert conversation.replay(agent).same
 
 
@@ -433,10 +433,10 @@ def test_pictures_in_files_are_described_by_their_bytes_url_or_id() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message([PICTURE, *files])
         state = conversation.run()
-        shown = [event.text for event in state.events if isinstance(event, ev.MessageAdded)]
+        texts = [event.text for event in state.events if isinstance(event, ev.MessageAdded)]
         assert len(eyes.requests) == 2, "the same bytes and the same address are described once"
         assert any(
-            f"[picture: image/png, {url}] (number 3 in a message) shows" in one for one in shown
+            f"[picture: image/png, {url}] (number 3 in a message) shows" in one for one in texts
         )
         assert conversation.replay(agent).same
     agent = Agent(
@@ -549,10 +549,10 @@ def test_an_agent_that_describes_travels() -> None:
 # --- pieces of an answer ---
 
 
-def events(*data: Any, named: bool = False) -> list[bytes]:
-    """An event stream, an event in each chunk."""
+def events(*data: Any, with_names: bool = False) -> list[bytes]:
+    """Return an event stream with one event in each chunk."""
     return [
-        (f"event: {one['type']}\n" if named else "").encode()
+        (f"event: {one['type']}\n" if with_names else "").encode()
         + f"data: {json.dumps(one)}\n\n".encode()
         for one in data
     ]
@@ -594,13 +594,13 @@ _CALL = {"type": "function_call", "id": "f1", "call_id": "c1", "name": "note"}
 _THOUGHT = {"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "Hmm."}]}
 
 
-def _item(said: str) -> dict[str, Any]:
+def _item(text: str) -> dict[str, Any]:
     return {
         "type": "message",
         "id": "m1",
         "role": "assistant",
         "status": "completed",
-        "content": [{"type": "output_text", "text": said}],
+        "content": [{"type": "output_text", "text": text}],
     }
 
 
@@ -670,7 +670,7 @@ RESPONSES = [
             "item": {**_CALL, "arguments": _ARGUMENTS},
         },
         _response(_THOUGHT, _item("I look."), {**_CALL, "arguments": _ARGUMENTS}),
-        named=True,
+        with_names=True,
     ),
     events(
         {
@@ -692,7 +692,7 @@ RESPONSES = [
         },
         {"type": "response.output_item.done", "output_index": 0, "item": _item("Done.")},
         _response(_item("Done.")),
-        named=True,
+        with_names=True,
     ),
 ]
 
@@ -765,7 +765,7 @@ MESSAGES = [
         },
         {"type": "content_block_stop", "index": 2},
         *_ended("tool_use"),
-        named=True,
+        with_names=True,
     ),
     events(
         _START,
@@ -774,15 +774,15 @@ MESSAGES = [
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "ne."}},
         {"type": "content_block_stop", "index": 0},
         *_ended("end_turn"),
-        named=True,
+        with_names=True,
     ),
 ]
 
 
 def _parts(*parts: dict[str, Any], finish: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
     return {
-        "candidates": [{**found, "finishReason": finish} if finish else found],
+        "candidates": [{**candidate, "finishReason": finish} if finish else candidate],
         "modelVersion": "m",
         "responseId": "x",
     }
@@ -807,15 +807,15 @@ STREAMS = {
 }
 
 
-def gathered(deltas: list[Delta]) -> tuple[str, str, str]:
-    """Reasoning, text, and the calls' names and arguments."""
-    found = {"reasoning": "", "text": "", "tool": ""}
+def join_deltas(deltas: list[Delta]) -> tuple[str, str, str]:
+    """Return the reasoning, the text, and the names and arguments of the calls."""
+    texts = {"reasoning": "", "text": "", "tool": ""}
     for delta in deltas:
         if delta.kind == "restart":
-            found = dict.fromkeys(found, "")
+            texts = dict.fromkeys(texts, "")
         else:
-            found[delta.kind] += delta.name + delta.text
-    return found["reasoning"], found["text"], found["tool"]
+            texts[delta.kind] += delta.name + delta.text
+    return texts["reasoning"], texts["text"], texts["tool"]
 
 
 @tool
@@ -826,27 +826,27 @@ def note(what: str) -> str:
 
 @pytest.mark.parametrize("name", list(STREAMS))
 def test_pieces_are_told_as_they_come_and_before_their_answer_on_every_wire(name: str) -> None:
-    """The server sends nothing more before the piece sent last was told."""
-    heard: list[Delta] = []
+    """The server sends a piece only after the client reported the piece before it."""
+    deltas: list[Delta] = []
     order: list[str] = []
     from tests.model_server import Stream
 
     with ModelServer([Stream(pieces) for pieces in STREAMS[name]]) as server:
         llm = LLM("m", "k", server.url, wire=name, stream=True)
         with Conversation(
-            Agent(llm, [note]), on_delta=lambda delta: (heard.append(delta), order.append("piece"))
+            Agent(llm, [note]), on_delta=lambda delta: (deltas.append(delta), order.append("piece"))
         ) as conversation:
             conversation.send_message("Note it.")
             state = conversation.run()
     first, last = (event for event in state.events if isinstance(event, ev.AssistantReplied))
-    end = next(index for index, delta in enumerate(heard) if delta.text == "Do")
-    reasoning, said, call = gathered(heard[:end])
-    assert (reasoning, said) == (first.reasoning, first.text) == ("Hmm.", "I look.")
+    end = next(index for index, delta in enumerate(deltas) if delta.text == "Do")
+    reasoning, text, call = join_deltas(deltas[:end])
+    assert (reasoning, text) == (first.reasoning, first.text) == ("Hmm.", "I look.")
     assert call.startswith("note")
     assert json.loads(call.removeprefix("note")) == first.calls[0].arguments == {"what": "a"}
-    assert gathered(heard[end:])[1] == last.text == "Done."
-    assert [delta.text for delta in heard if delta.kind == "text"] == ["I ", "look.", "Do", "ne."]
-    assert not any(delta.kind == "restart" for delta in heard)
+    assert join_deltas(deltas[end:])[1] == last.text == "Done."
+    assert [delta.text for delta in deltas if delta.kind == "text"] == ["I ", "look.", "Do", "ne."]
+    assert not any(delta.kind == "restart" for delta in deltas)
 
 
 @pytest.mark.parametrize("name", list(STREAMS))
@@ -864,8 +864,8 @@ def test_a_callback_that_raises_harms_nobody(name: str, caplog: pytest.LogCaptur
     assert "a callback raised" in caplog.text
 
 
-class Held:
-    """A stream that gives its first pieces, and nothing more until the server stops."""
+class StalledStream:
+    """A stream that sends its first pieces, then nothing until the server stops."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
@@ -888,22 +888,22 @@ def test_an_interrupt_in_mid_stream_is_at_once_and_what_was_told_is_taken_back_w
     from tests.model_server import Stream
 
     pieces = STREAMS[name][1]
-    heard: list[Delta] = []
+    deltas: list[Delta] = []
     with ModelServer(
         [
             (
-                Held(pieces[:-2] if name == "gemini" else pieces[:-1]).response
+                StalledStream(pieces[:-2] if name == "gemini" else pieces[:-1]).response
                 if name != "gemini"
-                else Held(pieces[:1]).response
+                else StalledStream(pieces[:1]).response
             ),
             Stream(pieces),
         ]
     ) as server:
         llm = LLM("m", "k", server.url, wire=name, stream=True)
-        with Conversation(Agent(llm, [note]), on_delta=heard.append) as conversation:
+        with Conversation(Agent(llm, [note]), on_delta=deltas.append) as conversation:
             conversation.start_thread()
             conversation.send_message("Say it.")
-            until(lambda: heard)
+            until(lambda: deltas)
             conversation.interrupt()
             assert conversation.wait(UNTIL) == "paused"
             assert not [
@@ -913,20 +913,20 @@ def test_an_interrupt_in_mid_stream_is_at_once_and_what_was_told_is_taken_back_w
             ]
             conversation.resume()
             assert conversation.wait(UNTIL) == "finished"
-            assert gathered(heard)[1] == conversation.state.answer == "Done."
-            assert [delta.kind for delta in heard].count("restart") == 1
+            assert join_deltas(deltas)[1] == conversation.state.answer == "Done."
+            assert [delta.kind for delta in deltas].count("restart") == 1
 
 
 def test_a_piece_is_told_before_the_server_has_sent_the_next() -> None:
-    heard = threading.Event()
+    delta_arrived = threading.Event()
     first, rest = CHAT[1][:1], CHAT[1][1:]
 
     def answer(_: Request) -> Any:
-        return _Gate(first, rest, heard).stream
+        return _Gate(first, rest, delta_arrived).stream
 
     with ModelServer(answer) as server:
         llm = LLM("m", "k", server.url, stream=True)
-        with Conversation(Agent(llm), on_delta=lambda _: heard.set()) as conversation:
+        with Conversation(Agent(llm), on_delta=lambda _: delta_arrived.set()) as conversation:
             conversation.send_message("Say it.")
             assert conversation.run().answer == "Done."
 
@@ -964,7 +964,7 @@ def asking(question: str = "Which colour?", **arguments: Any) -> Agent:
     )
 
 
-def told(conversation: Conversation) -> ToolResult:
+def first_result(conversation: Conversation) -> ToolResult:
     return next(
         event.result
         for event in conversation.get_history()
@@ -986,8 +986,11 @@ def test_the_user_is_asked_and_the_model_is_told_the_answer() -> None:
             conversation.answer(question.id, {"answer": "blue"})
         conversation.answer(question.id, {"answer": "green"})
         assert conversation.wait(UNTIL) == "finished"
-        assert told(conversation).text == "The user answers: green"
-        assert told(conversation).structured_content == {"answered": True, "answer": "green"}
+        assert first_result(conversation).text == "The user answers: green"
+        assert first_result(conversation).structured_content == {
+            "answered": True,
+            "answer": "green",
+        }
         assert conversation.replay(agent).same
 
 
@@ -996,23 +999,23 @@ def test_a_question_that_nobody_answers_ends_with_its_timeout() -> None:
     with Conversation(asking(timeout=1), on_question="wait") as conversation:
         conversation.send_message("Paint it.")
         assert conversation.run().status == "finished"
-        assert told(conversation).text.startswith("No answer came within 1 s.")
-        assert not told(conversation).is_error
+        assert first_result(conversation).text.startswith("No answer came within 1 s.")
+        assert not first_result(conversation).is_error
 
 
 @pytest.mark.parametrize(
-    ("on_question", "said"),
+    ("on_question", "outcome"),
     [
         (None, "Nobody can be asked here"),
         (lambda _: {"answer": "blue"}, "The user answers: blue"),
         (lambda _: None, "The user does not want to answer this."),
     ],
 )
-def test_it_is_told_what_became_of_its_question(on_question: Any, said: str) -> None:
+def test_it_is_told_what_became_of_its_question(on_question: Any, outcome: str) -> None:
     with Conversation(asking(), on_question=on_question) as conversation:
         conversation.send_message("Paint it.")
         assert conversation.run().status == "finished"
-        assert told(conversation).text.startswith(said)
+        assert first_result(conversation).text.startswith(outcome)
 
 
 def test_without_a_conversation_nobody_can_be_asked() -> None:
@@ -1041,10 +1044,10 @@ def test_a_question_that_cannot_be_asked_is_refused(
     ) as conversation:
         conversation.send_message("Go.")
         assert conversation.run().status == "finished"
-        assert problem in told(conversation).text
+        assert problem in first_result(conversation).text
 
 
-ASKED = """
+ASKING_PROGRAM = """
 import sys
 from holdfast import Conversation, SQLiteStore
 from tests.conversation.test_interaction import asking
@@ -1058,7 +1061,7 @@ with SQLiteStore(sys.argv[1]) as store:
 @pytest.mark.slow
 def test_after_a_kill_the_question_is_asked_anew(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    child = forks.Popen([sys.executable, "-c", ASKED, str(path)])
+    child = forks.Popen([sys.executable, "-c", ASKING_PROGRAM, str(path)])
     try:
         until(lambda: _has_question(path))
     finally:
@@ -1077,7 +1080,7 @@ def test_after_a_kill_the_question_is_asked_anew(tmp_path: Path) -> None:
         )
         conversation.answer("4.0?2", {"answer": "red"})
         assert conversation.wait(UNTIL) == "finished"
-        assert told(conversation).text == "The user answers: red"
+        assert first_result(conversation).text == "The user answers: red"
         assert conversation.replay(agent).same
 
 
@@ -1102,7 +1105,7 @@ def test_a_client_of_an_agent_server_is_asked(tmp_path: Path) -> None:
         Serving(tmp_path) as server,
         RemoteWorkspace(f"http://127.0.0.1:{server.port}", server.key) as space,
     ):
-        for on_question, said in (
+        for on_question, outcome in (
             ((lambda _: {"answer": "red"}), "The user answers: red"),
             (None, "Nobody can be asked here"),
         ):
@@ -1114,32 +1117,32 @@ def test_a_client_of_an_agent_server_is_asked(tmp_path: Path) -> None:
                     for event in conversation.state.events
                     if isinstance(event, ev.ToolCallFinished)
                 )
-                assert result.text.startswith(said)
+                assert result.text.startswith(outcome)
 
 
-# --- messages to an agent at work ---
+# --- messages to a running agent ---
 
 
 class Work:
-    """Tools that run until they are told to end, all at once."""
+    """Parallel tools that run until the test ends them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.begun = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
         self.go = threading.Event()
 
     def work(self, number: int) -> str:
         """Work."""
-        self.begun.release()
+        self.entered.release()
         assert self.go.wait(UNTIL)
         return f"result {number}"
 
     def all_begun(self) -> None:
         for _ in range(self.count):
-            assert self.begun.acquire(timeout=UNTIL)
+            assert self.entered.acquire(timeout=UNTIL)
 
 
-def shown(request: Any) -> list[tuple[str, str]]:
+def user_and_tool_messages(request: Any) -> list[tuple[str, str]]:
     return [
         (message["role"], str(message["content"]))
         for message in request.messages
@@ -1173,7 +1176,7 @@ def test_messages_during_a_batch_stand_behind_its_results_in_the_very_next_reque
         work.go.set()
         assert conversation.wait(UNTIL) == "finished"
         steered = [("user", f"steer {number}") for number in range(3)]
-        assert shown(llm.requests[1]) == [
+        assert user_and_tool_messages(llm.requests[1]) == [
             ("user", "Go."),
             *[("tool", f"result {number}") for number in range(4)],
             *steered,
@@ -1189,10 +1192,10 @@ def _holdfast(*words: str) -> None:
 
 
 def test_a_message_while_the_model_answers_is_in_the_request_after_that(tmp_path: Path) -> None:
-    asked, go = threading.Event(), threading.Event()
+    in_model_call, go = threading.Event(), threading.Event()
 
     def slow(_: object) -> Any:
-        asked.set()
+        in_model_call.set()
         assert go.wait(UNTIL)
         return "First."
 
@@ -1200,13 +1203,13 @@ def test_a_message_while_the_model_answers_is_in_the_request_after_that(tmp_path
     with Conversation(Agent(llm)) as conversation:
         conversation.start_thread()
         conversation.send_message("Go.")
-        assert asked.wait(UNTIL)
+        assert in_model_call.wait(UNTIL)
         conversation.send_message("steer")
         go.set()
         until(lambda: conversation.state.answer == "Second.")
         assert conversation.wait(UNTIL) == "finished"
-        assert [role for role, _ in shown(llm.requests[1])] == ["user", "user"]
-        assert shown(llm.requests[1])[-1] == ("user", "steer")
+        assert [role for role, _ in user_and_tool_messages(llm.requests[1])] == ["user", "user"]
+        assert user_and_tool_messages(llm.requests[1])[-1] == ("user", "steer")
 
 
 def test_a_message_while_a_question_waits_is_in_the_next_request() -> None:
@@ -1219,7 +1222,7 @@ def test_a_message_while_a_question_waits_is_in_the_next_request() -> None:
         assert conversation.state.pending_questions  # a message is no answer
         conversation.answer(None, {"answer": "red"})
         assert conversation.wait(UNTIL) == "finished"
-        assert shown(agent.llm.requests[1]) == [
+        assert user_and_tool_messages(agent.llm.requests[1]) == [
             ("user", "Paint it."),
             ("tool", "The user answers: red"),
             ("user", "steer"),
@@ -1244,13 +1247,22 @@ def test_a_message_while_an_approval_waits_is_in_the_next_request(
         )  # a message never approves a pending call
         getattr(conversation, decision)()
         assert conversation.wait(UNTIL) == "finished"
-        assert [role for role, _ in shown(llm.requests[1])] == ["user", "tool", "user", "user"]
-        assert [said for _, said in shown(llm.requests[1])][-2:] == ["steer one", "steer two"]
+        assert [role for role, _ in user_and_tool_messages(llm.requests[1])] == [
+            "user",
+            "tool",
+            "user",
+            "user",
+        ]
+        assert [text for _, text in user_and_tool_messages(llm.requests[1])][-2:] == [
+            "steer one",
+            "steer two",
+        ]
         assert conversation.replay(agent).same
 
 
 def test_a_flood_of_messages_from_many_threads_is_told_whole_and_in_order() -> None:
-    """At most one step late: each message is in the first request that begins after it was sent."""
+    """A message is at most one step late: each is in the first request that begins after it was
+    sent."""
     sent_at: dict[str, int] = {}
     steps = 30
     llm = ScriptedLLM(
@@ -1272,44 +1284,51 @@ def test_a_flood_of_messages_from_many_threads_is_told_whole_and_in_order() -> N
             one.start()
         for one in threads:
             one.join(UNTIL)
-        until(lambda: conversation.wait(UNTIL) == "finished" and len(shown(llm.requests[-1])) >= 81)
+        until(
+            lambda: (
+                conversation.wait(UNTIL) == "finished"
+                and len(user_and_tool_messages(llm.requests[-1])) >= 81
+            )
+        )
         for word, number in sent_at.items():
             late = [
                 index
                 for index, request in enumerate(llm.requests)
-                if ("user", word) in shown(request)
+                if ("user", word) in user_and_tool_messages(request)
             ]
             assert late[0] <= number + 1, (
                 f"{word} was sent before request {number + 1} and is first in {late[0]}"
             )
-        final = [said for role, said in shown(llm.requests[-1]) if role == "user"]
+        final = [text for role, text in user_and_tool_messages(llm.requests[-1]) if role == "user"]
         assert len(final) == len(set(final)) == 81
         for name in "abcd":
-            assert [said for said in final if said.startswith(f"{name}-")] == [
+            assert [text for text in final if text.startswith(f"{name}-")] == [
                 f"{name}-{number}" for number in range(20)
             ]
         assert conversation.replay(agent).same
 
 
-# --- what comes in while a request is being made ready ---
+# --- messages that arrive while a request is prepared ---
 
 
 def test_a_picture_that_comes_while_another_is_described_is_described_before_the_request() -> None:
     other = ImageContent(png(2, 2), "image/png")
-    seen: list[int] = []
+    counts: list[int] = []
 
     def see(_: object) -> str:
-        seen.append(len(llm.requests))
-        if len(seen) == 1:
+        counts.append(len(llm.requests))
+        if len(counts) == 1:
             conversation.send_message(other)
-        return f"Picture {len(seen)}."
+        return f"Picture {len(counts)}."
 
     llm = ScriptedLLM(["Both."], images=False)
     with Conversation(Agent(llm, describe_images=ScriptedLLM(see, "eyes"))) as conversation:
         conversation.send_message(PICTURE)
         assert conversation.run().answer == "Both."
-        assert seen == [0, 0]
-        assert [said.rpartition("\n")[2] for _, said in shown(llm.requests[0])[-2:]] == [
+        assert counts == [0, 0]
+        assert [
+            text.rpartition("\n")[2] for _, text in user_and_tool_messages(llm.requests[0])[-2:]
+        ] == [
             "Picture 1.",
             "Picture 2.",
         ]
@@ -1330,7 +1349,7 @@ def test_a_first_picture_that_comes_in_the_last_moment_is_not_shown_to_a_model_t
         with Conversation(Agent(llm)) as conversation:
             conversation.send_message("Hello.")
             assert conversation.run().answer == "Ok."
-            assert SHOWN in server.requests[0].body.decode()
+            assert PLACEHOLDER in server.requests[0].body.decode()
             assert not picture_of(server.requests[0])
             assert conversation.replay().same
 
@@ -1348,9 +1367,9 @@ def test_an_agent_server_looks_at_who_describes_as_it_does_at_the_model() -> Non
         check_agent(
             {"model": "gpt-5", "describe_images": {"use": "os:system"}}, Policy(entry_points=False)
         )
-    form, known = own_variables(
+    form, variables = own_variables(
         {"model": "gpt-5", "describe_images": {"name": "gpt-4o", "api_key": "${OPENAI_API_KEY}"}},
         {"OPENAI_API_KEY": "sk-of-the-server"},
     )
-    assert list(known.values()) == ["sk-of-the-server"]
-    assert form["describe_images"]["api_key"] == f"${{{next(iter(known))}}}"
+    assert list(variables.values()) == ["sk-of-the-server"]
+    assert form["describe_images"]["api_key"] == f"${{{next(iter(variables))}}}"
