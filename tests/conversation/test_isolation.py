@@ -1,5 +1,5 @@
-"""Children in a folder of their own: a git worktree or a copy, whose changes their parent takes over
-or drops."""
+"""Children with a folder of their own: a git worktree or a copy. The parent takes over their
+changes or drops them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def runtime(repository: Path) -> Iterator[LocalRuntime]:
-    with LocalRuntime(repository) as found:
-        yield found
+    with LocalRuntime(repository) as backend:
+        yield backend
 
 
 def shell(command: str) -> tuple[str, dict[str, Any]]:
@@ -94,12 +94,14 @@ def test_changes_come_back_as_a_patch_that_is_taken_over(
     repository: Path, runtime: LocalRuntime, kind: str
 ) -> None:
     look = shell("cat a.txt | sed -n 6p; ls src; git status --short")
-    given, before, applied, after = run(
+    report, before, applied, after = run(
         lead(runtime, kind, [give(), look, settle("apply"), look, "done"], shell(EDIT))
     )
-    assert given.startswith("I did it.\n\nIt worked in a folder of its own. Its changes of 3 files")
-    assert "-line 5\n+LINE 5\n" in given
-    assert given.endswith(f"[worker: conversation {CHILD}]")
+    assert report.startswith(
+        "I did it.\n\nIt worked in a folder of its own. Its changes of 3 files"
+    )
+    assert "-line 5\n+LINE 5\n" in report
+    assert report.endswith(f"[worker: conversation {CHILD}]")
     assert before.startswith("line 5\nb.txt\n[")
     assert applied == f"{CHILD}: its changes are in your folder: a.txt, src/b.txt, src/c.txt."
     assert after.startswith("LINE 5\nc.txt\n M a.txt\n D src/b.txt\n?? src/c.txt\n")
@@ -127,8 +129,8 @@ def test_the_rules_of_calls_hold_in_a_folder_of_its_own(
         delegates=Delegates({"worker": worker}, isolation="copy"),
     )
     run(agent)
-    [kept] = (tmp_path / "long").iterdir()
-    assert "\n5000\n" in kept.read_text()
+    [output_file] = (tmp_path / "long").iterdir()
+    assert "\n5000\n" in output_file.read_text()
     moved = worker.tools.with_other_tools([Remote("srv.look", "Look elsewhere.", lambda: "x")])
     assert list(moved.held) == ["srv.look"]
     assert moved.rules == tools.rules
@@ -149,8 +151,8 @@ def test_changes_are_dropped(repository: Path, runtime: LocalRuntime, kind: str)
 def test_a_folder_without_changes_is_removed(
     repository: Path, runtime: LocalRuntime, kind: str
 ) -> None:
-    [given] = run(lead(runtime, kind, [give(), "done"], shell("ls")))
-    assert given == f"I did it.\n[worker: conversation {CHILD}]"
+    [report] = run(lead(runtime, kind, [give(), "done"], shell("ls")))
+    assert report == f"I did it.\n[worker: conversation {CHILD}]"
     assert folders(repository) == []
 
 
@@ -161,7 +163,7 @@ def test_a_dirty_folder_is_given_as_it_is(
     (repository / "a.txt").write_text("changed\n")
     (repository / "src" / "b.txt").unlink()
     (repository / "new.txt").write_text("new\n")
-    given, _ = run(
+    report, _ = run(
         lead(
             runtime,
             kind,
@@ -169,7 +171,7 @@ def test_a_dirty_folder_is_given_as_it_is(
             shell("git status --short > status.txt; cat a.txt new.txt; echo more >> new.txt"),
         )
     )
-    assert "Its changes of 2 files" in given
+    assert "Its changes of 2 files" in report
     assert (repository / "new.txt").read_text() == "new\nmore\n"
     assert (repository / "a.txt").read_text() == "changed\n"
     status = (repository / "status.txt").read_text().splitlines()
@@ -242,8 +244,8 @@ def test_files_that_are_no_text_links_and_modes_are_taken_over(
         r"printf '\0new' > old.bin; printf '\0\1' > new.bin; ln -s a.txt link; chmod +x a.txt;"
         r" printf 'th\351\n' >> latin.txt; echo x > 'with space.txt'; echo y > 'ü.txt'; echo c >> src/b.txt; chmod +x src/b.txt"
     )
-    given, applied = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
-    assert "Changed, and not text: a.txt, latin.txt, link, new.bin, old.bin" in given
+    report, applied = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
+    assert "Changed, and not text: a.txt, latin.txt, link, new.bin, old.bin" in report
     assert (repository / "old.bin").read_bytes() == b"\0new"
     assert (repository / "new.bin").read_bytes() == b"\0\1"
     assert (repository / "latin.txt").read_bytes() == b"caf\xe9\nth\xe9\n"
@@ -366,19 +368,19 @@ def test_a_copy_needs_no_repository_and_git_does_not_leave_it(tmp_path: Path) ->
     (folder / "a.txt").write_text("a\n")
     work = shell("git rev-parse --show-toplevel > top.txt; echo b >> a.txt")
     with LocalRuntime(folder) as runtime:
-        given, _ = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
+        report, _ = run(lead(runtime, "copy", [give(), settle("apply"), "done"], work))
         with Conversation(lead(runtime, "copy", ["x"]), id="other") as conversation:
             assert conversation.children == []
     assert (folder / "a.txt").read_text() == "a\nb\n"
     assert (folder / "top.txt").read_text() == ""
-    assert "Its changes of 2 files" in given
+    assert "Its changes of 2 files" in report
 
 
 def test_a_worktree_of_a_folder_below_the_top(repository: Path) -> None:
     with LocalRuntime(repository / "src") as runtime:
         work = shell("echo more >> b.txt; echo x > ../outside.txt; basename $PWD")
-        given, _ = run(lead(runtime, "worktree", [give(), settle("apply"), "done"], work))
-    assert "Changed outside of the work folder, and not taken over: outside.txt" in given
+        report, _ = run(lead(runtime, "worktree", [give(), settle("apply"), "done"], work))
+    assert "Changed outside of the work folder, and not taken over: outside.txt" in report
     assert (repository / "src" / "b.txt").read_text() == "b\nmore\n"
     assert not (repository / "outside.txt").exists()
     assert len(folders(repository / "src")) == 1
@@ -389,10 +391,10 @@ def test_what_is_never_taken_over_is_reported_and_kept(
     repository: Path, runtime: LocalRuntime, more: str
 ) -> None:
     work = shell(f"git init -q vendor; echo x > vendor/f; truncate -s 12M model.bin{more}")
-    given, applied, dropped = run(
+    report, applied, dropped = run(
         lead(runtime, "copy", [give(), settle("apply"), settle("drop"), "done"], work)
     )
-    assert "not taken over: model.bin, vendor/" in given
+    assert "not taken over: model.bin, vendor/" in report
     assert "is kept for what is not taken over" in applied
     assert (repository / "c.txt").exists() is bool(more)
     assert dropped == f"{CHILD}: its changes and its folder are gone."
@@ -441,9 +443,9 @@ def test_a_background_child_has_a_folder_of_its_own(
 
 def test_a_long_patch_is_cut_and_kept_in_a_file(repository: Path, runtime: LocalRuntime) -> None:
     work = shell("seq 1 10000 > numbers.txt")
-    given, _ = run(lead(runtime, "copy", [give(), shell("true"), "done"], work))
-    assert len(given) < 25_000
-    path = given.split("The whole patch is in ")[1].split(".\n")[0].split("\n")[0].rstrip(".")
+    report, _ = run(lead(runtime, "copy", [give(), shell("true"), "done"], work))
+    assert len(report) < 25_000
+    path = report.split("The whole patch is in ")[1].split(".\n")[0].split("\n")[0].rstrip(".")
     assert "+10000\n" in (repository / path).read_text()
 
 
@@ -599,8 +601,8 @@ def test_an_open_store_is_not_copied(repository: Path) -> None:
     from holdfast import SQLiteStore
 
     with SQLiteStore(repository / "store.db") as store, LocalRuntime(repository) as runtime:
-        [given] = run(lead(runtime, "copy", [give(), "done"], shell("ls")), store)
-        assert given.startswith("I did it.\n[")
+        [report] = run(lead(runtime, "copy", [give(), "done"], shell("ls")), store)
+        assert report.startswith("I did it.\n[")
         folder = OwnFolder(runtime, "x")
         folder.make("copy")
         names = {path.name for path in folder.workdir.iterdir()}
@@ -686,8 +688,8 @@ def test_isolation_in_files(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "w.md").write_text("---\nname: w\nisolation: worktree\n---\nYou work.\n")
     (folder / "x.md").write_text("---\nname: x\nisolation: cloud\n---\nYou work.\n")
-    found = load_sub_agents(tmp_path)
-    assert {name: one.isolation for name, one in found.items()} == {"w": "worktree"}
+    agents = load_sub_agents(tmp_path)
+    assert {name: one.isolation for name, one in agents.items()} == {"w": "worktree"}
     model = {"use": "scripted", "parameters": {"script": []}}
     form = {
         "model": model,

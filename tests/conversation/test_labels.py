@@ -24,8 +24,8 @@ from tests.waiting import until
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with SQLiteStore(tmp_path / "s.db") as made:
-        yield made
+    with SQLiteStore(tmp_path / "s.db") as backend:
+        yield backend
 
 
 def talk(store: Store, id: str = "c", answers: tuple[Any, ...] = ("Done.",)) -> Conversation:
@@ -183,11 +183,11 @@ TRIED = ev.NoteRecorded
 
 
 def test_a_rule_writes_the_title_once(store: Store) -> None:
-    seen: list[str] = []
+    texts: list[str] = []
 
     def rule(text: str) -> str:
-        seen.append(text)
-        return f"  {len(seen)}:\n{text[:7]}"
+        texts.append(text)
+        return f"  {len(texts)}:\n{text[:7]}"
 
     label = titled(rule, store)
     assert isinstance(label, ev.ConversationLabelled)
@@ -195,7 +195,7 @@ def test_a_rule_writes_the_title_once(store: Store) -> None:
     with Conversation(Agent(ScriptedLLM(["Ok."]), title=rule), store, "c") as conversation:
         conversation.send_message("And now?")
         assert conversation.run().title == store.list()[0].title == "1: Fix the"
-    assert seen == ["Fix the dates\nin the report."]
+    assert texts == ["Fix the dates\nin the report."]
 
 
 def test_a_model_writes_the_title_and_its_usage_is_counted(store: Store) -> None:
@@ -215,34 +215,34 @@ def test_a_model_writes_the_title_and_its_usage_is_counted(store: Store) -> None
 
 
 def test_the_title_does_not_hold_up_the_steps(store: Store) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    running, go_on = threading.Event(), threading.Event()
 
     def slow(text: str) -> str:
-        begun.set()
+        running.set()
         assert go_on.wait(20)
         return "Late"
 
     with Conversation(Agent(ScriptedLLM(["Done."]), title=slow), store, "c") as conversation:
         conversation.send_message("Fix the dates")
         assert conversation.run().answer == "Done."
-        assert begun.wait(20)
+        assert running.wait(20)
         assert conversation.title == "Fix the dates"
         go_on.set()
         until(lambda: conversation.title == "Late")
 
 
 def test_a_title_that_the_user_sets_meanwhile_is_kept(store: Store) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    running, go_on = threading.Event(), threading.Event()
 
     def slow(text: str) -> str:
-        begun.set()
+        running.set()
         assert go_on.wait(20)
         return "Late"
 
     with Conversation(Agent(ScriptedLLM(["Done."]), title=slow), store, "c") as conversation:
         conversation.send_message("Fix the dates")
         conversation.run()
-        assert begun.wait(20)
+        assert running.wait(20)
         conversation.rename("Mine")
         go_on.set()
     assert store.list()[0].title == "Mine"

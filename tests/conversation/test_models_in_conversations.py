@@ -1,5 +1,5 @@
-"""What a conversation makes of its model: too long a context, a paused answer, a switch of
-providers, costs."""
+"""Models in conversations: a context that is too long, a paused answer, a switch of providers,
+costs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add(a: int, b: int) -> int:
 
 
 class DropOldest:
-    """Leaves out all but the last message and the answers behind it."""
+    """A condenser that leaves out all but the last message and the answers behind it."""
 
     def __init__(self, summary: str = "Earlier, numbers were added.") -> None:
         self.summary = summary
@@ -64,7 +64,7 @@ class DropOldest:
 
 
 def small_window(limit: int) -> Any:
-    """A model that refuses more than `limit` messages."""
+    """Return a script that refuses more than `limit` messages."""
 
     def answer(request: Any) -> Any:
         if len(request.messages) > limit:
@@ -98,14 +98,14 @@ def test_too_long_a_context_is_told_to_the_condenser_and_the_model_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("condenser", "asked"),
+    ("condenser", "calls"),
     [
         (None, 1),
-        (DropOldest(), 1),  # nothing to leave out: there is one message
+        (DropOldest(), 1),  # nothing can be left out: there is one message
     ],
 )
 def test_without_anything_to_leave_out_the_run_ends_with_the_error(
-    condenser: Any, asked: int
+    condenser: Any, calls: int
 ) -> None:
     llm = ScriptedLLM(small_window(0))
     with Conversation(Agent(llm, condenser=condenser)) as conversation:
@@ -114,28 +114,28 @@ def test_without_anything_to_leave_out_the_run_ends_with_the_error(
     assert state.status is S.ERROR
     assert state.error is not None
     assert state.error.error == "ContextTooLong"
-    assert len(llm.requests) == asked
+    assert len(llm.requests) == calls
 
 
 def test_a_condenser_that_fails_or_names_nonsense_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Wrong:
-        def __init__(self, found: Any) -> None:
-            self.found = found
+        def __init__(self, value: Any) -> None:
+            self.value = value
 
         def condense(self, *_: Any) -> Any:
-            if isinstance(self.found, Exception):
-                raise self.found
-            return self.found
+            if isinstance(self.value, Exception):
+                raise self.value
+            return self.value
 
-    for found, said in (
+    for value, problem in (
         (ValueError("oops"), "the condenser failed"),
         (Condensed((99,)), "named no messages"),
         (Condensed(()), "named no messages"),
     ):
         with Conversation(
-            Agent(ScriptedLLM(small_window(0)), condenser=Wrong(found))
+            Agent(ScriptedLLM(small_window(0)), condenser=Wrong(value))
         ) as conversation:
             conversation.send_message("hello")
             assert conversation.run().status is S.ERROR
@@ -144,7 +144,7 @@ def test_a_condenser_that_fails_or_names_nonsense_changes_nothing(
                 for event in conversation.get_history()
                 if isinstance(event, ev.HistoryCondensed)
             ]
-        assert said in caplog.text
+        assert problem in caplog.text
         caplog.clear()
     with pytest.raises(
         ConfigurationError, match="condenser takes an object with a method condense"
@@ -158,7 +158,7 @@ def test_a_condenser_is_asked_three_times_for_one_answer() -> None:
 
         def condense(self, journal: Sequence[ev.AnyEvent], *_: Any) -> Condensed:
             self.count += 1
-            gone = {
+            hidden = {
                 seq
                 for event in journal
                 if isinstance(event, ev.HistoryCondensed)
@@ -169,7 +169,7 @@ def test_a_condenser_is_asked_three_times_for_one_answer() -> None:
                     next(
                         event.seq
                         for event in journal
-                        if isinstance(event, ev.MessageAdded) and event.seq not in gone
+                        if isinstance(event, ev.MessageAdded) and event.seq not in hidden
                     ),
                 )
             )
@@ -252,7 +252,7 @@ def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None
 def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_said(
     resumed: bool, tmp_path: Path
 ) -> None:
-    """Whoever resumes it does not even read what was condensed."""
+    """A process that resumes the conversation does not even read the condensed events."""
     store = SQLiteStore(tmp_path / "c.db")
     main = ScriptedLLM([RateLimited("busy"), *["main"] * 9], model="main")
     spare = ScriptedLLM(
@@ -267,8 +267,8 @@ def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_sa
     )
     agent = Agent(FallbackLLM([main, spare]), condenser=DropOldest())
     with Conversation(agent, store, "c") as conversation:
-        for said in ("a", "b", "c"):
-            conversation.send_message(said)
+        for text in ("a", "b", "c"):
+            conversation.send_message(text)
             conversation.run()
         if not resumed:
             journal = conversation.get_history()
@@ -320,19 +320,27 @@ def test_a_tree_of_conversations_counts_each_answer_once(kind: Any, tmp_path: Pa
 
     with Conversation(agent, store, "root") as root:
         talk(root, 2)
-        with root.fork(id="left") as left:
-            talk(left, 1)
-            with left.fork(id="leaf", agent=Agent(ScriptedLLM(lambda request: "free"))) as leaf:
+        with root.fork(id="left") as branch:
+            talk(branch, 1)
+            with branch.fork(id="leaf", agent=Agent(ScriptedLLM(lambda request: "free"))) as leaf:
                 talk(leaf, 3)
         talk(root, 1)
         with root.fork(id="right") as right:
             talk(right, 1)
-    found = totals(store, "root")
-    assert [found.own.steps, *(child.own.steps for child in found.children)] == [3, 1, 1]
-    assert (found.whole.steps, found.whole.cost, found.whole.unpriced) == (8, 2.5, 3)
-    assert found.whole.usage.input_tokens > 50
+    tree_totals = totals(store, "root")
+    assert [tree_totals.own.steps, *(child.own.steps for child in tree_totals.children)] == [
+        3,
+        1,
+        1,
+    ]
+    assert (tree_totals.whole.steps, tree_totals.whole.cost, tree_totals.whole.unpriced) == (
+        8,
+        2.5,
+        3,
+    )
+    assert tree_totals.whole.usage.input_tokens > 50
     assert totals(store, "left").whole.steps == 4
-    assert Totals.from_json(found.to_json()) == found
+    assert Totals.from_json(tree_totals.to_json()) == tree_totals
     with pytest.raises(ConversationNotFound, match="'nobody'"):
         totals(store, "nobody")
     store.close()
@@ -405,11 +413,11 @@ def test_a_replay_knows_the_reasoning_that_was_sent_back(setting: Any) -> None:
             for _ in range(2):
                 conversation.send_message("Hi.")
                 conversation.run()
-            found = replay(conversation.get_history())
-        assert (found.hashed, found.difference) == (2, None)
-        sent = server.requests[1].messages[2]
+            result = replay(conversation.get_history())
+        assert (result.hashed, result.difference) == (2, None)
+        message = server.requests[1].messages[2]
         expected: dict[Any, dict[str, Any]] = {
             False: {"role": "assistant", "content": "a"},
             "tags": {"role": "assistant", "content": "<think>hm</think>a"},
         }
-        assert sent == expected.get(setting, thought)
+        assert message == expected.get(setting, thought)

@@ -1,4 +1,4 @@
-"""`next_action` is a pure match; each row here is a journal and what follows from it."""
+"""`next_action` is a pure match. Each row is a journal and the action that follows from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def journal(*parts: tuple[type[Any], dict[str, Any]]) -> list[Any]:
     ]
 
 
-def said(text: str = "go") -> tuple[type[Any], dict[str, Any]]:
+def message(text: str = "go") -> tuple[type[Any], dict[str, Any]]:
     return ev.MessageAdded, {"content": (TextContent(text),)}
 
 
@@ -40,13 +40,13 @@ def status(name: str) -> tuple[type[Any], dict[str, Any]]:
     return ev.StatusChanged, {"status": name}
 
 
-def answered(
+def answer(
     based_on: int, *calls: ToolCall, text: str = "done", **more: Any
 ) -> tuple[type[Any], dict[str, Any]]:
     return ev.AssistantReplied, {"based_on": based_on, "calls": calls, "text": text, **more}
 
 
-def started(call: ToolCall) -> tuple[type[Any], dict[str, Any]]:
+def start(call: ToolCall) -> tuple[type[Any], dict[str, Any]]:
     return ev.ToolCallStarted, {"call_id": call.id}
 
 
@@ -54,63 +54,63 @@ def result(call: ToolCall) -> tuple[type[Any], dict[str, Any]]:
     return ev.ToolCallFinished, {"call_id": call.id, "result": ToolResult("ok")}
 
 
-RUN = (said(), status("running"))
+RUN = (message(), status("running"))
 
 CASES = {
     "a new conversation waits": ((), AwaitEvents()),
-    "a message to one that nobody started waits": ((said(),), AwaitEvents()),
+    "a message to one that nobody started waits": ((message(),), AwaitEvents()),
     "a message in a run is answered": (RUN, CallModel()),
-    "the first call that never started is run": ((*RUN, answered(2, ONE, TWO)), RunCalls((ONE,))),
+    "the first call that never started is run": ((*RUN, answer(2, ONE, TWO)), RunCalls((ONE,))),
     "a started call without a result was left by a dead owner": (
-        (*RUN, answered(2, ONE, TWO), started(ONE)),
+        (*RUN, answer(2, ONE, TWO), start(ONE)),
         RecoverCalls((ONE,)),
     ),
     "what is left of a batch is run": (
-        (*RUN, answered(2, ONE, TWO), started(ONE), result(ONE)),
+        (*RUN, answer(2, ONE, TWO), start(ONE), result(ONE)),
         RunCalls((TWO,)),
     ),
-    "results are answered": ((*RUN, answered(2, ONE), started(ONE), result(ONE)), CallModel()),
+    "results are answered": ((*RUN, answer(2, ONE), start(ONE), result(ONE)), CallModel()),
     "an answer without a call ends the run": (
-        (*RUN, answered(2)),
+        (*RUN, answer(2)),
         Stop(ConversationStatus.FINISHED),
     ),
     "a message that the answer did not see goes on": (
-        (*RUN, said("and"), answered(2)),
+        (*RUN, message("and"), answer(2)),
         CallModel(),
     ),
-    "a message after the answer goes on": ((*RUN, answered(2), said("and")), CallModel()),
+    "a message after the answer goes on": ((*RUN, answer(2), message("and")), CallModel()),
     "a pause waits": ((*RUN, status("paused")), AwaitEvents()),
     "a pause waits before queued calls": (
-        (*RUN, answered(2, ONE), status("paused")),
+        (*RUN, answer(2, ONE), status("paused")),
         AwaitEvents(),
     ),
     "waiting for confirmation waits, also with a message": (
-        (*RUN, answered(2, ONE), status("waiting_for_confirmation"), said()),
+        (*RUN, answer(2, ONE), status("waiting_for_confirmation"), message()),
         AwaitEvents(),
     ),
     "an error waits": ((*RUN, status("error")), AwaitEvents()),
     "three blanks in a row are stuck": (
-        (*RUN, answered(2, text=""), said(), answered(4, text=" "), said(), answered(6, text="")),
+        (*RUN, answer(2, text=""), message(), answer(4, text=" "), message(), answer(6, text="")),
         Stop(ConversationStatus.STUCK, "3 answers in a row were empty or cut off"),
     ),
     "a refusal is no blank": (
         (
             *RUN,
-            *(answered(2, text="", stop_reason="refusal"), said()),
-            *(answered(4, text="", stop_reason="refusal"), said()),
-            answered(6, text="", stop_reason="refusal"),
+            *(answer(2, text="", stop_reason="refusal"), message()),
+            *(answer(4, text="", stop_reason="refusal"), message()),
+            answer(6, text="", stop_reason="refusal"),
         ),
         Stop(ConversationStatus.FINISHED),
     ),
     "a word in between is no blank": (
         (
             *RUN,
-            answered(2, text=""),
-            said(),
-            answered(4, text="hm"),
-            said(),
-            answered(6, text=""),
-            said(),
+            answer(2, text=""),
+            message(),
+            answer(4, text="hm"),
+            message(),
+            answer(6, text=""),
+            message(),
         ),
         CallModel(),
     ),
@@ -133,28 +133,30 @@ def test_next_action(name: str) -> None:
     ],
 )
 def test_a_run_stops_at_its_limit(limits: Limits, kind: str) -> None:
-    found = next_action(
+    action = next_action(
         fold(
-            journal(*RUN, answered(2, usage=Usage(10, 5), cost=0.5), said("more"), said("and more"))
+            journal(
+                *RUN, answer(2, usage=Usage(10, 5), cost=0.5), message("more"), message("and more")
+            )
         ),
         limits,
     )
-    assert isinstance(found, Stop)
-    assert found.status is ConversationStatus.ERROR
-    assert found.limit is not None
-    assert found.limit[0] == kind
+    assert isinstance(action, Stop)
+    assert action.status is ConversationStatus.ERROR
+    assert action.limit is not None
+    assert action.limit[0] == kind
 
 
 def test_a_limit_counts_one_run_and_a_resumed_pause_is_the_same_run() -> None:
-    first = (*RUN, answered(2), status("finished"))
+    first = (*RUN, answer(2), status("finished"))
     assert (
-        next_action(fold(journal(*first, said(), status("running"))), Limits(steps=1))
+        next_action(fold(journal(*first, message(), status("running"))), Limits(steps=1))
         == CallModel()
     )
     paused = (
         *RUN,
-        answered(2, ONE),
-        started(ONE),
+        answer(2, ONE),
+        start(ONE),
         result(ONE),
         status("paused"),
         status("running"),
@@ -172,60 +174,60 @@ def test_a_limit_that_is_no_number_above_zero_is_refused_by_name(field: str, val
 def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
     parts = (
         *RUN,
-        answered(2, ONE, usage=Usage(3, 2), cost=0.25),
-        started(ONE),
+        answer(2, ONE, usage=Usage(3, 2), cost=0.25),
+        start(ONE),
         result(ONE),
-        said("more"),
-        answered(7, usage=Usage(1, 1)),
+        message("more"),
+        answer(7, usage=Usage(1, 1)),
         status("finished"),
-        said("again"),
+        message("again"),
         status("running"),
-        answered(11, ONE, TWO),
-        started(ONE),
+        answer(11, ONE, TWO),
+        start(ONE),
         result(ONE),
         status("paused"),
         status("running"),
-        answered(17, text=""),
-        said(),
+        answer(17, text=""),
+        message(),
         status("error"),
-        said(),
-        answered(20, text="", usage=Usage(5)),
+        message(),
+        answer(20, text="", usage=Usage(5)),
     )
 
-    def told(found: Fold) -> dict[str, Any]:
+    def fields(state: Fold) -> dict[str, Any]:
         names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open")]
         calls = {
             call_id: (item.attempt, item.asked, item.arguments)
-            for call_id, item in found.open.items()
+            for call_id, item in state.open.items()
         }
         return {
-            "usage": found.usage,
+            "usage": state.usage,
             "open": calls,
-            **{name: getattr(found, name) for name in names},
+            **{name: getattr(state, name) for name in names},
         }
 
     events = journal(*parts)
     one_by_one = Fold()
     for length, event in enumerate(events, 1):
         one_by_one.apply(event)
-        assert told(fold(events[:length])) == told(one_by_one)
-        assert told(one_by_one.copy()) == told(one_by_one)
+        assert fields(fold(events[:length])) == fields(one_by_one)
+        assert fields(one_by_one.copy()) == fields(one_by_one)
 
 
 def test_time_that_a_run_is_paused_or_waits_for_a_decision_does_not_count() -> None:
-    # One second from event to event; 5 of the 8 seconds since the run began it was at work.
+    # One second passes from event to event; the run worked for 5 of its 8 seconds.
     parts = (
         *RUN,
-        answered(2, ONE),
+        answer(2, ONE),
         status("paused"),
-        said(),
+        message(),
         status("running"),
-        started(ONE),
+        start(ONE),
         result(ONE),
         status("waiting_for_confirmation"),
     )
     events = journal(*parts, status("running"))
     assert next_action(fold(events), Limits(seconds=6)) == CallModel()
-    found = next_action(fold(events), Limits(seconds=5))
-    assert isinstance(found, Stop)
-    assert found.limit == ("seconds", 5.0, 5)
+    action = next_action(fold(events), Limits(seconds=5))
+    assert isinstance(action, Stop)
+    assert action.limit == ("seconds", 5.0, 5)

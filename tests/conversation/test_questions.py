@@ -1,5 +1,5 @@
-"""What running calls ask the user: journaled, answered from anywhere, taken back; and nothing left
-pending after a kill."""
+"""Questions of running calls to the user: journaled, answered from any thread or process,
+withdrawn, and not left pending after a kill."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 def asking(schema: dict[str, Any] | None = FORM, **options: Any) -> Tool:
@@ -69,7 +69,7 @@ def agent_of(*tools: Any, calls: int = 1) -> Agent:
     return Agent(ScriptedLLM([[(tools[0].name, {})] * calls, "Done.", "Again."]), tools)
 
 
-def begun(agent: Agent, store: Store | None = None, **options: Any) -> Conversation:
+def running_conversation(agent: Agent, store: Store | None = None, **options: Any) -> Conversation:
     conversation = Conversation(agent, store, "c", **{"on_question": "wait", **options})
     conversation.start_thread()
     conversation.send_message("go")
@@ -79,8 +79,8 @@ def begun(agent: Agent, store: Store | None = None, **options: Any) -> Conversat
 def pending(conversation: Conversation, count: int = 1) -> list[ev.Question]:
     return until(
         lambda: (
-            found
-            if len(found := [question for _, question in conversation.state.pending_questions])
+            questions
+            if len(questions := [question for _, question in conversation.state.pending_questions])
             == count
             else None
         )
@@ -91,7 +91,7 @@ def decisions(conversation: Conversation) -> list[ev.DecisionMade]:
     return [event for event in conversation.get_history() if isinstance(event, ev.DecisionMade)]
 
 
-def heard(conversation: Conversation) -> list[str]:
+def results(conversation: Conversation) -> list[str]:
     return [
         event.result.text
         for event in conversation.get_history()
@@ -99,19 +99,19 @@ def heard(conversation: Conversation) -> list[str]:
     ]
 
 
-# --- whom one asks ---
+# --- who answers ---
 
 
 def test_a_conversation_that_was_told_of_nobody_declines_at_once_and_journals_nothing() -> None:
-    with begun(agent_of(asking()), on_question=None) as conversation:
+    with running_conversation(agent_of(asking()), on_question=None) as conversation:
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard None"]
+        assert results(conversation) == ["heard None"]
         assert decisions(conversation) == []
     assert ToolContext().ask("Anybody?") is None
 
 
 def test_a_question_that_waits_is_journaled_and_so_is_its_answer(store: Store) -> None:
-    with begun(agent_of(asking(asker="desk")), store) as conversation:
+    with running_conversation(agent_of(asking(asker="desk")), store) as conversation:
         [question] = pending(conversation)
         state = conversation.state
         [(call_id, _)] = state.pending_questions
@@ -123,7 +123,7 @@ def test_a_question_that_waits_is_journaled_and_so_is_its_answer(store: Store) -
         )
         conversation.answer(values={"name": "Ada", "key": "hunter2"}, by="ada")
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard {'name': 'Ada', 'size': 3, 'key': 'hunter2'}"]
+        assert results(conversation) == ["heard {'name': 'Ada', 'size': 3, 'key': 'hunter2'}"]
         ask, answer = decisions(conversation)
         assert (ask.decision, ask.call_id, ask.by, ask.reason, ask.question) == (
             "ask",
@@ -144,17 +144,17 @@ def test_a_question_that_waits_is_journaled_and_so_is_its_answer(store: Store) -
 
 
 def test_the_tool_asks_where_nobody_else_is_named_and_no_form_is_a_yes() -> None:
-    with begun(agent_of(asking(None))) as conversation:
+    with running_conversation(agent_of(asking(None))) as conversation:
         assert [question.asker for question in pending(conversation)] == ["greet"]
         with pytest.raises(ConfigurationError, match="it has no form"):
             conversation.answer(values={"a": 1})
         conversation.answer()
         conversation.wait(25)
-        assert heard(conversation) == ["heard {}"]
+        assert results(conversation) == ["heard {}"]
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "problem"),
     [
         (True, "name is required. It takes: name, size, key"),
         ({"name": "x", "sise": 1}, "sise is not one of its fields"),
@@ -165,20 +165,20 @@ def test_the_tool_asks_where_nobody_else_is_named_and_no_form_is_a_yes() -> None
     ],
 )
 def test_values_that_do_not_fit_the_form_are_refused_and_the_question_still_waits(
-    values: Any, told: str
+    values: Any, problem: str
 ) -> None:
-    with begun(agent_of(asking())) as conversation:
+    with running_conversation(agent_of(asking())) as conversation:
         pending(conversation)
-        with pytest.raises(ConfigurationError, match=told) as refused:
+        with pytest.raises(ConfigurationError, match=problem) as refused:
             conversation.answer(values=values)
         assert "271828" not in str(refused.value)
         conversation.answer(values={"name": "Ada", "size": "7"})
         conversation.wait(25)
-        assert heard(conversation) == ["heard {'name': 'Ada', 'size': 7}"]
+        assert results(conversation) == ["heard {'name': 'Ada', 'size': 7}"]
 
 
 def test_of_several_questions_one_must_say_which(store: Store) -> None:
-    with begun(agent_of(asking(), calls=2), store) as conversation:
+    with running_conversation(agent_of(asking(), calls=2), store) as conversation:
         first, second = pending(conversation, 2)
         with pytest.raises(
             ConfigurationError, match=r"Several questions wait.* These do: .*\?1, .*\?1"
@@ -189,7 +189,10 @@ def test_of_several_questions_one_must_say_which(store: Store) -> None:
             conversation.answer(second.id, {"name": "late"})
         conversation.decline(first.id, "not today")
         conversation.wait(25)
-        assert sorted(heard(conversation)) == ["heard None", "heard {'name': 'second', 'size': 3}"]
+        assert sorted(results(conversation)) == [
+            "heard None",
+            "heard {'name': 'second', 'size': 3}",
+        ]
         [declined] = [event for event in decisions(conversation) if event.decision == "reject"]
         assert (declined.question_id, declined.by, declined.reason) == (
             first.id,
@@ -201,9 +204,9 @@ def test_of_several_questions_one_must_say_which(store: Store) -> None:
 
 
 def test_many_threads_that_answer_at_once_give_one_answer() -> None:
-    with begun(agent_of(asking())) as conversation:
+    with running_conversation(agent_of(asking())) as conversation:
         [question] = pending(conversation)
-        start, taken = threading.Barrier(8), list[int]()
+        start, accepted = threading.Barrier(8), list[int]()
 
         def answer(number: int) -> None:
             start.wait()
@@ -211,7 +214,7 @@ def test_many_threads_that_answer_at_once_give_one_answer() -> None:
                 conversation.answer(question.id, {"name": str(number)})
             except NotPending:
                 return
-            taken.append(number)
+            accepted.append(number)
 
         threads = [threading.Thread(target=answer, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -219,21 +222,23 @@ def test_many_threads_that_answer_at_once_give_one_answer() -> None:
         for thread in threads:
             thread.join()
         conversation.wait(25)
-        [number] = taken
-        assert heard(conversation) == [f"heard {{'name': '{number}', 'size': 3}}"]
+        [number] = accepted
+        assert results(conversation) == [f"heard {{'name': '{number}', 'size': 3}}"]
 
 
-# --- a function that is asked ---
+# --- a function that answers ---
 
 
 def test_a_function_is_asked_on_the_calls_thread_while_nothing_is_locked() -> None:
-    seen: list[Any] = []
+    observations: list[Any] = []
 
-    def asked(question: ev.Question) -> dict[str, Any]:
-        other = threading.Thread(target=lambda: seen.append(conversation.state.pending_questions))
+    def answer(question: ev.Question) -> dict[str, Any]:
+        other = threading.Thread(
+            target=lambda: observations.append(conversation.state.pending_questions)
+        )
         other.start()  # another thread can look: nothing is locked
         other.join(20)
-        seen.append(threading.current_thread())
+        observations.append(threading.current_thread())
         return {"name": question.asker}
 
     tool_threads: list[threading.Thread] = []
@@ -243,15 +248,17 @@ def test_a_function_is_asked_on_the_calls_thread_while_nothing_is_locked() -> No
         tool_threads.append(threading.current_thread())
         return str(context.ask("Who?", FORM))
 
-    with begun(agent_of(Tool.from_function(greet)), on_question=asked) as conversation:
+    with running_conversation(
+        agent_of(Tool.from_function(greet)), on_question=answer
+    ) as conversation:
         conversation.wait(25)
-        assert len(seen[0]) == 1
-        assert seen[1:] == tool_threads
+        assert len(observations[0]) == 1
+        assert observations[1:] == tool_threads
         assert [(event.decision, event.by) for event in decisions(conversation)] == [
             ("ask", "greet"),
             ("approve", "on_question"),
         ]
-        assert heard(conversation) == ["{'name': 'greet', 'size': 3}"]
+        assert results(conversation) == ["{'name': 'greet', 'size': 3}"]
 
 
 @pytest.mark.parametrize(
@@ -264,14 +271,14 @@ def test_a_function_is_asked_on_the_calls_thread_while_nothing_is_locked() -> No
     ],
 )
 def test_what_is_no_answer_declines_and_the_journal_says_why(answer: Any, reason: str) -> None:
-    def asked(question: ev.Question) -> Any:
+    def on_question(question: ev.Question) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    with begun(agent_of(asking()), on_question=asked) as conversation:
+    with running_conversation(agent_of(asking()), on_question=on_question) as conversation:
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard None"]
+        assert results(conversation) == ["heard None"]
         declined = decisions(conversation)[-1]
         assert (declined.decision, declined.by) == ("reject", "on_question")
         assert reason in declined.reason
@@ -287,9 +294,9 @@ def test_on_question_takes_a_function_wait_or_nothing(wrong: Any) -> None:
 
 
 def test_a_question_that_nobody_answers_in_time_is_declined() -> None:
-    with begun(agent_of(asking(timeout=0.05))) as conversation:
+    with running_conversation(agent_of(asking(timeout=0.05))) as conversation:
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard None"]
+        assert results(conversation) == ["heard None"]
         assert [
             (event.decision, event.by, event.reason) for event in decisions(conversation)[1:]
         ] == [("reject", "holdfast", "no answer within 0.05 s")]
@@ -297,16 +304,16 @@ def test_a_question_that_nobody_answers_in_time_is_declined() -> None:
 
 def test_a_question_that_is_taken_back_waits_no_more() -> None:
     flag = Cancellation()
-    with begun(agent_of(asking(cancelled=flag))) as conversation:
+    with running_conversation(agent_of(asking(cancelled=flag))) as conversation:
         pending(conversation)
         flag.cancel()
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard None"]
+        assert results(conversation) == ["heard None"]
         assert "withdrawn" in decisions(conversation)[-1].reason
 
 
 def test_an_interrupt_ends_the_question_and_its_call(store: Store) -> None:
-    with begun(agent_of(asking()), store) as conversation:
+    with running_conversation(agent_of(asking()), store) as conversation:
         pending(conversation)
         conversation.interrupt()
         assert conversation.wait(25) is S.PAUSED
@@ -323,24 +330,24 @@ def test_an_interrupt_ends_the_question_and_its_call(store: Store) -> None:
 def test_an_interrupt_withdraws_the_question_in_its_own_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, written = MemoryStore(), list[list[str]]()
+    store, batches = MemoryStore(), list[list[str]]()
     append = store.append
 
     def noted(lease: Any, batch: Batch) -> Any:
-        written.append([type(event).__name__ for event in batch.events])
+        batches.append([type(event).__name__ for event in batch.events])
         return append(lease, batch)
 
     monkeypatch.setattr(store, "append", noted)
-    with begun(agent_of(asking()), store) as conversation:
+    with running_conversation(agent_of(asking()), store) as conversation:
         pending(conversation)
         conversation.interrupt()
         assert conversation.wait(25) is S.PAUSED
-        assert ["StatusChanged", "DecisionMade"] in written
+        assert ["StatusChanged", "DecisionMade"] in batches
         assert decisions(conversation)[-1].reason == TAKEN_BACK
 
 
 def test_closing_ends_the_question_at_once(store: Store) -> None:
-    conversation = begun(agent_of(asking()), store)
+    conversation = running_conversation(agent_of(asking()), store)
     pending(conversation)
     began = time.monotonic()
     conversation.close(20)
@@ -352,25 +359,25 @@ def test_closing_ends_the_question_at_once(store: Store) -> None:
 def test_a_tools_own_timeout_does_not_run_while_the_user_is_asked() -> None:
     def greet(context: ToolContext) -> str:
         """Greets."""
-        found = str(context.ask("Who?", FORM))
-        if found != "None":
+        answer = str(context.ask("Who?", FORM))
+        if answer != "None":
             context.cancelled.wait(20)
-        return found
+        return answer
 
     tool = Tool.from_function(greet, timeout=0.3)
-    with begun(agent_of(tool)) as conversation:
+    with running_conversation(agent_of(tool)) as conversation:
         [question] = pending(conversation)
         assert not threading.Event().wait(0.6)  # twice the timeout
         assert [one.id for _, one in conversation.state.pending_questions] == [question.id]
         conversation.answer(values={"name": "x"})
         conversation.wait(25)
         assert (
-            "did not answer within 0.3 s" in heard(conversation)[0]
-        )  # what comes after the answer counts
+            "did not answer within 0.3 s" in results(conversation)[0]
+        )  # only the time after the answer counts
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "problem"),
     [
         ({"url": "file:///etc/passwd"}, "http:// or https://"),
         ({"url": "https://a.example", "schema": FORM}, "no schema beside it"),
@@ -381,15 +388,15 @@ def test_a_tools_own_timeout_does_not_run_while_the_user_is_asked() -> None:
     ],
 )
 def test_what_is_no_form_or_address_is_the_tools_mistake(
-    options: dict[str, Any], told: str
+    options: dict[str, Any], problem: str
 ) -> None:
     def greet(context: ToolContext) -> str:
         """Greets."""
         return str(context.ask("Who?", **options))
 
-    with begun(agent_of(Tool.from_function(greet))) as conversation:
+    with running_conversation(agent_of(Tool.from_function(greet))) as conversation:
         assert conversation.wait(25) is S.FINISHED
-        assert told in heard(conversation)[0]
+        assert problem in results(conversation)[0]
         assert decisions(conversation) == []
 
 
@@ -404,12 +411,12 @@ def test_an_async_tool_is_told_how_to_ask() -> None:
             return f"{error} {await asyncio.to_thread(context.ask, 'Who?')}"
         return "held up"
 
-    with begun(agent_of(Tool.from_function(greet))) as conversation:
+    with running_conversation(agent_of(Tool.from_function(greet))) as conversation:
         pending(conversation)
         conversation.answer()
         conversation.wait(25)
-        assert "asyncio.to_thread(context.ask" in heard(conversation)[0]
-        assert heard(conversation)[0].endswith(" {}")
+        assert "asyncio.to_thread(context.ask" in results(conversation)[0]
+        assert results(conversation)[0].endswith(" {}")
 
 
 def test_a_call_that_asks_for_ever_is_declined_in_the_end() -> None:
@@ -417,15 +424,15 @@ def test_a_call_that_asks_for_ever_is_declined_in_the_end() -> None:
         """Greets."""
         return sum(context.ask("Again?") is not None for _ in range(150))
 
-    with begun(
+    with running_conversation(
         agent_of(Tool.from_function(greet)), on_question=lambda question: True
     ) as conversation:
         conversation.wait(25)
-        assert heard(conversation) == ["100"]
+        assert results(conversation) == ["100"]
 
 
 def test_a_fork_taken_while_a_question_waits_has_none(store: Store) -> None:
-    with begun(agent_of(asking()), store) as conversation:
+    with running_conversation(agent_of(asking()), store) as conversation:
         pending(conversation)
         with conversation.fork(id="f") as forked:
             assert forked.state.pending_questions == ()
@@ -447,19 +454,19 @@ def test_secret_values_are_in_no_file_of_the_store(tmp_path: Path) -> None:
 
     def greet(context: ToolContext) -> str:
         """Greets."""
-        found = context.ask("Who?", schema)
-        return "" if found is None else str([len(value) for value in found.values()])
+        answer = context.ask("Who?", schema)
+        return "" if answer is None else str([len(value) for value in answer.values()])
 
     with (
         SQLiteStore(tmp_path / "s.db") as store,
-        begun(agent_of(Tool.from_function(greet)), store) as conversation,
+        running_conversation(agent_of(Tool.from_function(greet)), store) as conversation,
     ):
         [question] = pending(conversation)
         conversation.answer(
             question.id, {"a": "planted-7a61-a", "b": "planted-7a61-b", "c": "open"}
         )
         conversation.wait(25)
-        assert heard(conversation) == ["[14, 14, 4]"]
+        assert results(conversation) == ["[14, 14, 4]"]
     assert not any(b"planted-7a61" in path.read_bytes() for path in tmp_path.iterdir())
     assert mask_secrets(schema, {"a": 1, "c": 2, "d": 3}) == {"a": "***", "c": 2, "d": 3}
 
@@ -479,7 +486,10 @@ with SQLiteStore(sys.argv[1]) as store:
 def test_another_process_answers_through_the_inbox(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with SQLiteStore(tmp_path / "s.db") as store, begun(agent_of(asking()), store) as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        running_conversation(agent_of(asking()), store) as conversation,
+    ):
         [question] = pending(conversation)
         forks.run(
             [sys.executable, "-c", POST, str(tmp_path / "s.db"), question.id],
@@ -487,13 +497,13 @@ def test_another_process_answers_through_the_inbox(
             timeout=60,
         )
         assert conversation.wait(25) is S.FINISHED
-        assert heard(conversation) == ["heard {'name': 'posted', 'size': 3}"]
+        assert results(conversation) == ["heard {'name': 'posted', 'size': 3}"]
         assert decisions(conversation)[-1].by == "elsewhere"
     assert "a posted Answer was dropped: its values do not fit the form" in caplog.text
 
 
 def test_a_posted_none_declines_and_what_comes_too_late_is_dropped() -> None:
-    with MemoryStore() as store, begun(agent_of(asking()), store) as conversation:
+    with MemoryStore() as store, running_conversation(agent_of(asking()), store) as conversation:
         [question] = pending(conversation)
         store.post("c", cmd.Answer(question.id, None, "busy"))
         assert conversation.wait(25) is S.FINISHED
@@ -510,9 +520,9 @@ def test_a_posted_none_declines_and_what_comes_too_late_is_dropped() -> None:
 KILLED = """
 import sys, threading
 sys.path.insert(0, sys.argv[3])
-from tests.conversation.test_questions import repeatable, agent_of, begun
+from tests.conversation.test_questions import repeatable, agent_of, running_conversation
 from holdfast import SQLiteStore
-begun(agent_of(repeatable(sys.argv[2] == "repeated")), SQLiteStore(sys.argv[1]))
+running_conversation(agent_of(repeatable(sys.argv[2] == "repeated")), SQLiteStore(sys.argv[1]))
 threading.Event().wait()
 """
 
@@ -539,7 +549,7 @@ def test_no_question_is_left_pending_by_a_kill(tmp_path: Path, outcome: str) -> 
             with Conversation(agent, store, "c", on_question="wait") as conversation:
                 [(_, dead)] = (
                     conversation.state.pending_questions
-                )  # the journal's; nobody waits for it
+                )  # the pending question is the journal's; no process waits for the answer
                 with pytest.raises(NotPending, match="does not wait for an answer"):
                     conversation.answer(dead.id, {"name": "x"})
                 conversation.start_thread()
@@ -553,12 +563,12 @@ def test_no_question_is_left_pending_by_a_kill(tmp_path: Path, outcome: str) -> 
                     conversation.answer(values={"name": "Ada"})
                 assert conversation.wait(25) is S.FINISHED
                 assert conversation.state.pending_questions == ()
-                said = (
+                problem = (
                     "attempt 2 heard {'name': 'Ada', 'size': 3}"
                     if outcome == "repeated"
                     else "outcome is unknown"
                 )
-                assert said in heard(conversation)[0]
+                assert problem in results(conversation)[0]
     finally:
         process.kill()
         process.wait()

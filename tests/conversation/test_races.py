@@ -1,5 +1,5 @@
-"""What must hold of a conversation whatever its threads do, and whenever: races, failing stores,
-Ctrl-C at any line, lost leases."""
+"""Invariants of a conversation for any timing of its threads: races, failing stores, Ctrl-C at
+any line, lost leases."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ S = ConversationStatus
 LONG = 20.0  # seconds after which something hangs
 
 
-# --- what must hold of every journal ---
+# --- invariants of every journal ---
 
 
 def check_journal(events: Sequence[ev.AnyEvent]) -> None:
-    """Dense; a start and a result belong to a call of an answer before them; one result; attempts
-    in order; none without a start but refused ones; nothing of a call after its result."""
+    """Check a journal: it is dense. A start and a result belong to a call of an earlier answer.
+    A call has one result, and its attempts are in order. Only a refused call has a result
+    without a start. Nothing of a call follows its result."""
     attempts: dict[str, int] = {}
     finished: set[str] = set()
     for expected, event in enumerate(events, 1):
@@ -86,27 +87,28 @@ def check_journal(events: Sequence[ev.AnyEvent]) -> None:
 
 
 def check_replay(events: Sequence[ev.AnyEvent], requests: Sequence[ScriptedRequest]) -> int:
-    """Every request that was answered is, byte for byte, the view of the journal up to `based_on`.
-    Answers begin with their request's number. Returns how many were compared."""
+    """Check that each answered request is, byte for byte, the view of the journal up to
+    `based_on`. Answers begin with their request's number. Return the number of compared
+    requests."""
     compared = 0
     for event in events:
         if isinstance(event, ev.AssistantReplied) and event.text.startswith("#"):
             request = requests[int(event.text[1:].split()[0])]
             before = events[: event.based_on]
             head = next(
-                found for found in reversed(before) if isinstance(found, ev.AgentConfigured)
+                event for event in reversed(before) if isinstance(event, ev.AgentConfigured)
             )
-            made = make_request(
+            expected = make_request(
                 RequestTarget(openai_chat, event.model, head.parameters),
                 Prompt(View.of(before).ready(), head=head),
             )
-            assert made.body == request.body
+            assert expected.body == request.body
             compared += 1
     return compared
 
 
 def in_time(work: Callable[[], object], seconds: float = LONG) -> Any:
-    """`work()` on a thread of its own; fails if it hangs."""
+    """Return `work()`, run on a thread of its own; fail if it hangs."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -129,8 +131,7 @@ def in_time(work: Callable[[], object], seconds: float = LONG) -> Any:
 
 
 class World:
-    """A model and tools that do anything, by chance; and a count of every attempt that really
-    ran."""
+    """A model and tools that act at random, and a count of each attempt that really ran."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -227,7 +228,7 @@ class World:
 def stir(
     world: World, conversation: Conversation, threads: int, operations: int, run: bool
 ) -> list[BaseException]:
-    """Let threads do anything with a conversation at once."""
+    """Let threads perform random operations on one conversation."""
     troubles: list[BaseException] = []
     again = random.Random(world.chance.random())
     waits = [again.random() * 0.004 for _ in range(threads * operations)]
@@ -262,7 +263,7 @@ def stir(
 
 
 def settle(world: World, conversation: Conversation, started: bool) -> None:
-    """However it was left: go on until it has finished."""
+    """Continue the conversation until it has finished."""
     world.quiet = True
     for _ in range(60):
         if started:
@@ -280,7 +281,7 @@ def settle(world: World, conversation: Conversation, started: bool) -> None:
 
 @pytest.fixture
 def eager() -> Iterator[None]:
-    """Threads change places a thousand times as often."""
+    """Let threads switch a thousand times as often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-6)
     yield
@@ -298,18 +299,18 @@ def test_whatever_many_threads_do_the_journal_holds_and_the_run_can_be_finished(
     world = World(seed)
     started = seed % 3 != 0
     store = MemoryStore() if seed % 2 else SQLiteStore(tmp_path / "s.db", durability="process")
-    told: list[int] = []
+    seqs: list[int] = []
     with store:
         conversation = world.conversation = Conversation(world.agent, store, "c")
         with conversation:
-            conversation.register_callback(lambda event: told.append(event.seq))
+            conversation.register_callback(lambda event: seqs.append(event.seq))
             if started:
                 conversation.start_thread()
             assert stir(world, conversation, 4, 15, run=not started) == []
             settle(world, conversation, started)
             events = conversation.get_history()
         assert store.read("c") == events
-        assert told == list(range(1, len(events) + 1))
+        assert seqs == list(range(1, len(events) + 1))
         summary = store.list()[0]
         assert (summary.last_seq, summary.status) == (
             len(events),
@@ -366,7 +367,7 @@ def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_
                 conversation.send_message("hi")
                 time.sleep(0.0002)
 
-        conversation.send_message("the first")  # before any, a run would end IDLE
+        conversation.send_message("the first")  # without it, a run would end IDLE
         sender = threading.Thread(target=send)
         sender.start()
         try:
@@ -429,43 +430,43 @@ def test_two_threads_that_run_one_conversation_do_not_both_drive_it() -> None:
 
 
 def test_changed_wakes_all_that_wait_and_loses_no_wakeup(eager: None) -> None:
-    changed = JournalLock()
+    lock = JournalLock()
     count = [0]
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def consume() -> None:
         mine = 0
         while mine < 300:
-            with changed:
+            with lock:
                 while count[0] <= mine:
-                    changed.wait()
+                    lock.wait()
                 mine = count[0]
-        seen.append(mine)
+        numbers.append(mine)
 
     threads = [threading.Thread(target=consume, daemon=True) for _ in range(5)]
     for thread in threads:
         thread.start()
     for _ in range(300):
-        with changed:
+        with lock:
             count[0] += 1
-            changed.notify_all()
+            lock.notify_all()
     for thread in threads:
         thread.join(LONG)
-    assert seen == [300] * 5
+    assert numbers == [300] * 5
 
 
 def test_changed_gives_up_after_its_timeout_and_forgets_the_waiter() -> None:
-    changed = JournalLock()
-    with changed:
+    lock = JournalLock()
+    with lock:
         for timeout in (0.005, 0, -1):
-            changed.wait(timeout)
-            assert changed.held()
-        assert not changed._waiting
-    assert not changed.held()
-    changed.acquire()
-    changed.release()
+            lock.wait(timeout)
+            assert lock.held()
+        assert not lock._waiting
+    assert not lock.held()
+    lock.acquire()
+    lock.release()
     with pytest.raises(RuntimeError):
-        changed.release()
+        lock.release()
 
 
 def test_changed_takes_endless_timeouts() -> None:
@@ -480,15 +481,15 @@ def test_changed_takes_endless_timeouts() -> None:
 def breaking_in(
     code_of: Callable[[FrameType], bool], line: int, error: type[BaseException]
 ) -> Iterator[list[str]]:
-    """Raise `error` when this thread is about to execute the `line`-th line of those that `code_of`
-    accepts. Yields where it did."""
+    """Raise `error` when this thread is about to execute the `line`-th line of the code that
+    `code_of` accepts. Yield the place of that line."""
     where: list[str] = []
-    left = [line]
+    remaining = [line]
 
     def local(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
+            remaining[0] -= 1
+            if remaining[0] == 0:
                 where.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
                 sys.settrace(None)
                 raise error
@@ -507,21 +508,21 @@ def breaking_in(
 
 def test_ctrl_c_at_any_line_of_a_wait_leaves_the_lock_as_it_was() -> None:
     for line in range(1, 100):
-        changed = JournalLock()
+        lock = JournalLock()
         with breaking_in(
             lambda frame: frame.f_code.co_filename == changed_module.__file__,
             line,
             KeyboardInterrupt,
         ) as where:
             try:
-                with changed:
-                    changed.wait(0.001)
+                with lock:
+                    lock.wait(0.001)
             except (
                 KeyboardInterrupt,
                 RuntimeError,
-            ):  # the latter at the one line that takes the lock again
+            ):  # the end of a wait is the one line that takes the lock again
                 pass
-        in_time(lambda changed=changed: changed.acquire() and changed.release())
+        in_time(lambda lock=lock: lock.acquire() and lock.release())
         if not where:
             return
     raise AssertionError("it never came to its end")
@@ -535,9 +536,9 @@ def ours(frame: FrameType) -> bool:
     return "conversation" in parts or Path(frame.f_code.co_filename).name in ("view.py", "agent.py")
 
 
-def broken_run(line: int) -> tuple[bool, str]:
-    """A run of two messages with Ctrl-C at a line; what it left must go on. Whether the line was
-    reached, and where it was."""
+def run_with_ctrl_c(line: int) -> tuple[bool, str]:
+    """Run two messages with Ctrl-C at a line; the run must continue after it. Return whether the
+    line was reached, and a description of the fault, if any."""
     ran: Counter[tuple[str, int]] = Counter()
 
     def effect(context: ToolContext) -> str:
@@ -545,11 +546,11 @@ def broken_run(line: int) -> tuple[bool, str]:
         return "done"
 
     def answer(request: ScriptedRequest) -> Any:
-        said = request.messages[-1]
-        if said["role"] == "user" and said["content"] != "last":
+        message = request.messages[-1]
+        if message["role"] == "user" and message["content"] != "last":
             return (
                 [f"#{request.number} ", ("effect", {}), ("effect", {})]
-                if "two" in said["content"]
+                if "two" in message["content"]
                 else [f"#{request.number} ", ("effect", {})]
             )
         return f"#{request.number} done"
@@ -569,7 +570,7 @@ def broken_run(line: int) -> tuple[bool, str]:
     except KeyboardInterrupt:
         pass
     place = where[0] if where else ""
-    # Whoever takes the lock next, on any thread, gets it; and what is in memory is what is in the
+    # The next thread can take the lock, and the memory equals the
     # store.
     if conversation.hosting.journal.changed.held():
         return True, f"{place} keeps the lock"
@@ -588,23 +589,24 @@ def broken_run(line: int) -> tuple[bool, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stride", [11, pytest.param(one_in(1, 7), marks=pytest.mark.proof)])
 def test_ctrl_c_at_any_line_leaves_what_is_in_the_store(stride: int) -> None:
-    kept: list[str] = []
+    troubles: list[str] = []
     line, reached = 1, True
     while reached:
-        reached, trouble = broken_run(line)
+        reached, trouble = run_with_ctrl_c(line)
         if trouble:
-            kept.append(trouble)
+            troubles.append(trouble)
         line += stride
     assert line > 300
-    # Within `run` none. In other methods: where tracing breaks in between a block's end and its
-    # `__exit__`, where no signal is looked for; and in the two or three instructions of `with
-    # journal` around the lock.
-    assert len(kept) <= line // 100
+    # None within `run`. In other methods a fault is possible where tracing breaks in between a
+    # block's end
+    # and its `__exit__`, where Python checks for no signal, and in the few instructions of
+    # `with journal` around the lock.
+    assert len(troubles) <= line // 100
 
 
 class Parallel:
-    """A tool for two calls at once: the one on the main thread meets Ctrl-C, the other one does
-    what it is told to."""
+    """A tool for two parallel calls: the one on the main thread gets Ctrl-C, the other one runs
+    `other`."""
 
     def __init__(self, other: Callable[[ToolContext], object]) -> None:
         self.entered = threading.Event()
@@ -639,8 +641,8 @@ def test_ctrl_c_during_a_parallel_batch_does_not_wait_for_the_others_to_end_by_t
 
 @pytest.mark.slow
 def test_a_call_that_ctrl_c_left_behind_gets_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second Ctrl-C comes while the run waits for a call that does not listen: it is settled
-    without it, and what it says is late."""
+    """The second Ctrl-C comes while the run waits for a call that ignores the first. The call is
+    settled without its result, which comes too late."""
     release = threading.Event()
     parallel = Parallel(lambda context: release.wait(10))
     join = threading.Thread.join
@@ -666,11 +668,11 @@ def test_a_call_that_ctrl_c_left_behind_gets_one_result(monkeypatch: pytest.Monk
 
 def test_an_append_that_a_signal_handler_breaks_into_is_not_lost() -> None:
     conversation: Conversation
-    said: list[object] = []
+    calls: list[object] = []
 
     def new_id() -> str:  # stands for a handler that runs in the middle of an append
-        if len(said) == 0:
-            said.append(None)
+        if len(calls) == 0:
+            calls.append(None)
             with pytest.raises(ConversationBusy, match="signal handler"):
                 conversation.pause()
         return "id"
@@ -685,20 +687,21 @@ def test_an_append_that_a_signal_handler_breaks_into_is_not_lost() -> None:
 
 
 class Gated:
-    """A model whose next answer waits to be let through, then is what `answers` says."""
+    """A model whose next answer waits for the gate and is then taken from `answers`."""
 
     def __init__(self, answers: Sequence[Any] = ()) -> None:
-        self.gate, self.asked = threading.Event(), threading.Event()
+        self.gate, self.in_model_call = threading.Event(), threading.Event()
         self.answers = iter(answers)
 
     def __call__(self, request: ScriptedRequest) -> Any:
-        self.asked.set()
+        self.in_model_call.set()
         assert self.gate.wait(LONG)
         return next(self.answers, "ok")
 
 
 def at(status: ConversationStatus, started: bool = False) -> tuple[Conversation, Gated]:
-    """A conversation in a status, with a model that waits if it is asked again."""
+    """Return a conversation in a status, with a model that waits at its gate when it is called
+    again."""
     answers: dict[ConversationStatus, list[Any]] = {
         S.ERROR: [ValueError("bad")],
         S.STUCK: ["", "", ""],
@@ -713,18 +716,18 @@ def at(status: ConversationStatus, started: bool = False) -> tuple[Conversation,
         conversation.send_message("go")
         assert (conversation.wait(LONG) if started else conversation.run().status) is status
         gated.gate.clear()
-        gated.asked.clear()
+        gated.in_model_call.clear()
     elif status is S.PAUSED:
         conversation.pause()
     elif status is S.RUNNING:
         conversation.start_thread()
         conversation.send_message("go")
-        assert gated.asked.wait(LONG)
+        assert gated.in_model_call.wait(LONG)
     assert conversation.status is status
     return conversation, gated
 
 
-def done(conversation: Conversation, gated: Gated) -> None:
+def finish(conversation: Conversation, gated: Gated) -> None:
     gated.gate.set()
     conversation.close()
 
@@ -742,10 +745,10 @@ def test_a_message_to_a_started_conversation_at_rest_runs_it_in_the_same_append(
     assert [event.type for event in conversation.get_history()[-2:]] == [
         "message",
         "status",
-    ] or gated.asked.wait(LONG)
+    ] or gated.in_model_call.wait(LONG)
     gated.gate.set()
     assert conversation.wait(LONG) is S.FINISHED
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", REST)
@@ -754,9 +757,9 @@ def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(
 ) -> None:
     for how in ("start_thread", "run"):
         conversation, gated = at(status)
-        sent = conversation.send_message("more")
+        event = conversation.send_message("more")
         assert conversation.status is status
-        assert conversation.get_history()[-1] == sent
+        assert conversation.get_history()[-1] == event
         if how == "run":
             gated.gate.set()
             assert conversation.run().status is S.FINISHED
@@ -765,7 +768,7 @@ def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(
             assert conversation.status is S.RUNNING
             gated.gate.set()
             assert conversation.wait(LONG) is S.FINISHED
-        done(conversation, gated)
+        finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", REST)
@@ -775,7 +778,7 @@ def test_start_without_a_message_changes_no_status(status: ConversationStatus) -
     conversation.start_thread()
     assert conversation.wait(LONG) is status
     assert conversation.get_history() == before
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", [S.IDLE, S.FINISHED])
@@ -786,7 +789,7 @@ def test_at_rest_without_a_message_nothing_happens(status: ConversationStatus, m
     getattr(conversation, method)()
     assert conversation.status is status
     assert conversation.get_history() == before
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 def test_resume_alone_does_not_begin_a_run_that_nobody_drives() -> None:
@@ -794,7 +797,7 @@ def test_resume_alone_does_not_begin_a_run_that_nobody_drives() -> None:
     conversation.send_message("hello")
     conversation.resume()
     assert conversation.status is S.IDLE
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", [S.ERROR, S.STUCK])
@@ -810,7 +813,7 @@ def test_resume_and_run_try_again_after(status: ConversationStatus, started: boo
         gated.gate.set()
         assert conversation.run().status is S.FINISHED
     assert conversation.state.answer == "ok"
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", [*REST, S.RUNNING, S.PAUSED])
@@ -825,7 +828,7 @@ def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(
     assert conversation.status is S.PAUSED
     conversation.send_message("unchanged")
     assert conversation.status is S.PAUSED
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize(
@@ -841,7 +844,7 @@ def test_resume_after_a_pause_goes_on_if_there_is_something_to_do(
     assert conversation.status is then
     gated.gate.set()
     assert conversation.wait(LONG) is (S.FINISHED if then is S.RUNNING else S.IDLE)
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 def test_a_message_while_paused_runs_at_resume_also_without_a_thread() -> None:
@@ -850,7 +853,7 @@ def test_a_message_while_paused_runs_at_resume_also_without_a_thread() -> None:
     conversation.send_message("go")
     gated.gate.set()
     assert conversation.run().status is S.FINISHED
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 @pytest.mark.parametrize("status", [*REST, S.RUNNING, S.PAUSED])
@@ -878,7 +881,7 @@ def test_waiting_for_confirmation_is_not_changed_by_a_message() -> None:
     assert conversation.status is S.WAITING_FOR_CONFIRMATION
     conversation.pause()
     assert conversation.status is S.PAUSED
-    done(conversation, gated)
+    finish(conversation, gated)
 
 
 def test_a_message_between_the_last_answer_and_the_status_is_answered() -> None:
@@ -972,7 +975,7 @@ def test_a_model_that_says_it_was_cancelled_when_nobody_did_is_an_error_not_a_lo
     assert len(model.requests) == 1
 
 
-# --- who calls whom ---
+# --- calls between threads ---
 
 
 @pytest.mark.slow
@@ -1033,7 +1036,7 @@ def test_no_method_hangs_wherever_it_is_called(place: str, method: str, started:
                     conversation.run()
                 conversation.wait()
         except (ConversationClosed, ConversationBusy):
-            pass  # the callback's thread was first
+            pass  # the callback's thread closed first
 
     in_time(drive)
     in_time(conversation.close)
@@ -1046,8 +1049,8 @@ def test_no_method_hangs_wherever_it_is_called(place: str, method: str, started:
 
 
 def test_a_tool_that_closes_and_a_caller_that_closes_leave_nothing_open(tmp_path: Path) -> None:
-    """The caller's `close` comes second, and returns only when all is let go: its store is closed
-    right after."""
+    """The caller's `close` comes second and returns only when everything is released: the caller
+    closes its store right after."""
     entered = threading.Event()
     conversation: Conversation
 
@@ -1138,20 +1141,20 @@ def test_a_batch_works_with_as_many_threads_as_there_are(monkeypatch: pytest.Mon
     assert len(ran) == 4
 
 
-# --- stores that fail, owners that change ---
+# --- failing stores, changing owners ---
 
 
 class Failing(MemoryStore):
-    """Raises at the n-th append, and works again after that: whoever goes on as if nothing were
-    amiss is found out."""
+    """A store that raises at the n-th append and works again after that. The test fails if a
+    caller ignores the error."""
 
     def __init__(self, n: int, error: Exception) -> None:
         super().__init__()
-        self.left, self.error = n, error
+        self.remaining, self.error = n, error
 
     def append(self, lease: Any, batch: Any) -> bool:
-        self.left -= 1
-        if self.left == 0:
+        self.remaining -= 1
+        if self.remaining == 0:
             raise self.error
         return super().append(lease, batch)
 
@@ -1197,8 +1200,8 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
                     conversation.wait(LONG)
                 else:
                     in_time(conversation.run)
-            except type(error) as found:
-                failed.append(found)
+            except type(error) as trouble:
+                failed.append(trouble)
             if conversation.failure is not None:
                 assert conversation.status is S.ERROR
                 count, requests = sum(ran.values()), len(model.requests)
@@ -1212,33 +1215,33 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
                         method()
                 assert (sum(ran.values()), len(model.requests)) == (count, requests)
             assert store.read("c") == conversation.get_history()
-        left, store.left = store.left, 0
+        remaining, store.remaining = store.remaining, 0
         with Conversation(agent, store, "c") as second:
             second.send_message("are you there?")
             assert in_time(second.run).status is S.FINISHED
             check_journal(second.get_history())
             check_replay(second.get_history(), model.requests)
         assert max(ran.values(), default=1) == 1
-        if left > 0:
+        if remaining > 0:
             assert n > 5
             return
         if not isinstance(
             error, ZeroDivisionError
-        ):  # one that the store never said it raises may be journaled as the run's error
+        ):  # an error of an unknown class may be journaled as the run's error
             assert failed or conversation.failure is error
 
 
 def test_an_owner_that_lost_its_lease_starts_no_further_effect() -> None:
     ran: list[str] = []
     store = MemoryStore()
-    taken = threading.Event()
+    taken_over = threading.Event()
 
     def effect(context: ToolContext) -> str:
         ran.append(context.call_id)
-        if not taken.is_set():
-            taken.set()
+        if not taken_over.is_set():
+            taken_over.set()
             record = store._records["c"]
-            record.held = False  # as if this process had been taken for dead
+            record.held = False  # as if another process had declared this one dead
             store.acquire("c")
         return "done"
 
@@ -1256,7 +1259,7 @@ def test_an_owner_that_lost_its_lease_starts_no_further_effect() -> None:
 
 
 def test_calls_of_a_batch_that_had_not_begun_do_not_begin_when_the_store_has_failed() -> None:
-    """They are journaled as started, but nothing of what they do could be."""
+    """Their starts are journaled, but nothing that they do could be."""
     ran: list[str] = []
 
     class Late(MemoryStore):
@@ -1312,7 +1315,7 @@ def test_a_close_whose_release_fails_still_lets_go_of_the_rest() -> None:
     assert agent.connections.open == 0
 
 
-# --- models and tools that are not what they should be ---
+# --- models and tools with wrong results ---
 
 GARBAGE: dict[str, Any] = {
     "None": None,
@@ -1327,7 +1330,7 @@ GARBAGE: dict[str, Any] = {
 
 
 class Strange:
-    """A model that returns what it likes."""
+    """A model that returns an arbitrary object."""
 
     model = "strange"
 
@@ -1446,8 +1449,8 @@ def test_tools_that_change_while_a_run_goes_on_are_journaled_before_the_request_
 
 @pytest.mark.slow
 def test_a_conversation_of_20_000_events_goes_on_at_a_steps_own_cost() -> None:
-    """Counted in calls of ours, not in seconds: a step late in a long conversation does no more
-    than one early in it."""
+    """The test counts calls of our functions, not seconds: a late step in a long conversation
+    makes no more of them than an early one."""
     turns = 5000
     model = ScriptedLLM(lambda request: "ok" if len(request.transcript) == 4 * turns else ("t", {}))
     agent = Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=None), stuck=None)
@@ -1479,10 +1482,10 @@ def test_a_conversation_of_20_000_events_goes_on_at_a_steps_own_cost() -> None:
         early, late = sorted(costs[10:200])[95], sorted(costs[-200:])[100]
         assert late <= early + 5
         assert conversation.state.last_seq > 15_000
-        seen: list[int] = []
-        conversation.register_callback(lambda event: seen.append(event.seq), after_seq=0)
-        until(lambda: len(seen) == conversation.state.last_seq)
-        assert seen == list(range(1, len(seen) + 1))
+        seqs: list[int] = []
+        conversation.register_callback(lambda event: seqs.append(event.seq), after_seq=0)
+        until(lambda: len(seqs) == conversation.state.last_seq)
+        assert seqs == list(range(1, len(seqs) + 1))
 
 
 @pytest.mark.slow
@@ -1492,10 +1495,10 @@ def test_a_conversation_that_nobody_holds_is_collected() -> None:
     conversation.send_message("go")
     conversation.run()
     gc.collect()
-    before = len([found for found in gc.get_objects() if type(found).__name__ == "Journal"])
+    before = len([item for item in gc.get_objects() if type(item).__name__ == "Journal"])
     del conversation
     assert (
-        len([found for found in gc.get_objects() if type(found).__name__ == "Journal"]) < before
+        len([item for item in gc.get_objects() if type(item).__name__ == "Journal"]) < before
     )  # by its reference count alone
 
 
@@ -1518,7 +1521,7 @@ def test_a_state_is_pickled_and_copied() -> None:
 def test_a_state_of_any_status_goes_on_in_a_new_conversation(status: ConversationStatus) -> None:
     conversation, gated = at(status)
     state = conversation.state
-    done(conversation, gated)
+    finish(conversation, gated)
     with Conversation.from_state(state, Agent(ScriptedLLM(lambda request: "on"))) as second:
         assert second.status is status
         second.send_message("more")
@@ -1527,7 +1530,8 @@ def test_a_state_of_any_status_goes_on_in_a_new_conversation(status: Conversatio
 
 
 def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
-    """A crash between the two would leave calls that the original may have run, to be run again."""
+    """A crash between two appends would leave open calls that the original may have run; they
+    would run again."""
     gate, entered = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -1545,7 +1549,7 @@ def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
     store = Failing(2, StoreError("the process died here"))
     agent = Agent(ScriptedLLM(["ok"]))
     Conversation.from_state(state, agent, store, "copy").close()
-    assert store.left == 1
+    assert store.remaining == 1
     assert not ConversationState("copy", store.read("copy")).pending_calls
     check_journal(store.read("copy"))
     assert agent.connections.open == 0

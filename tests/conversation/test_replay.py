@@ -1,5 +1,5 @@
-"""Replay: today's code makes of a journal, byte for byte, the requests that were made then; and
-says readably where it does not."""
+"""Replay: the present code makes from a journal the original requests, byte for byte, or
+describes the first difference."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def add(a: int, b: int) -> int:
 
 def fetch(url: str) -> str:
     """Fetches."""
-    time.sleep(0.01 * (3 - len(url) % 3))  # so that results come in another order than the calls
+    time.sleep(0.01 * (3 - len(url) % 3))  # so that results arrive in another order than the calls
     return f"page {url}"
 
 
 def lively(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
-    """Messages while the model thinks and while tools run, parallel calls, tools that change in the
-    middle, a pause, an empty answer."""
+    """Return a conversation with messages during model and tool calls, parallel calls, tools
+    that change in the middle, a pause and an empty answer; its model; and its agent."""
     conversation: Conversation
 
     def thinking(request: Any) -> Any:
@@ -106,22 +106,22 @@ def test_a_lively_conversation_is_replayed_byte_for_byte(tmp_path: Path) -> None
         ["add", "fetch", "asks"],
         ["add", "fetch", "later"],
     ]
-    # Against the agent as it is now: which tools there were by then is the journal's to say, but
-    # one of them is gone.
+    # Compared with the present agent: the journal decides which tools existed at each request, but
+    # one of them no longer exists.
     assert replay(events).same
     assert (
         str(replay(events))
         == "7 model requests replayed, 7 of them compared to the last byte: all the same"
     )
-    found = replay(events, agent)
-    assert found.difference is not None
-    assert "tool 'asks':\n- it is there\n+ the agent has no such tool" in found.difference.text
+    result = replay(events, agent)
+    assert result.difference is not None
+    assert "tool 'asks':\n- it is there\n+ the agent has no such tool" in result.difference.text
     agent.tools.register(
         Tool(
             "asks", "Asks.", next(iter([lambda: "never run"])), {"type": "object", "properties": {}}
         )
     )
-    assert found.difference.request == 1
+    assert result.difference.request == 1
 
 
 def test_nothing_is_run_and_nothing_is_asked_in_a_replay() -> None:
@@ -183,15 +183,15 @@ def test_the_first_request_that_differs_is_told_readably(
     changes: dict[str, Any], expected: str | None
 ) -> None:
     events, parts = recorded(**changes)
-    found = replay(events, Agent(**parts))
+    result = replay(events, Agent(**parts))
     if expected is None:
-        assert found.same
-        assert found.hashed == found.requests == 2
+        assert result.same
+        assert result.hashed == result.requests == 2
     else:
-        assert found.difference is not None
-        assert expected in found.difference.text
-        assert str(found).startswith(
-            f"request {found.difference.request}, event {found.difference.seq}:\n"
+        assert result.difference is not None
+        assert expected in result.difference.text
+        assert str(result).startswith(
+            f"request {result.difference.request}, event {result.difference.seq}:\n"
         )
 
 
@@ -205,16 +205,16 @@ def test_a_wire_that_writes_messages_in_another_way_is_noticed(
         "results",
         lambda *arguments: plain(*arguments).replace(b'"tool"', b'"function"'),
     )
-    found = replay(events)
-    assert found.difference is not None
-    assert found.difference.request == 2
-    assert '"role": "function"' in found.difference.text
-    assert found.requests == found.hashed == 2
+    result = replay(events)
+    assert result.difference is not None
+    assert result.difference.request == 2
+    assert '"role": "function"' in result.difference.text
+    assert result.requests == result.hashed == 2
 
 
 def test_a_view_that_orders_in_another_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(url: str) -> str:
-        """Reads; the first call ends after the second one's result is in the journal."""
+        """Read; the first call ends after the result of the second one is in the journal."""
         if url == "a":
             until(lambda: any(type(e) is ev.ToolCallFinished for e in conversation.get_history()))
         return f"page {url}"
@@ -242,9 +242,9 @@ def test_a_loop_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatc
     conversation.close()
     events = conversation.get_history()
     monkeypatch.setattr(replay_module, "nudge_for", lambda answer: None)  # pyright: ignore
-    found = replay(events)
-    assert found.difference is not None
-    assert "After the answer the model is told" in found.difference.text
+    result = replay(events)
+    assert result.difference is not None
+    assert "After the answer the model is told" in result.difference.text
     monkeypatch.undo()
     end = next(
         event
@@ -253,9 +253,9 @@ def test_a_loop_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatc
     )
     unanswered = ev.MessageAdded(seq=end.seq, id="x", timestamp=end.timestamp, content=())
     moved = [*events[: end.seq - 1], unanswered, msgspec.structs.replace(end, seq=end.seq + 1)]
-    found = replay(moved)
-    assert found.difference is not None
-    assert (found.difference.seq, found.difference.text) == (
+    result = replay(moved)
+    assert result.difference is not None
+    assert (result.difference.seq, result.difference.text) == (
         end.seq + 1,
         "- the run is over: finished\n+ the model is asked",
     )
@@ -265,8 +265,8 @@ def test_a_real_models_requests_are_known_again_by_their_hash() -> None:
     with ModelServer([text("Hello."), text("Bye.")]) as server:
         llm = LLM("openai/gpt-5", "key", server.url, temperature=0.5)
         with Conversation(agent := Agent(llm, [add])) as conversation:
-            for said in ("Hi.", "Bye."):
-                conversation.send_message(said)
+            for word in ("Hi.", "Bye."):
+                conversation.send_message(word)
                 conversation.run()
             assert str(conversation.replay(agent)).startswith(
                 "2 model requests replayed, 2 of them"
@@ -316,12 +316,12 @@ def test_an_end_at_a_limit_and_the_order_of_tools_are_compared_with_the_agents()
         assert conversation.run().status is ConversationStatus.ERROR
         assert conversation.replay(Agent(llm, [add, other], limits=Limits(steps=2))).same
         assert conversation.replay().same
-        found = conversation.replay(Agent(llm, [add, other]))
-        assert found.difference is not None
-        assert found.difference.text.endswith("+ the model is asked")
-        found = conversation.replay(Agent(llm, [other, add], limits=Limits(steps=2)))
-        assert found.difference is not None
-        assert "order of the tools:\n- add, other\n+ other, add" in found.difference.text
+        result = conversation.replay(Agent(llm, [add, other]))
+        assert result.difference is not None
+        assert result.difference.text.endswith("+ the model is asked")
+        result = conversation.replay(Agent(llm, [other, add], limits=Limits(steps=2)))
+        assert result.difference is not None
+        assert "order of the tools:\n- add, other\n+ other, add" in result.difference.text
 
 
 def test_a_fork_at_an_empty_answer_replays_the_same() -> None:

@@ -1,5 +1,4 @@
-"""The runtime of a conversation: the one it was given, else the one that its agent's tools work
-in."""
+"""The runtime of a conversation: its own, else the one of its agent's tools."""
 
 from __future__ import annotations
 
@@ -11,31 +10,31 @@ from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM, Tool, ToolC
 from holdfast.agent.security import RiskRules
 
 
-def seen(*tools: Tool, runtime: object | None = None) -> object | None:
-    """`context.runtime` in a call of a conversation whose agent has these tools."""
-    found: list[object | None] = []
+def runtime_in_call(*tools: Tool, runtime: object | None = None) -> object | None:
+    """Return `context.runtime` in a call of a conversation whose agent has these tools."""
+    runtimes: list[object | None] = []
 
     def look(context: ToolContext) -> str:
         """Look."""
-        found.append(context.runtime)
+        runtimes.append(context.runtime)
         return "ok"
 
     agent = Agent(ScriptedLLM([("look", {}), "Done."]), [*tools, Tool.from_function(look)])
     with Conversation(agent, runtime=runtime) as conversation:
         conversation.send_message("Go")
         conversation.run()
-    return found[0]
+    return runtimes[0]
 
 
 def test_a_conversation_takes_the_runtime_of_its_agents_tools(tmp_path: Path) -> None:
     with LocalRuntime(tmp_path) as runtime, LocalRuntime() as other:
-        assert seen(*runtime.tools) is runtime
-        assert seen(runtime.tools[0]) is runtime
-        assert seen() is None
-        assert seen(*runtime.tools, runtime=other) is other
+        assert runtime_in_call(*runtime.tools) is runtime
+        assert runtime_in_call(runtime.tools[0]) is runtime
+        assert runtime_in_call() is None
+        assert runtime_in_call(*runtime.tools, runtime=other) is other
         assert (
-            seen(runtime.tools[0], other.tools[1]) is None
-        )  # which of them is meant cannot be known
+            runtime_in_call(runtime.tools[0], other.tools[1]) is None
+        )  # ambiguous, so there is none
 
 
 @pytest.mark.parametrize("store_given", [True, False])
@@ -62,11 +61,11 @@ def test_a_redirection_into_the_working_directory_is_judged_as_such(
 
 
 def test_a_child_takes_the_runtime_of_its_own_tools_else_its_parents(tmp_path: Path) -> None:
-    found: list[object | None] = []
+    runtimes: list[object | None] = []
 
     def look(context: ToolContext) -> str:
         """Look."""
-        found.append(context.runtime)
+        runtimes.append(context.runtime)
         return "ok"
 
     with LocalRuntime(tmp_path) as runtime, LocalRuntime() as other:
@@ -87,7 +86,7 @@ def test_a_child_takes_the_runtime_of_its_own_tools_else_its_parents(tmp_path: P
         with Conversation(agent) as conversation:
             conversation.send_message("Go")
             conversation.run()
-        assert found == [runtime, other]
+        assert runtimes == [runtime, other]
         with Conversation(agent) as conversation:
             conversation.send_message("Go")
             with conversation.fork(
@@ -96,4 +95,4 @@ def test_a_child_takes_the_runtime_of_its_own_tools_else_its_parents(tmp_path: P
                 )
             ) as fork:
                 fork.run()
-        assert found[-1] is other
+        assert runtimes[-1] is other

@@ -1,4 +1,4 @@
-"""Code mode: the calls of scripts are calls, and a script that runs again takes the same way."""
+"""Code mode: the calls of scripts are calls, and a script that runs again takes the same path."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ S = ConversationStatus
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 class Shelf:
-    """Tools with effects that a test counts."""
+    """Tools whose effects a test counts."""
 
     def __init__(self) -> None:
         self.effects: list[str] = []
@@ -80,7 +80,7 @@ def agent_of(script: str, shelf: Shelf, **more: Any) -> Agent:
     return Agent(ScriptedLLM([("run_code", {"code": script}), "Done."]), shelf.tools(), **more)
 
 
-def ran(script: str, shelf: Shelf | None = None, **more: Any) -> tuple[str, ConversationState]:
+def run(script: str, shelf: Shelf | None = None, **more: Any) -> tuple[str, ConversationState]:
     """Return the result of a script that an agent writes, and the state after its run."""
     agent = agent_of(script, shelf or Shelf(), **more)
     with Conversation(agent) as conversation:
@@ -92,11 +92,11 @@ def ran(script: str, shelf: Shelf | None = None, **more: Any) -> tuple[str, Conv
 
 def result_of(state: ConversationState, call_id: str = "") -> ToolResult:
     answer = next(event for event in state.events if isinstance(event, ev.AssistantReplied))
-    wanted = call_id or answer.calls[0].id
+    target = call_id or answer.calls[0].id
     return next(
         event.result
         for event in state.events
-        if isinstance(event, ev.ToolCallFinished) and event.call_id == wanted
+        if isinstance(event, ev.ToolCallFinished) and event.call_id == target
     )
 
 
@@ -106,7 +106,7 @@ def result_of(state: ConversationState, call_id: str = "") -> ToolResult:
 def test_ten_dependent_calls_in_one_answer() -> None:
     code = "x = 'a'\nfor i in range(10):\n    x = (await put(item=x))[2:] + str(i)\nx"
     shelf = Shelf()
-    text, state = ran(code, shelf)
+    text, state = run(code, shelf)
     assert text == "a0123456789"
     assert shelf.effects == ["a" + "0123456789"[:i] for i in range(10)]
     assert state.steps == 2
@@ -142,7 +142,7 @@ for attempt in (lambda: fail(item="x"), lambda: puts(item="x"), lambda: put(1, 2
     except Exception as error:
         print(type(error).__name__, error)
 """
-    text, _ = ran(code)
+    text, _ = run(code)
     assert text.splitlines() == [
         "RuntimeError 'fail' failed: ValueError: no x",
         "NameError name 'puts' is not defined. Did you mean 'put'?",
@@ -181,23 +181,23 @@ def test_calls_run_side_by_side_where_that_is_safe() -> None:
 
 def test_a_call_that_is_not_awaited_does_not_run_and_is_told() -> None:
     shelf = Shelf()
-    text, _ = ran("put(item='x')\nprint('end')", shelf)
+    text, _ = run("put(item='x')\nprint('end')", shelf)
     assert shelf.effects == []
     assert text == 'end\n[Not run, because the script did not await it: put({"item":"x"})]'
 
 
 def test_hooks_limits_and_masks_surround_nested_calls(store: Store) -> None:
-    seen: list[str] = []
+    names: list[str] = []
 
     def look(call: ToolCall, context: ToolContext) -> None:
-        seen.append(call.name)
+        names.append(call.name)
 
     shelf = Shelf()
     agent = agent_of("print(await put(item='s3cret-value'))", shelf, hooks=[Hook(before=look)])
     with Conversation(agent, store, "c", secrets={"KEY": "s3cret-value"}) as conversation:
         conversation.send_message("Go.")
         state = conversation.run()
-    assert seen == ["run_code", "put"]
+    assert names == ["run_code", "put"]
     assert "s3cret" not in str(state.to_json())
 
 
@@ -205,7 +205,7 @@ def test_hooks_limits_and_masks_surround_nested_calls(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "problem"),
     [
         (
             "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
@@ -252,12 +252,12 @@ def test_hooks_limits_and_masks_surround_nested_calls(store: Store) -> None:
         ("raise SystemExit('3')", "SystemExit"),
     ],
 )
-def test_a_bad_script_is_bounded_and_told_in_one_message(code: str, told: str) -> None:
+def test_a_bad_script_is_bounded_and_told_in_one_message(code: str, problem: str) -> None:
     # On a busy machine memory takes a while to fill. A script that prints ends long before.
-    seconds = {"TimeoutE": 0.3, "printed more than": 600}.get(told, 30)
+    seconds = {"TimeoutE": 0.3, "printed more than": 600}.get(problem, 30)
     limits = CodeMode(seconds=seconds, memory=20_000_000, output=500, calls=50)
-    text, state = ran(code, code=limits)
-    assert told in text
+    text, state = run(code, code=limits)
+    assert problem in text
     assert len(text) < 1500
     assert state.status is S.FINISHED
     assert state.answer == "Done."
@@ -383,7 +383,7 @@ print(datetime.datetime.now(), time.time(), random.randint(0, 10**9))
 for i in range(3):
     print(await put(item=str(random.random())))
 """
-    text, state = ran(code)
+    text, state = run(code)
 
     def forbidden(item: str, count: int = 1) -> str:
         raise AssertionError("called again")
@@ -402,7 +402,7 @@ print(await asyncio.gather(*[look(item=n) for n in ("a", "bc", "d")]))
 for n in ("x", "y"):
     print(await put(item=n))
 """
-    text, state = ran(code)
+    text, state = run(code)
     started = set[str]()
     ends = finished(state, "4.0")
     for seq in range(6, ends):
@@ -422,8 +422,8 @@ for n in ("x", "y"):
             assert after.meta == {"outcome": "unknown"}, seq
         else:
             assert after.text == text, seq
-        done = {e.call_id for e in state.events[:seq] if isinstance(e, ev.ToolCallFinished)}
-        assert len(shelf.effects) <= 2 - len(done & {"4.0.3", "4.0.4"})
+        settled = {e.call_id for e in state.events[:seq] if isinstance(e, ev.ToolCallFinished)}
+        assert len(shelf.effects) <= 2 - len(settled & {"4.0.3", "4.0.4"})
         assert replay(copied.events, agent).same
 
 
@@ -438,7 +438,7 @@ def finished(state: ConversationState, call_id: str) -> int:
 def test_a_script_that_differs_or_another_interpreter_ends_with_script_diverged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, state = ran(TWO)
+    _, state = run(TWO)
     middle = next(
         e.seq
         for e in state.events
@@ -516,9 +516,9 @@ def test_a_replay_has_the_functions_that_were_registered_then(stubs: int) -> Non
             conversation.send_message("Go.")
             conversation.run()
         events = conversation.state.events
-    shown = [e.tools[0].description for e in events if isinstance(e, ev.AgentConfigured)]
-    assert ["tres" in text for text in shown] == [False, True, True]
-    assert ["dos" in text for text in shown] == [True, True, False]
+    descriptions = [e.tools[0].description for e in events if isinstance(e, ev.AgentConfigured)]
+    assert ["tres" in text for text in descriptions] == [False, True, True]
+    assert ["dos" in text for text in descriptions] == [True, True, False]
     again = Agent(
         ScriptedLLM([]), [make(name) for name in ("uno", "dos", "tres")], code=agent.code.mode
     )
@@ -565,8 +565,10 @@ def test_stubs_are_python_with_the_types_of_the_schemas() -> None:
             }
         },
     }
-    made = Tool("t", 'Says """hi""" \\ ', lambda **_: None, schema, {"type": "array", "items": {}})
-    stub = stub_of("t", made)
+    declaration = Tool(
+        "t", 'Says """hi""" \\ ', lambda **_: None, schema, {"type": "array", "items": {}}
+    )
+    stub = stub_of("t", declaration)
     compile(stub, "stub", "exec")
     assert stub.startswith(
         "async def t(*, rows: list[TypedDict[{'id': int, 'next': NotRequired[TypedDict["
@@ -575,11 +577,11 @@ def test_stubs_are_python_with_the_types_of_the_schemas() -> None:
 
 
 def test_the_setting_is_in_agent_files_and_is_checked() -> None:
-    for given in (True, CodeMode(seconds=2.5)):
-        agent = Agent(LLM("openai/gpt-4o", api_key="k"), code=given)
+    for setting in (True, CodeMode(seconds=2.5)):
+        agent = Agent(LLM("openai/gpt-4o", api_key="k"), code=setting)
         again = Agent.from_json(agent.to_json(), variables={"secret_1": "k"})
         assert again.code is not None
-        assert again.code.mode == (CodeMode() if given is True else given)
+        assert again.code.mode == (CodeMode() if setting is True else setting)
     with pytest.raises(ConfigurationError, match="Agent: code takes"):
         Agent(ScriptedLLM([]), code="yes")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigurationError, match="CodeMode: seconds"):
@@ -593,10 +595,10 @@ def test_an_agent_without_code_imports_nothing_of_it() -> None:
         " print([m for m in sys.modules if 'monty' in m or m in ('holdfast.agent.code',"
         " 'holdfast.conversation.scripts')])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 # --- on an agent server ---

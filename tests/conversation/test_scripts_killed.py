@@ -1,5 +1,6 @@
-"""Random scripts of code mode, whose process is killed inside each of their calls: no effect that
-may not be repeated happens twice, and every missing one is told as unknown."""
+"""Random scripts of code mode whose process is killed inside each of their calls. No effect that
+is not repeatable happens twice, and the model learns that the outcome of a missing one is
+unknown."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def script(seed: int) -> str:
 
 
 class World:
-    """Tools whose effects are lines of a file, and that kill their process in one call."""
+    """Tools whose effects are lines of a file and that kill their process in one call."""
 
     def __init__(self, folder: Path, kill: str = "", late: bool = False) -> None:
         self.file, self._kill, self._late = folder / "effects", kill, late
@@ -121,10 +122,10 @@ def live(folder: Path, code: str, kill: str = "", late: bool = False) -> int:
         answers = [("run_code", {"code": code}), "Done.", "Done."]
         tools = World(folder, kill, late).tools()
         with SQLiteStore(folder / "s.db", "process") as store:
-            known = bool(store.list())
-            agent = Agent(ScriptedLLM(answers[1 if known else 0 :]), tools, code=True)
+            resumed = bool(store.list())
+            agent = Agent(ScriptedLLM(answers[1 if resumed else 0 :]), tools, code=True)
             with Conversation(agent, store, "c") as conversation:
-                if not known:
+                if not resumed:
                     conversation.send_message("Go.")
                 conversation.run()
                 assert replay(conversation.state.events, agent).same
@@ -146,33 +147,37 @@ def test_a_script_killed_in_any_of_its_calls_repeats_no_effect(tmp_path: Path) -
         code, whole = script(seed), tmp_path / f"{seed}"
         whole.mkdir()
         assert live(whole, code) == 0
-        wanted = results(journal(whole))["4.0"]
-        assert not wanted.is_error, wanted.text
-        for call_id in named(journal(whole)):
+        expected = results(journal(whole))["4.0"]
+        assert not expected.is_error, expected.text
+        for call_id in call_names(journal(whole)):
             for late in (False, True):
                 folder = tmp_path / f"{seed}-{call_id}-{late}"
                 folder.mkdir()
                 assert live(folder, code, call_id, late) == signal.SIGKILL
                 assert live(folder, code) == 0, (seed, call_id, late)
                 killed += 1
-                found, effects = results(journal(folder)), World(folder).effects()
+                outcomes, effects = results(journal(folder)), World(folder).effects()
                 assert all(count == 1 for count in effects.values()), (code, effects)
-                lost = {id for id, one in found.items() if one.meta.get("outcome") == "unknown"}
-                if named(journal(folder))[call_id] == "look":  # chance may choose another branch
-                    assert call_id not in lost
+                unknown_ids = {
+                    id for id, one in outcomes.items() if one.meta.get("outcome") == "unknown"
+                }
+                if call_names(journal(folder))[call_id] == "look":  # at random
+                    assert call_id not in unknown_ids
                 else:
-                    assert call_id in lost
-                    assert "4.0" in lost
-                    assert "unknown" in found["4.0"].text
-                assert effects.keys() <= {f"c:{id}" for id in found}, "an effect without a result"
-                if not lost:
-                    assert not found["4.0"].is_error, found["4.0"].text
+                    assert call_id in unknown_ids
+                    assert "4.0" in unknown_ids
+                    assert "unknown" in outcomes["4.0"].text
+                assert effects.keys() <= {f"c:{id}" for id in outcomes}, (
+                    "an effect without a result"
+                )
+                if not unknown_ids:
+                    assert not outcomes["4.0"].is_error, outcomes["4.0"].text
     assert killed
 
 
 class Scripted:
-    """A conversation in which the model writes one script, as a program that is killed. Its agent
-    is the same in each process."""
+    """A conversation in which the model writes one script, as a program that the test kills. Its
+    agent is the same in each process."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -195,22 +200,22 @@ class Scripted:
 def test_a_script_killed_at_any_append_repeats_no_effect(tmp_path: Path, seed: int) -> None:
     program = Scripted(script(seed))
     for crash in crash_at_every_append(program, folder=tmp_path):
-        found = results(crash.after)
+        outcomes = results(crash.after)
         effects = World(crash.folder).effects()
         assert all(count == 1 for count in effects.values()), (crash, effects)
-        lost = {id for id, one in found.items() if one.meta.get("outcome") == "unknown"}
-        assert effects.keys() <= {f"c:{id}" for id in found}
-        if lost:
-            assert "4.0" in lost
+        unknown_ids = {id for id, one in outcomes.items() if one.meta.get("outcome") == "unknown"}
+        assert effects.keys() <= {f"c:{id}" for id in outcomes}
+        if unknown_ids:
+            assert "4.0" in unknown_ids
         else:
-            assert not found["4.0"].is_error, found["4.0"].text
+            assert not outcomes["4.0"].is_error, outcomes["4.0"].text
 
 
 def results(events: list[ev.AnyEvent]) -> dict[str, ToolResult]:
     return {e.call_id: e.result for e in events if isinstance(e, ev.ToolCallFinished)}
 
 
-def named(events: list[ev.AnyEvent]) -> dict[str, str]:
+def call_names(events: list[ev.AnyEvent]) -> dict[str, str]:
     """Return the names of a script's calls by id."""
-    made = [event for event in events if isinstance(event, ev.CodeCallsMade)]
-    return {call.id: call.name for event in made for call in event.calls}
+    events_of_calls = [event for event in events if isinstance(event, ev.CodeCallsMade)]
+    return {call.id: call.name for event in events_of_calls for call in event.calls}

@@ -1,4 +1,4 @@
-"""Secrets of a conversation: who gets them, and that their values come back nowhere."""
+"""Secrets of a conversation: which calls get them, and that their values never come back."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def journal(conversation: Conversation) -> str:
 
 
 def last_result(conversation: Conversation) -> str:
-    found = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
-    return found[-1].result.text
+    events = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
+    return events[-1].result.text
 
 
-# --- who gets them ---
+# --- which calls get them ---
 
 
 def test_a_command_gets_the_variables_that_it_names_and_no_others(runtime: LocalRuntime) -> None:
@@ -70,36 +70,40 @@ def test_a_command_gets_the_variables_that_it_names_and_no_others(runtime: Local
         "Done.",
     ]
     model = ScriptedLLM(script)
-    with run(Agent(model, runtime.tools), secrets={**SECRETS, "NPM_TOKEN": "n" * 20}) as done:
+    with run(
+        Agent(model, runtime.tools), secrets={**SECRETS, "NPM_TOKEN": "n" * 20}
+    ) as conversation:
         results = [
-            e.result.text.split() for e in done.get_history() if isinstance(e, ev.ToolCallFinished)
+            e.result.text.split()
+            for e in conversation.get_history()
+            if isinstance(e, ev.ToolCallFinished)
         ]
     assert results[0][:2] == [str(len(VALUE.encode())), "0"]
-    assert results[1][0] == "0"  # it is not carried to the next command
+    assert results[1][0] == "0"  # the next command does not inherit it
 
 
 def test_the_model_reads_names_and_descriptions_and_never_a_value() -> None:
     model = ScriptedLLM(["Done."])
     secrets = {"DB_PASSWORD": Secret("correct horse battery", "of the staging database")}
-    with run(Agent(model), secrets=secrets) as done:
-        head = next(e for e in done.get_history() if isinstance(e, ev.AgentConfigured))
+    with run(Agent(model), secrets=secrets) as conversation:
+        head = next(e for e in conversation.get_history() if isinstance(e, ev.AgentConfigured))
     assert "- DB_PASSWORD: of the staging database" in head.system_prompt
-    assert "correct horse" not in head.system_prompt + journal(done)
+    assert "correct horse" not in head.system_prompt + journal(conversation)
     assert [part.name for part in head.prompt_parts][-1] == "secrets"
 
 
 def test_a_tool_asks_for_a_secret_by_name() -> None:
-    seen: list[str] = []
+    values: list[str] = []
 
     @tool
     def fetch(context: ToolContext) -> str:
         """Fetch."""
-        seen.append(context.secret("GITHUB_TOKEN"))
-        return "fetched with " + seen[-1]
+        values.append(context.secret("GITHUB_TOKEN"))
+        return "fetched with " + values[-1]
 
-    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as done:
-        assert last_result(done) == "fetched with <secret:GITHUB_TOKEN>"
-    assert seen == [VALUE]
+    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as conversation:
+        assert last_result(conversation) == "fetched with <secret:GITHUB_TOKEN>"
+    assert values == [VALUE]
 
 
 def test_an_unknown_name_is_told_with_those_that_exist() -> None:
@@ -108,9 +112,9 @@ def test_an_unknown_name_is_told_with_those_that_exist() -> None:
         """Fetch."""
         return context.secret("NPM_TOKEN")
 
-    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as done:
-        assert "no secret 'NPM_TOKEN'" in last_result(done)
-        assert "GITHUB_TOKEN" in last_result(done)
+    with run(Agent(ScriptedLLM([("fetch", {}), "Done."]), [fetch])) as conversation:
+        assert "no secret 'NPM_TOKEN'" in last_result(conversation)
+        assert "GITHUB_TOKEN" in last_result(conversation)
     with pytest.raises(NotFound, match="conversation without secrets"):
         ToolContext().secret("X")
 
@@ -165,12 +169,12 @@ def test_a_function_that_fails_is_the_calls_error_without_its_message(
         raise OSError(f"the vault said {VALUE}")
 
     script = [("terminal", {"command": "echo $KEY"}), "Done."]
-    with run(Agent(ScriptedLLM(script), runtime.tools), secrets={"KEY": rotate}) as done:
-        assert "its function raised OSError" in last_result(done)
-        assert "vault" not in journal(done)
+    with run(Agent(ScriptedLLM(script), runtime.tools), secrets={"KEY": rotate}) as conversation:
+        assert "its function raised OSError" in last_result(conversation)
+        assert "vault" not in journal(conversation)
 
 
-# --- where values come back ---
+# --- values in outputs ---
 
 
 def forms(value: str) -> dict[str, str]:
@@ -220,9 +224,9 @@ def test_a_command_that_prints_a_secret_in_many_forms(runtime: LocalRuntime) -> 
         *[("terminal", {"command": one}) for one in commands],
         ("read_file", {"path": "kept"}),
     ]
-    with run(Agent(ScriptedLLM([*script, "Done."]), runtime.tools)) as done:
-        text = journal(done)
-        assert "<secret:GITHUB_TOKEN>" in last_result(done)
+    with run(Agent(ScriptedLLM([*script, "Done."]), runtime.tools)) as conversation:
+        text = journal(conversation)
+        assert "<secret:GITHUB_TOKEN>" in last_result(conversation)
     for form in forms(VALUE).values():
         assert form[8:-8] not in text
 
@@ -238,9 +242,9 @@ def test_a_value_that_is_split_over_two_answers_of_one_command(runtime: LocalRun
         ("terminal_input", {"wait": 10}),
         "Done.",
     ]
-    with run(Agent(ScriptedLLM(script), runtime.tools)) as done:
-        text = journal(done)
-        assert last_result(done).startswith("<secret:GITHUB_TOKEN>")
+    with run(Agent(ScriptedLLM(script), runtime.tools)) as conversation:
+        text = journal(conversation)
+        assert last_result(conversation).startswith("<secret:GITHUB_TOKEN>")
     assert VALUE[:9] not in text
     assert VALUE[9:] not in text
 
@@ -252,10 +256,10 @@ def test_a_large_output_is_masked_in_its_file_and_in_the_store(
     script = [("terminal", {"command": command}), "Done."]
     with (
         SQLiteStore(tmp_path / "s.db") as store,
-        run(Agent(ScriptedLLM(script), runtime.tools), store=store) as done,
+        run(Agent(ScriptedLLM(script), runtime.tools), store=store) as conversation,
     ):
-        [finished] = [e for e in done.get_history() if isinstance(e, ev.ToolCallFinished)]
-        whole = done.get_output(finished.call_id).text
+        [finished] = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
+        whole = conversation.get_output(finished.call_id).text
         output = Path(finished.result.meta["outputFile"]).read_text()
     assert VALUE not in output
     assert VALUE not in whole
@@ -300,12 +304,12 @@ def test_errors_progress_questions_logs_and_deltas(caplog: pytest.LogCaptureFixt
         on_progress=lambda _, text: progress.append(text),
         on_question=on_question,
         on_delta=lambda delta: deltas.append(delta.text),
-    ) as done:
-        text = journal(done)
-        assert done.state.answer == "It is <secret:GITHUB_TOKEN>!"
-    for found in (text, caplog.text, *progress, *questions, "".join(deltas), repr(done)):
-        assert VALUE not in found
-        assert json.dumps(VALUE)[1:-1] not in found
+    ) as conversation:
+        text = journal(conversation)
+        assert conversation.state.answer == "It is <secret:GITHUB_TOKEN>!"
+    for place in (text, caplog.text, *progress, *questions, "".join(deltas), repr(conversation)):
+        assert VALUE not in place
+        assert json.dumps(VALUE)[1:-1] not in place
     assert progress == ["using <secret:GITHUB_TOKEN>"]
     assert questions == ["May I use <secret:GITHUB_TOKEN>?"]
     assert "".join(deltas).endswith("It is <secret:GITHUB_TOKEN>!")
@@ -330,7 +334,7 @@ def test_a_reopened_conversation_sends_the_same_bytes(tmp_path: Path) -> None:
 
     with SQLiteStore(tmp_path / "s.db") as store:
         model = ScriptedLLM([("look", {}), "One.", "Two."])
-        with run(Agent(model, [look]), store=store, id="c") as done:
+        with run(Agent(model, [look]), store=store, id="c") as conversation:
             first = model.requests[-1].body
         model = ScriptedLLM(["Two."])
         with Conversation(Agent(model, [look]), store, "c", secrets=SECRETS) as again:
@@ -338,7 +342,7 @@ def test_a_reopened_conversation_sends_the_same_bytes(tmp_path: Path) -> None:
             again.run()
             assert [type(e) for e in again.get_history()].count(ev.AgentConfigured) == 1
         assert model.requests[0].body.startswith(first[: first.rindex(b"]")])
-        assert done.id == "c"
+        assert conversation.id == "c"
 
 
 def test_a_fork_has_the_secrets_of_its_origin() -> None:
@@ -348,18 +352,20 @@ def test_a_fork_has_the_secrets_of_its_origin() -> None:
         return context.secret("GITHUB_TOKEN")
 
     agent = Agent(ScriptedLLM(["One.", ("look", {}), "Two."]), [look])
-    with run(agent) as done, done.fork() as fork:
+    with run(agent) as conversation, conversation.fork() as fork:
         fork.send_message("Look.")
         fork.run()
         assert last_result(fork) == "<secret:GITHUB_TOKEN>"
 
 
 def test_own_words_that_equal_a_secret_stay() -> None:
-    """A secret like a status or an event's type must not make the journal unreadable."""
+    """A secret that equals a status or an event's type must not make the journal unreadable."""
     for value in ("finished", "assistant", "timestamp", "toolCalls"):
-        with run(Agent(ScriptedLLM(["Done."])), secrets={"WORD": value}) as done:
-            assert done.state.status.value == "finished"
-            assert [ev.decode(ev.encode(e)) for e in done.get_history()] == done.get_history()
+        with run(Agent(ScriptedLLM(["Done."])), secrets={"WORD": value}) as conversation:
+            assert conversation.state.status.value == "finished"
+            assert [
+                ev.decode(ev.encode(e)) for e in conversation.get_history()
+            ] == conversation.get_history()
 
 
 def test_a_provider_item_that_holds_a_secret_is_left_out_as_a_whole() -> None:
@@ -376,11 +382,11 @@ def test_a_provider_item_that_holds_a_secret_is_left_out_as_a_whole() -> None:
 
 
 def test_a_value_that_goes_back_in_odd_ways(caplog: pytest.LogCaptureFixture) -> None:
-    """Numbers, keys, forms of questions, causes of errors, cut messages, requests of tools, cleanups
-    and answers of the model itself."""
+    """Numbers, keys, forms of questions, causes of errors, truncated messages, requests of
+    tools, cleanups, and answers of the model itself."""
     number = "17000000001234"
     secrets = {**SECRETS, "NUMBER": number}
-    asked: list[Any] = []
+    question_list: list[Any] = []
     inner = ScriptedLLM(["ok"] * 9)
 
     @tool
@@ -394,8 +400,8 @@ def test_a_value_that_goes_back_in_odd_ways(caplog: pytest.LogCaptureFixture) ->
             raise ValueError(VALUE)
 
         context.on_close("key", cleanup)
-        found = {VALUE: 1, "<secret:GITHUB_TOKEN>": int(number), "list": [int(number)]}
-        return ToolResult((TextContent("x"),), found)
+        content = {VALUE: 1, "<secret:GITHUB_TOKEN>": int(number), "list": [int(number)]}
+        return ToolResult((TextContent("x"),), content)
 
     @tool
     def caused() -> str:
@@ -408,51 +414,53 @@ def test_a_value_that_goes_back_in_odd_ways(caplog: pytest.LogCaptureFixture) ->
         raise RuntimeError("x" * (10_000 - 12) + VALUE)
 
     model = ScriptedLLM([("odd", {}), ("caused", {}), ("long", {}), ("none", {VALUE: VALUE}), "."])
-    done = run(Agent(model, [odd, caused, long]), secrets=secrets, on_question=asked.append)
-    with done:
-        text = journal(done)
+    conversation = run(
+        Agent(model, [odd, caused, long]), secrets=secrets, on_question=question_list.append
+    )
+    with conversation:
+        text = journal(conversation)
         requests = str([request.text for request in model.requests])
-        finished = [e for e in done.get_history() if isinstance(e, ev.ToolCallFinished)]
+        finished = [e for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)]
     assert finished[0].result.structured_content == {
         "<secret:GITHUB_TOKEN>": 1,
         "<secret:GITHUB_TOKEN>'": "<secret:NUMBER>",
         "list": ["<secret:NUMBER>"],
     }
-    for found in (text, requests, str(asked), caplog.text):
-        assert VALUE[:8] not in found
-        assert number not in found
+    for place in (text, requests, str(question_list), caplog.text):
+        assert VALUE[:8] not in place
+        assert number not in place
     assert inner.requests == []
 
 
 def test_an_error_of_the_model_shows_none_to_observers_and_logs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen: list[str] = []
+    reports: list[str] = []
 
     class Observed(ScriptedLLM):
         def complete(self, call: Any) -> Any:
             raise BadRequest(f"no such key {VALUE}")
 
     class Watcher:
-        def asking(self, *given: Any) -> Any:
+        def asking(self, *arguments: Any) -> Any:
             class Span:
-                def end(self, *given: Any) -> None:
-                    seen.append(repr(given))
+                def end(self, *arguments: Any) -> None:
+                    reports.append(repr(arguments))
 
                 def __getattr__(self, name: str) -> Any:
-                    return lambda *given, **more: seen.append(repr((given, more)))
+                    return lambda *arguments, **more: reports.append(repr((arguments, more)))
 
             return Span()
 
         def __getattr__(self, name: str) -> Any:
-            return lambda *given, **more: None
+            return lambda *arguments, **more: None
 
     with Conversation(Agent(Observed([])), secrets=SECRETS) as conversation:
         conversation.send_message("Go.")
         conversation.run()
         assert conversation.state.error is not None
         assert conversation.state.error.message == "no such key <secret:GITHUB_TOKEN>"
-    assert VALUE not in caplog.text + "".join(seen)
+    assert VALUE not in caplog.text + "".join(reports)
 
 
 def test_a_rotated_value_that_an_earlier_call_asks_for_is_masked() -> None:
@@ -460,32 +468,32 @@ def test_a_rotated_value_that_an_earlier_call_asks_for_is_masked() -> None:
     earlier = Secrets({"KEY": lambda: next(values)})
     assert earlier.get("KEY") == "old-value-000000"
     now = Secrets({"KEY": "new-value-222222"}).replacing(earlier)
-    assert earlier.get("KEY") == "old-value-111111"  # by a call that still runs
+    assert earlier.get("KEY") == "old-value-111111"  # of a call that still runs
     text = "old-value-000000 old-value-111111 new-value-222222"
     assert now.mask(text) == earlier.mask(text) == " ".join(["<secret:KEY>"] * 3)
 
 
 def test_pieces_that_take_turns_are_masked_each_for_itself() -> None:
-    shown: list[str] = []
+    texts: list[str] = []
     from holdfast.conversation.deltas import _MaskedDeltas
     from holdfast.llm.completion import Delta
 
-    masked = _MaskedDeltas(Secrets(SECRETS), lambda delta: shown.append(delta.text))
+    masked = _MaskedDeltas(Secrets(SECRETS), lambda delta: texts.append(delta.text))
     for at in range(0, len(VALUE), 5):
         for index in (0, 1):
             masked(Delta("tool", VALUE[at : at + 5], index))
     masked.flush()
-    assert "".join(shown) == "<secret:GITHUB_TOKEN>" * 2
+    assert "".join(texts) == "<secret:GITHUB_TOKEN>" * 2
 
 
 def test_the_reason_of_a_retry_is_masked_and_passed_on() -> None:
     from holdfast.conversation.deltas import _MaskedDeltas
     from holdfast.llm.completion import Delta
 
-    shown: list[Delta] = []
-    masked = _MaskedDeltas(Secrets(SECRETS), shown.append)
+    deltas: list[Delta] = []
+    masked = _MaskedDeltas(Secrets(SECRETS), deltas.append)
     masked(Delta("retry", index=1, reason=f"RateLimited: {VALUE}", seconds=2.0, most=5))
-    [retry] = shown
+    [retry] = deltas
     assert (retry.kind, retry.index, retry.seconds, retry.most) == ("retry", 1, 2.0, 5)
     assert retry.reason.startswith("RateLimited: ")
     assert VALUE not in retry.reason
@@ -580,9 +588,9 @@ def test_a_process_of_another_command_does_not_have_it(runtime: LocalRuntime) ->
         ("terminal", {"command": 'echo "$GITHUB_TOKEN" > /dev/null; echo $!'}),
         "Done.",
     ]
-    with run(Agent(ScriptedLLM(script), runtime.tools)) as done:
+    with run(Agent(ScriptedLLM(script), runtime.tools)) as conversation:
         pid = next(
-            e.result.text for e in done.get_history() if isinstance(e, ev.ToolCallFinished)
+            e.result.text for e in conversation.get_history() if isinstance(e, ev.ToolCallFinished)
         ).split()[0]
         assert VALUE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
         subprocess.run(["kill", pid], check=False)

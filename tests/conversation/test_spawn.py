@@ -1,5 +1,5 @@
-"""Conversations that a call spawns: their ids, whose they are, how they end, and that a repeated
-call finds them again."""
+"""Conversations that a call spawns: their ids, their owner, their end, and that a repeated call
+finds them again."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         MemoryStore()
         if request.param == "memory"
         else SQLiteStore(tmp_path / "store.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 def child_agent(**more: Any) -> Agent:
@@ -62,7 +62,7 @@ def child_agent(**more: Any) -> Agent:
 def run(
     store: Store, tool: Callable[..., Any], *calls: Any, id: str = "root", **more: Any
 ) -> Conversation:
-    """A conversation at rest whose model made these calls of `tool` in one answer."""
+    """Return a conversation at rest whose model made these calls of `tool` in one answer."""
     conversation = Conversation(
         Agent(ScriptedLLM([list(calls), "done"]), [tool], **more), store, id
     )
@@ -112,7 +112,7 @@ def test_children_of_children_are_spawned_from_several_threads_without_a_deadloc
         if depth == 0:
             return 1
         llm = ScriptedLLM([("tree", {"depth": depth - 1}), lambda request: request.text])
-        found: list[int] = []
+        numbers: list[int] = []
 
         def work(name: str) -> None:
             agent = Agent(
@@ -121,7 +121,7 @@ def test_children_of_children_are_spawned_from_several_threads_without_a_deadloc
             with context.spawn(agent, "go", name=name) as child:
                 child.start_thread()
                 child.wait(30)
-                found.append(int(child.state.answer))
+                numbers.append(int(child.state.answer))
 
         threads = [threading.Thread(target=work, args=(f"t{number}",)) for number in range(3)]
         for thread in threads:
@@ -129,7 +129,7 @@ def test_children_of_children_are_spawned_from_several_threads_without_a_deadloc
         for thread in threads:
             thread.join()
         assert llm.requests == []
-        return sum(found)
+        return sum(numbers)
 
     with run(store, tree, ("tree", {"depth": 3})) as root:
         assert results(root) == ["27"]
@@ -165,11 +165,11 @@ def test_a_tool_waits_for_a_child_but_a_child_does_not_wait_for_what_it_came_of(
 
 
 def test_an_attempt_that_is_repeated_gets_the_same_child(store: Store) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def flaky(context: ToolContext) -> str:
         child = context.spawn(
-            Agent(ScriptedLLM(lambda request: asked.append(request.text) or "answer")), "once"
+            Agent(ScriptedLLM(lambda request: requests.append(request.text) or "answer")), "once"
         )
         if context.attempt == 1:
             raise ConnectionError("the network is gone")
@@ -184,7 +184,7 @@ def test_an_attempt_that_is_repeated_gets_the_same_child(store: Store) -> None:
     )
     with run(store, tool, ("flaky", {})) as root:  # pyright: ignore[reportArgumentType]
         assert results(root) == ["root.4.0 answer 5"]
-    assert asked == ["once"]
+    assert requests == ["once"]
 
 
 def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversation_it_is_not(
@@ -221,7 +221,7 @@ def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversat
 
 def test_children_end_with_their_parent_unless_they_are_detached(store: Store) -> None:
     began = threading.Event()
-    kept: list[Conversation] = []
+    children: list[Conversation] = []
 
     def block(context: ToolContext) -> str:
         began.set()
@@ -237,24 +237,24 @@ def test_children_end_with_their_parent_unless_they_are_detached(store: Store) -
                 detached=detached,
             )
             child.start_thread()
-            kept.append(child)
+            children.append(child)
         return "begun"
 
     root = run(store, begin, ("begin", {}))
     assert began.wait(30)
-    until(lambda: all(child.state.pending_calls for child in kept))
+    until(lambda: all(child.state.pending_calls for child in children))
     assert root.hosting.children_busy
-    root.interrupt()  # at rest it does nothing
-    assert [child.status for child in kept] == [
+    root.interrupt()  # it has no effect on a conversation at rest
+    assert [child.status for child in children] == [
         ConversationStatus.RUNNING,
         ConversationStatus.RUNNING,
     ]
     root.close()
-    assert [child.status for child in kept] == [
+    assert [child.status for child in children] == [
         ConversationStatus.CLOSED,
         ConversationStatus.RUNNING,
     ]
-    kept[1].close()
+    children[1].close()
 
 
 @pytest.mark.slow
@@ -448,14 +448,14 @@ def test_on_a_server_children_are_the_tenants_share_the_budget_and_go_with_their
 def test_what_calls_spawned_is_removed_with_their_conversation_and_answers_for_no_other_one(
     store: Store,
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     leaf = Agent(
-        ScriptedLLM(lambda request: asked.append(request.text) or f"secret of: {request.text}")
+        ScriptedLLM(lambda request: requests.append(request.text) or f"secret of: {request.text}")
     )
 
     def below(task: str, context: ToolContext) -> str:
-        with context.spawn(leaf, task) as found:
-            return found.run().answer
+        with context.spawn(leaf, task) as child:
+            return child.run().answer
 
     middle = Agent(
         ScriptedLLM(
@@ -469,8 +469,8 @@ def test_what_calls_spawned_is_removed_with_their_conversation_and_answers_for_n
     )
 
     def delegate(task: str, context: ToolContext) -> str:
-        with context.spawn(middle, task) as found:
-            return found.run().answer
+        with context.spawn(middle, task) as child:
+            return child.run().answer
 
     for task in ("Alice's salary", "the moon"):
         with run(store, delegate, ("delegate", {"task": task}), id="talk") as root:
@@ -479,15 +479,15 @@ def test_what_calls_spawned_is_removed_with_their_conversation_and_answers_for_n
         store.delete("talk")
         assert store.list() == []
         assert store.read("talk.4.0") == []
-    assert asked == ["Alice's salary", "the moon"]
+    assert requests == ["Alice's salary", "the moon"]
 
 
 def test_a_child_that_somebody_holds_outlives_its_conversation_as_nobodys(store: Store) -> None:
-    held: list[Conversation] = []
+    children: list[Conversation] = []
 
     def begin(context: ToolContext) -> str:
-        held.append(context.spawn(child_agent(), "go", detached=True))
-        return held[-1].run().answer
+        children.append(context.spawn(child_agent(), "go", detached=True))
+        return children[-1].run().answer
 
     with run(store, begin, ("begin", {}), id="talk"):
         pass
@@ -496,11 +496,11 @@ def test_a_child_that_somebody_holds_outlives_its_conversation_as_nobodys(store:
         assert [(one.id, one.spawned_by) for one in store.list()] == [("talk.4.0", "")]
         with run(store, begin, ("begin", {}), id="talk") as again:
             assert "was not spawned by a call" in results(again)[0]
-        held[0].send_message("more")
-        assert held[0].run().answer == "did more"
+        children[0].send_message("more")
+        assert children[0].run().answer == "did more"
         assert store.list(spawned_by="talk") == []
     finally:
-        held[0].close()
+        children[0].close()
 
 
 def test_removed_with_its_budget_a_child_that_is_held_settles_in_none(store: Store) -> None:

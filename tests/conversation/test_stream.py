@@ -1,4 +1,4 @@
-"""`Conversation.stream`: events and deltas of a run in one order, on the caller's thread."""
+"""`Conversation.stream`: the events and deltas of a run in one order, on the caller's thread."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_events_and_deltas_come_in_the_order_of_the_journal() -> None:
         items = list(conversation.stream("What does it say?"))
         history = conversation.get_history()
     assert [item for item in items if not isinstance(item, Delta)] == history
-    found = names(items)
-    first, second = (i for i, name in enumerate(found) if name == "assistant")
-    result = found.index("toolResult")
-    assert [name for name in found[:first] if name.startswith("~")]
-    assert [name for name in found[first:result] if name.startswith("~")] == []
+    order = names(items)
+    first, second = (i for i, name in enumerate(order) if name == "assistant")
+    result = order.index("toolResult")
+    assert [name for name in order[:first] if name.startswith("~")]
+    assert [name for name in order[first:result] if name.startswith("~")] == []
     streamed = "".join(item.text for item in items[result:second] if isinstance(item, Delta))
     assert streamed == "It says x."
 
@@ -66,9 +66,9 @@ def test_a_second_stream_begins_where_the_first_ended() -> None:
 def test_an_answer_that_comes_while_the_message_is_sent_has_its_deltas() -> None:
     class Slow(Conversation):
         def send_message(self, *arguments: Any, **options: Any) -> Any:
-            sent = super().send_message(*arguments, **options)
+            event = super().send_message(*arguments, **options)
             assert self.wait(20) is ConversationStatus.FINISHED
-            return sent
+            return event
 
     with Slow(Agent(ScriptedLLM(["One."], stream=True))) as conversation:
         conversation.start_thread()
@@ -89,10 +89,10 @@ def test_it_follows_a_conversation_that_a_thread_drives() -> None:
 
 
 def test_leaving_the_block_interrupts_and_leaving_the_loop_does_not(tmp_path: Path) -> None:
-    gone = threading.Event()
+    disconnected = threading.Event()
 
     def hold() -> str:
-        gone.wait(0.2)
+        disconnected.wait(0.2)
         return "done"
 
     script = [[("hold", {})], "Ok.", [("hold", {})], "Ok."]
@@ -177,12 +177,12 @@ def test_two_streams_that_begin_at_once_both_follow_one_run() -> None:
             barrier = threading.Barrier(2)
             seqs: dict[str, list[int]] = {}
 
-            def read(text: str) -> None:
+            def follow(text: str) -> None:
                 barrier.wait()  # noqa: B023 - the thread ends within its round
                 stream = conversation.stream(text)
                 seqs[text] = [item.seq for item in stream if not isinstance(item, Delta)]  # noqa: B023
 
-            threads = [threading.Thread(target=read, args=(text,)) for text in ("a", "b")]
+            threads = [threading.Thread(target=follow, args=(text,)) for text in ("a", "b")]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -190,9 +190,9 @@ def test_two_streams_that_begin_at_once_both_follow_one_run() -> None:
             assert conversation.wait(10) is ConversationStatus.FINISHED
             assert sorted(seqs) == ["a", "b"], "a stream raised"
             last = conversation.state.last_seq
-            assert max(found[-1] for found in seqs.values()) == last
-            for found in seqs.values():
-                assert found == list(range(found[0], found[-1] + 1))
+            assert max(numbers[-1] for numbers in seqs.values()) == last
+            for numbers in seqs.values():
+                assert numbers == list(range(numbers[0], numbers[-1] + 1))
 
 
 def test_streams_that_are_left_leave_no_listener_and_no_thread() -> None:

@@ -1,4 +1,4 @@
-"""Switching models: the tool `switch_model`, for the models that the agent lists."""
+"""The tool `switch_model`: an agent switches among the models that it lists."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def test_a_conversation_that_is_opened_again_has_the_model_that_was_chosen(tmp_p
     store.close()
 
 
-def switched(store: Any, folder: Path) -> None:
-    """One run with both models; the scripts go by what they are shown, since a process that goes on
-    has them anew."""
+def run_with_switch(store: Any, folder: Path) -> None:
+    """Run with both models. The scripts choose by the request, since a resumed process starts
+    them anew."""
 
     def small(request: Any) -> Any:
         return [("write", {"name": "one"}), to("strong")]
@@ -134,7 +134,7 @@ def switched(store: Any, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_append_it_comes_to_the_same_model() -> None:
-    for crash in crash_at_every_append(switched):
+    for crash in crash_at_every_append(run_with_switch):
         names = [event.name for event in crash.after if isinstance(event, ev.AgentConfigured)]
         assert names == ["", "#strong"], str(crash)
 
@@ -160,7 +160,7 @@ def test_after_a_handoff_each_agent_has_its_own_models() -> None:
 
 
 def test_an_agent_that_plans_first_may_switch_among_its_own_models() -> None:
-    """The first agent's variant of that name would not ask for a plan; its own does."""
+    """The first agent's variant of that name would not ask for a plan; its own variant does."""
     billing = Agent(
         ScriptedLLM([to("strong")], "b-small"),
         models={"strong": ScriptedLLM(["billed"], "b-large")},
@@ -179,20 +179,20 @@ def test_an_agent_that_plans_first_may_switch_among_its_own_models() -> None:
 def test_work_that_was_delegated_comes_back_to_the_other_model() -> None:
     helper = Agent(ScriptedLLM(["helped"], "helper"))
     call = ("delegate", {"agent": "helper", "task": "help"})
-    made = agent([call, to("strong")], [call, "done"], delegates={"helper": helper})
+    parent = agent([call, to("strong")], [call, "done"], delegates={"helper": helper})
     with Conversation(
-        made.replace(delegates={"helper": Agent(ScriptedLLM(lambda _: "helped"))})
+        parent.replace(delegates={"helper": Agent(ScriptedLLM(lambda _: "helped"))})
     ) as (conversation):
         conversation.send_message("go")
         assert conversation.run().answer == "done"
-        found = results(conversation)
-        assert ["helped" in text for text in found] == [True, False, True]
+        texts = results(conversation)
+        assert ["helped" in text for text in texts] == [True, False, True]
 
 
 def test_the_serial_form_has_the_models() -> None:
-    made = Agent.from_json(agent([], []).to_json().replace(b'"large"', b'"larger"'))
-    assert made.models is not None
-    assert list(made.models.models()) == ["default", "strong"]
+    copy = Agent.from_json(agent([], []).to_json().replace(b'"large"', b'"larger"'))
+    assert copy.models is not None
+    assert list(copy.models.models()) == ["default", "strong"]
 
 
 @pytest.mark.parametrize(

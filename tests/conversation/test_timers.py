@@ -1,4 +1,4 @@
-"""Timers of conversations: set, fired once by whoever looks, cancelled, and survived by kills."""
+"""Timers of conversations: set, fired once by any process, cancelled, and kept across kills."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ IDLE, FINISHED, PAUSED = (
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that stands still until a test sets it."""
 
     def __init__(self, now: datetime = NOON) -> None:
         self.now = now
@@ -59,9 +59,11 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    yield made
-    made.close()
+    backend = (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    )
+    yield backend
+    backend.close()
 
 
 def agent(**fields: Any) -> Agent:
@@ -72,14 +74,14 @@ def conversation(store: Store, clock: Clock, id: str = "c", **fields: Any) -> Co
     return Conversation(fields.pop("agent", None) or agent(), store, id, clock=clock, **fields)
 
 
-def sent(conversation: Conversation) -> list[ev.MessageAdded]:
-    """Return the messages that timers have sent."""
+def timer_messages(conversation: Conversation) -> list[ev.MessageAdded]:
+    """Return the messages of timers."""
     events = conversation.get_history()
     return [one for one in events if isinstance(one, ev.MessageAdded) and one.about == "timer"]
 
 
 def texts(conversation: Conversation) -> list[str]:
-    return [one.text for one in sent(conversation)]
+    return [one.text for one in timer_messages(conversation)]
 
 
 # --- setting ---
@@ -183,7 +185,7 @@ def test_a_conversation_has_a_bounded_number_of_timers(store: Store, clock: Cloc
             c.schedule("x", every=60, id=f"t{n}")
         with pytest.raises(Conflict, match="has 100 timers"):
             c.schedule("x", every=60)
-        c.schedule("other", every=60, id="t7")  # replaced
+        c.schedule("other", every=60, id="t7")  # replaces the timer with this id
         c.cancel_timer("t8")
         c.schedule("x", every=60)
         assert len(c.timers) == len(store.due(NOON + HOUR)) == MAX_TIMERS
@@ -257,7 +259,7 @@ def test_a_timer_that_came_due_while_nobody_was_there_fires_at_the_opening(
             case _:
                 c.start_thread()
                 c.wait(30)
-        [message] = sent(c)
+        [message] = timer_messages(c)
         assert message.text.startswith("tick\n")
         assert "due at 2026-11-23 13:00+00:00; 2 others of this timer passed" in message.text
         assert [one.due for one in c.timers] == [NOON + 4 * HOUR]
@@ -278,21 +280,21 @@ def test_a_driven_conversation_fires_by_its_own_clock(store: Store, clock: Clock
 
 
 def test_a_loop_waits_until_the_next_timer_and_not_for_ever(store: Store) -> None:
-    """With the real clock, and a timer that is due at once: nobody else wakes the loop."""
+    """The loop uses the real clock, and a timer is due at once. No other thread wakes the loop."""
     real = Conversation(agent(), store, "c")
     with real as c:
         c.start_thread()
         until(lambda: c.hosting.resting)
         c.schedule("tick", at=datetime.now(UTC) + timedelta(seconds=0.3))
         until(lambda: c.state.steps == 1)
-        assert len(sent(c)) == 1
+        assert len(timer_messages(c)) == 1
 
 
 def test_a_ring_is_carried_out_by_the_holder_of_the_lease(store: Store, clock: Clock) -> None:
     with conversation(store, clock) as c:
         c.schedule("tick", every=3600, id="t")
         c.start_thread()
-        # the holder's clock stands an hour behind that of the process that rings
+        # the holder's clock is an hour behind that of the process that rings
         assert len(store.ring(NOON + HOUR)) == 1
         until(lambda: c.state.steps == 1)
         assert texts(c) == ["tick"]
@@ -337,7 +339,7 @@ def test_a_row_that_a_wrong_index_had_too_early_is_put_right(store: Store, clock
             journal.index_timer("t", NOON)
         assert len(store.ring(NOON)) == 1
         c.hosting.drain_inbox()
-        assert sent(c) == []
+        assert timer_messages(c) == []
         assert store.next_due() == NOON + HOUR
 
 
@@ -370,7 +372,7 @@ def test_however_many_look_at_once_each_occurrence_gives_one_message(
         stop.set()
         for thread in threads:
             thread.join(30)
-        ids = [one.id for one in sent(c)]
+        ids = [one.id for one in timer_messages(c)]
         assert len(ids) == len(set(ids)) == 20
         fired = [one.due for one in c.get_history() if isinstance(one, ev.TimerFired)]
         assert fired == [NOON + n * timedelta(minutes=1) for n in range(1, 21)]
@@ -403,18 +405,18 @@ def test_a_store_fires_as_a_hosted_conversation_does(
                 c.hosting.open()
             assert store.due(clock.now) == []
             assert len(store.due(NOON + 9 * HOUR)) == 4
-            found: list[object] = []
+            rows: list[object] = []
             for one in store.read("c"):
                 match one:
                     case ev.TimerFired():
-                        found.append((one.timer, one.due, one.next, one.missed))
+                        rows.append((one.timer, one.due, one.next, one.missed))
                     case ev.MessageAdded(about="timer"):
-                        found.append((one.id, one.text, one.sender))
+                        rows.append((one.id, one.text, one.sender))
                     case ev.StatusChanged():
                         statuses.setdefault(fires, []).append(one.status)
                     case _:
                         pass
-            return found
+            return rows
 
     statuses: dict[bool, list[str]] = {}
     assert journal(True) == journal(False)
@@ -453,7 +455,7 @@ def test_the_misfire_policies_send_one_none_or_each(store: Store, clock: Clock) 
         assert {one.id: one.due for one in c.timers} == dict.fromkeys(
             ("once", "skip", "all"), NOON + 13 * HOUR
         )
-        assert len({one.id for one in sent(c)}) == 13
+        assert len({one.id for one in timer_messages(c)}) == 13
         clock.now = NOON + 13 * HOUR
         c.run()
         assert [one for one in texts(c) if one == "skip"] == ["skip"]
@@ -518,7 +520,7 @@ def test_a_fork_has_no_timers(store: Store, clock: Clock) -> None:
                 assert other.timers == ()
                 clock.now = NOON + 5 * HOUR
                 other.run()
-                assert sent(other) == []
+                assert timer_messages(other) == []
         assert [one.conversation_id for one in store.due(clock.now)] == ["c"]
         with c.fork(1, id="before") as before:
             assert [event.type for event in before.get_history()] == ["message", "label"]
@@ -623,10 +625,10 @@ def test_a_conversation_without_timers_writes_no_rows_and_waits_without_a_timeou
     )
     with conversation(store, clock) as c:
         waits: list[float | None] = []
-        changed = c.hosting.journal.changed
-        wait = type(changed).wait
+        condition = c.hosting.journal.changed
+        wait = type(condition).wait
         monkeypatch.setattr(
-            type(changed),
+            type(condition),
             "wait",
             lambda self, timeout=None: waits.append(timeout) or wait(self, timeout),
         )
@@ -636,7 +638,7 @@ def test_a_conversation_without_timers_writes_no_rows_and_waits_without_a_timeou
         monkeypatch.undo()
         assert set(waits) == {None}
         assert all(batch.timers == () for batch in batches)
-        # the facts are the one object that all conversations without timers share
+        # conversations without timers share one object for these facts
         assert c.hosting.journal.fold.timers is type(c.hosting.journal.fold)().timers
 
 
@@ -647,10 +649,10 @@ def program(store: SQLiteStore, folder: Path) -> None:
     """Set timers, let them come due, ring them, and answer."""
     clock = Clock()
     with conversation(store, clock) as c:
-        known = {one.timer for one in c.get_history() if isinstance(one, ev.TimerSet)}
-        if "at" not in known:
+        ids = {one.timer for one in c.get_history() if isinstance(one, ev.TimerSet)}
+        if "at" not in ids:
             c.schedule("once", at=NOON + HOUR, id="at")
-        if "every" not in known:
+        if "every" not in ids:
             c.schedule("again", every=3600, id="every")
     for hour in (1, 2):
         clock.now = NOON + hour * HOUR
@@ -696,13 +698,13 @@ def test_two_kills_leave_one_message_for_each_occurrence() -> None:
 
 
 def alone(store: SQLiteStore, folder: Path) -> None:
-    """As `program`, with nobody to ring: the conversation fires when it is opened."""
+    """Set the timers of `program` without a ring: the conversation fires them when it is opened."""
     clock = Clock()
     with conversation(store, clock) as c:
-        known = {one.timer for one in c.get_history() if isinstance(one, ev.TimerSet)}
-        if "at" not in known:
+        ids = {one.timer for one in c.get_history() if isinstance(one, ev.TimerSet)}
+        if "at" not in ids:
             c.schedule("once", at=NOON + HOUR, id="at")
-        if "every" not in known:
+        if "every" not in ids:
             c.schedule("again", every=3600, id="every")
         for hour in (1, 2):
             clock.now = NOON + hour * HOUR

@@ -1,5 +1,5 @@
-"""Budgets of trees: reserved before a call, so that children who race never spend more than there
-is."""
+"""Budgets of trees: each call reserves its part before it begins, so that racing children never
+spend more than the budget."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         MemoryStore()
         if request.param == "memory"
         else SQLiteStore(tmp_path / "store.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 def results(conversation: Conversation) -> list[str]:
@@ -64,14 +64,14 @@ def results(conversation: Conversation) -> list[str]:
 
 def delegating(child: Agent) -> Callable[..., str]:
     def delegate(context: ToolContext) -> str:
-        with context.spawn(child, "go") as found:
-            state = found.run()
+        with context.spawn(child, "go") as conversation:
+            state = conversation.run()
             return state.answer if state.error is None else json.dumps(state.error.details)
 
     return delegate
 
 
-# --- what a store does ---
+# --- the store's part ---
 
 
 def want(
@@ -126,8 +126,8 @@ def test_seconds_are_those_in_which_anybody_is_at_work(store: Store) -> None:
             store.reserve(root, want(f"root#{now}", Amount(1), since=NOW + since, now=NOW + now))
             is None
         )
-    found = store.reserve(root, want("root#x", Amount(1), since=NOW + 100, now=NOW + 113))
-    assert found == Shortage("root", "seconds", 25, 25, False)
+    shortage = store.reserve(root, want("root#x", Amount(1), since=NOW + 100, now=NOW + 113))
+    assert shortage == Shortage("root", "seconds", 25, 25, False)
 
 
 def test_a_budget_is_known_to_whoever_opens_a_child_and_gone_with_its_root(store: Store) -> None:
@@ -171,10 +171,10 @@ def test_a_hundred_children_race_for_thirty_calls_and_the_server_sees_no_more(st
             root.send_message("go")
             state = root.run()
         assert len(server.requests) == 31
-    found = results(root)
-    assert found.count("an answer") == 30
-    told = {json.dumps(json.loads(one), sort_keys=True) for one in found if one != "an answer"}
-    assert told == {
+    texts = results(root)
+    assert texts.count("an answer") == 30
+    problems = {json.dumps(json.loads(one), sort_keys=True) for one in texts if one != "an answer"}
+    assert problems == {
         json.dumps(
             {
                 "type": "steps",
@@ -221,7 +221,7 @@ def test_processes_over_one_file_race_and_the_server_sees_no_more(tmp_path: Path
     with ModelServer(answer) as server:
         llm = LLM("mock", base_url=server.url)
 
-        def delegate(context: ToolContext) -> str:  # a child that nobody asks anything here
+        def delegate(context: ToolContext) -> str:  # no user can be asked in a child
             with context.spawn(Agent(llm, system_prompt="child"), "go") as child:
                 return child.id
 
@@ -321,14 +321,14 @@ class Counted(ScriptedLLM):
 
 
 class Long(Counted):
-    """The same, with answers of up to 500 tokens."""
+    """A model like `Counted`, with answers of up to 500 tokens."""
 
     def parameters(self) -> dict[str, Any]:
         return {"max_output_tokens": 500}
 
 
-def spent(answer: str, read: int, written: int) -> Completion:
-    return Completion(answer, usage=Usage(read, written))
+def completion(answer: str, input_tokens: int, output_tokens: int) -> Completion:
+    return Completion(answer, usage=Usage(input_tokens, output_tokens))
 
 
 @pytest.mark.parametrize(
@@ -337,13 +337,16 @@ def spent(answer: str, read: int, written: int) -> Completion:
 def test_tokens_and_cost_are_reserved_by_an_estimate_and_settled_by_usage(
     store: Store, limits: Limits, kind: str
 ) -> None:
-    llm = Counted([spent("one", 100, 10), spent("two", 110, 20), spent("three", 1, 1)])
+    llm = Counted(
+        [completion("one", 100, 10), completion("two", 110, 20), completion("three", 1, 1)]
+    )
     with Conversation(Agent(llm, system_prompt="x", tree_limits=limits), store) as root:
         state = root.state
         for number in range(3):
             root.send_message(f"question {number}")
             state = root.run()
-    # 110, then 130 more are spent; the third would read about 120 of the 160 that are left, and may
+    # The first two calls spend 110 and 130. The third would read about 120 of the remaining 160,
+    # and may
     # write 50.
     assert len(llm.requests) == 2
     assert state.error is not None
@@ -432,24 +435,24 @@ def test_a_larger_budget_lets_the_tree_go_on_and_what_is_spent_stays_so(store: S
 @pytest.mark.parametrize("how", ["interrupt", "pause", "close", "room"])
 def test_who_waits_for_room_heeds_what_it_is_told(store: Store, how: str) -> None:
     free, busy = threading.Event(), threading.Event()
-    kept: dict[str, Conversation] = {}
+    children: dict[str, Conversation] = {}
 
     def hold(_: Any) -> Any:
         busy.set()
         free.wait(60)
-        return spent("held", 10, 10)
+        return completion("held", 10, 10)
 
     def begin(context: ToolContext) -> str:
-        for name, script in (("first", [hold]), ("second", [spent("room", 10, 10)])):
-            kept[name] = context.spawn(
+        for name, script in (("first", [hold]), ("second", [completion("room", 10, 10)])):
+            children[name] = context.spawn(
                 Agent(Long(script), system_prompt="x"), "go", name=name, detached=True
             )
-            kept[name].start_thread()
+            children[name].start_thread()
             assert busy.wait(30)
         return "begun"
 
-    # The root's answer takes some 100 of the tokens, and each child may take some 520, of which 20
-    # are used.
+    # The root's answer may take some 100 tokens, and each child's some 520, of which it uses
+    # 20.
     llm = Counted([("begin", {}), "x"])
     root = Conversation(
         Agent(
@@ -460,7 +463,7 @@ def test_who_waits_for_room_heeds_what_it_is_told(store: Store, how: str) -> Non
     try:
         root.send_message("go")
         root.run()
-        second = kept["second"]
+        second = children["second"]
         until(lambda: any(isinstance(event, ev.AgentConfigured) for event in second.get_history()))
         assert second.wait(0.3) is ConversationStatus.RUNNING
         if how == "room":
@@ -474,7 +477,7 @@ def test_who_waits_for_room_heeds_what_it_is_told(store: Store, how: str) -> Non
             assert second.wait(30) is ConversationStatus.PAUSED
     finally:
         free.set()
-        for child in kept.values():
+        for child in children.values():
             child.close()
         root.close()
 
@@ -483,7 +486,7 @@ def test_a_condensers_model_calls_are_reserved_too(store: Store) -> None:
     from holdfast.agent.condensers import LLMCondenser
 
     llm = Counted(
-        lambda request: spent(
+        lambda request: completion(
             "a summary" if re.search("summar", request.body.decode(), re.I) else "an answer", 20, 10
         )
     )
@@ -502,7 +505,7 @@ def test_a_condensers_model_calls_are_reserved_too(store: Store) -> None:
     assert short.value == used.input_tokens + used.output_tokens, "each call once"
 
 
-# --- reserved with the append that comes before ---
+# --- reserved with the previous append ---
 
 
 def test_an_append_holds_an_amount_with_its_events_or_says_that_there_is_no_room(
@@ -534,16 +537,16 @@ def test_an_append_holds_an_amount_with_its_events_or_says_that_there_is_no_room
     assert store.reserve(root, want("root#4", Amount(1))) == Shortage("root", "steps", 2, 2, True)
 
 
-def left(store: Store, steps: int) -> bool:
-    """Whether just so many steps are left, and nothing is held."""
+def steps_remain(store: Store, steps: int) -> bool:
+    """Return True if exactly that many steps remain and none is reserved."""
     lease = store.acquire("root")
-    found = (
+    exact = (
         store.reserve(lease, want("root#a", Amount(steps))) is None
         and store.reserve(lease, want("root#b", Amount(1))) is not None
     )
     store.settle([Settlement("root#a", Amount())])
     store.release(lease)
-    return found
+    return exact
 
 
 def looking(then: Callable[[ToolContext], object] = lambda _: None) -> Callable[..., str]:
@@ -557,10 +560,12 @@ def looking(then: Callable[[ToolContext], object] = lambda _: None) -> Callable[
 def test_a_step_after_calls_needs_no_transaction_of_its_own(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    keys: list[str] = []
     reserve = store.reserve
     monkeypatch.setattr(
-        store, "reserve", lambda lease, wanted: asked.append(wanted.key) or reserve(lease, wanted)
+        store,
+        "reserve",
+        lambda lease, reservation: keys.append(reservation.key) or reserve(lease, reservation),
     )
     script: list[Any] = [("look", {}), [("look", {}), ("look", {})], ("look", {}), "done"]
     with Conversation(
@@ -569,24 +574,24 @@ def test_a_step_after_calls_needs_no_transaction_of_its_own(
         root.send_message("go")
         assert root.run().answer == "done"
     monkeypatch.undo()
-    assert len(asked) == 1, "the first"
-    assert left(store, 5)
+    assert len(keys) == 1, "the first"
+    assert steps_remain(store, 5)
 
 
 @pytest.mark.parametrize(
     "how", ["pause", "interrupt", "close", "limit", "budget", "error", "message"]
 )
 def test_what_is_held_for_a_step_that_does_not_follow_is_given_back(store: Store, how: str) -> None:
-    kept: list[Conversation] = []
+    roots: list[Conversation] = []
 
     def act(_: ToolContext) -> None:
         if how in ("pause", "interrupt"):
-            getattr(kept[0], how)()
+            getattr(roots[0], how)()
         elif how == "close":
-            threading.Thread(target=kept[0].close).start()
-            until(lambda: kept[0].status is ConversationStatus.CLOSED)
+            threading.Thread(target=roots[0].close).start()
+            until(lambda: roots[0].status is ConversationStatus.CLOSED)
         elif how == "message":
-            kept[0].send_message("and this")
+            roots[0].send_message("and this")
 
     def contribute(_: Any) -> None:
         if how == "error" and len(llm.requests) == 1:
@@ -601,14 +606,14 @@ def test_what_is_held_for_a_step_that_does_not_follow_is_given_back(store: Store
         hooks=[Hook(before=lambda *_: contribute(_), on="model")],
     )
     root = Conversation(agent, store, "root")
-    kept.append(root)
+    roots.append(root)
     with root:
         root.send_message("go")
         state = root.run()
     ended = {"limit": "LimitExceeded", "budget": "LimitExceeded", "error": "HookDenied"}
     assert (state.error.error if state.error else "") == ended.get(how, "")
     assert len(llm.requests) == (2 if how == "message" else 1)
-    assert left(store, {"message": 7, "budget": 0}.get(how, 8))
+    assert steps_remain(store, {"message": 7, "budget": 0}.get(how, 8))
 
 
 def test_who_is_paused_before_a_step_holds_nothing(store: Store) -> None:
@@ -631,33 +636,33 @@ def test_who_is_paused_before_a_step_holds_nothing(store: Store) -> None:
 def test_whoever_asks_a_model_before_the_step_does_not_wait_for_what_that_one_holds(
     store: Store,
 ) -> None:
-    asked: list[str] = []
+    replies: list[str] = []
 
     def contribute(situation: Any) -> list[Any]:
-        asked.append(situation.llm.completion("x" * 8000).text)
+        replies.append(situation.llm.completion("x" * 8000).text)
         return []
 
     def answer(request: Any) -> Completion:
         if "xxxx" in request.text:
-            return spent("a", 10, 10)
+            return completion("a", 10, 10)
         first = len(request.messages) == 2
         return (
             Completion("", calls=(ToolCall("", "look", {}),), usage=Usage(10, 10))
             if first
-            else spent("done", 10, 10)
+            else completion("done", 10, 10)
         )
 
-    # What is asked beside the steps may take some 2,700 tokens, and a step more than 500.
+    # The question beside the steps may take some 2,700 tokens, and a step more than 500.
     agent = Agent(Long(answer), [looking()], system_prompt="x", tree_limits=Limits(tokens=2950))
     object.__setattr__(agent, "contributors", (contribute,))
     with Conversation(agent, store, "root") as root:
         root.send_message("go")
         root.start_thread()
         assert root.wait(30) is ConversationStatus.FINISHED
-    assert asked == ["a", "a"]
+    assert replies == ["a", "a"]
 
 
-# --- what anybody may say, and in whatever order ---
+# --- any setting, in any order ---
 
 
 def test_whoever_may_take_over_is_estimated_too(store: Store) -> None:
@@ -711,7 +716,7 @@ def test_an_agent_that_cannot_be_estimated_asks_nothing_in_a_bounded_tree(store:
         assert state.error is not None
         assert state.error.error == "ConfigurationError"
         assert "give it max_output_tokens" in state.error.message
-    # A handoff to one is not done, and told of.
+    # A handoff to such an agent is refused, with a note.
     front = Agent(
         Counted([("handoff", {"agent": "endless"}), "I go on."]),
         handoffs={"endless": Agent(ScriptedLLM([]))},
@@ -751,8 +756,10 @@ def test_seconds_are_the_union_of_what_is_told(
         )
     store.bound(root, Budget("root", seconds=0.5))
     since, now = stretches[-1]
-    found = store.reserve(root, want("root#x", Amount(), "root", since=NOW + since, now=NOW + now))
-    assert found == Shortage("root", "seconds", seconds, 0.5, False)
+    shortage = store.reserve(
+        root, want("root#x", Amount(), "root", since=NOW + since, now=NOW + now)
+    )
+    assert shortage == Shortage("root", "seconds", seconds, 0.5, False)
 
 
 def test_a_condenser_that_asked_in_vain_hides_no_other_usage(store: Store) -> None:
@@ -766,10 +773,10 @@ def test_a_condenser_that_asked_in_vain_hides_no_other_usage(store: Store) -> No
 
     def script(request: Any) -> Completion:
         if "please" in request.text:
-            return spent("s", 3000, 0)
+            return completion("s", 3000, 0)
         if request.messages[-1]["role"] == "user":
             return Completion("", calls=(ToolCall("", "noop", {}),), usage=Usage(10, 0))
-        return spent("done", 10, 0)
+        return completion("done", 10, 0)
 
     def noop() -> str:
         """Nothing."""
@@ -789,9 +796,9 @@ def test_a_condenser_that_asked_in_vain_hides_no_other_usage(store: Store) -> No
         root.send_message("b")
         root.run()
     lease = store.acquire("root")
-    found = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
-    assert found is not None
-    assert found.value == 2 * 3020 + 3000
+    shortage = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
+    assert shortage is not None
+    assert shortage.value == 2 * 3020 + 3000
 
 
 @pytest.mark.parametrize("asks", ["nobody", "the agent's model", "another model"])
@@ -799,20 +806,20 @@ def test_a_condenser_that_asked_in_vain_hides_no_other_usage(store: Store) -> No
 def test_a_condensation_is_counted_once_in_a_trees_budget(
     store: Store, asks: str, used: bool
 ) -> None:
-    asked, go_on = threading.Event(), threading.Event()
+    summarizing, go_on = threading.Event(), threading.Event()
 
     class Own:
         def shorten(self, work: Any) -> Condensed:
             if asks == "the agent's model":
                 work.llm.completion("please summarise")
             elif asks == "another model":  # the maximum length of its answers is unknown
-                work.lend(ScriptedLLM([spent("s", 3000, 0)])).completion("please summarise")
-            asked.set()
+                work.lend(ScriptedLLM([completion("s", 3000, 0)])).completion("please summarise")
+            summarizing.set()
             assert used or go_on.wait(30)
             return Condensed((work.pieces[0].seq,), "s", usage=Usage(3000, 0), model="m")
 
     agent = Agent(
-        Counted(lambda request: spent("s", 3000 if "please" in request.text else 10, 0)),
+        Counted(lambda request: completion("s", 3000 if "please" in request.text else 10, 0)),
         condenser=Own(),
         tree_limits=Limits(steps=None, tokens=100_000),
     )
@@ -824,30 +831,30 @@ def test_a_condensation_is_counted_once_in_a_trees_budget(
         else:
             root.start_thread()
             root.condense()
-            assert asked.wait(30)
+            assert summarizing.wait(30)
             root.interrupt()
             go_on.set()
             until(lambda: root.state.usage.input_tokens > 10)
         assert root.state.usage.input_tokens == 3010
     lease = store.acquire("root")
-    found = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
-    assert found is not None
-    assert found.value == 3010
+    shortage = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
+    assert shortage is not None
+    assert shortage.value == 3010
 
 
 def test_a_full_nested_budget_keeps_nobody_outside_of_it_waiting(store: Store) -> None:
-    started, done, waits = threading.Event(), threading.Event(), threading.Event()
+    started, finished, waits = threading.Event(), threading.Event(), threading.Event()
     waited: list[bool] = []
 
     def slow(request: Any) -> str:
         started.set()
-        waited.append(done.wait(20))
+        waited.append(finished.wait(20))
         return "slow"
 
     first, quick = Agent(ScriptedLLM(slow)), Agent(ScriptedLLM(lambda _: "quick"))
 
     def sub(context: ToolContext, which: str) -> str:
-        """One of two within the nested budget."""
+        """Answer in one of two children within the nested budget."""
         if which == "second":
             assert started.wait(30)
             waits.set()
@@ -863,14 +870,14 @@ def test_a_full_nested_budget_keeps_nobody_outside_of_it_waiting(store: Store) -
     )
 
     def outer(context: ToolContext, which: str) -> str:
-        """The nested tree, and one beside it."""
+        """Answer through the nested tree and a child beside it."""
         if which == "beside":
             assert waits.wait(30)
             until(lambda: root.hosting.journal.spending.line._waiting)  # type: ignore[union-attr]
         with context.spawn(nested if which == "nested" else quick, "t") as child:
             answer = child.run().answer
             if which == "beside":
-                done.set()
+                finished.set()
             return answer
 
     root_calls = [("outer", {"which": "nested"}), ("outer", {"which": "beside"})]
@@ -931,7 +938,7 @@ def test_a_bound_that_no_budget_holds_is_refused(limits: dict[str, Any]) -> None
 def test_what_a_tools_model_makes_is_metered_too(store: Store) -> None:
     class Other(Counted):
         def replace(self, **more: Any) -> Counted:
-            return Counted([spent("x", 70, 7)])
+            return Counted([completion("x", 70, 7)])
 
     def ask(context: ToolContext) -> str:
         """Ask another model."""
@@ -947,6 +954,6 @@ def test_what_a_tools_model_makes_is_metered_too(store: Store) -> None:
         assert results(root) == ["x"]
         took = root.state.usage.input_tokens + root.state.usage.output_tokens
     lease = store.acquire("root")
-    found = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
-    assert found is not None
-    assert found.value == took  # that of the tool with it, and once
+    shortage = store.reserve(lease, want("root#x", Amount(0, 10**9), "root"))
+    assert shortage is not None
+    assert shortage.value == took  # the tool's model call is included, once

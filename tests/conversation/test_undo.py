@@ -1,4 +1,4 @@
-"""Undo of files: what calls changed is put back, exactly, and what others changed is left."""
+"""Undo of files: the changes of calls are reverted exactly, and the changes of others stay."""
 
 from __future__ import annotations
 
@@ -44,25 +44,26 @@ def undo(tmp_path: Path) -> FileUndo:
 
 
 def listing(folder: Path) -> dict[str, Any]:
-    """Every entry below a folder: its kind, executable bit, and content or target."""
-    found: dict[str, Any] = {}
+    """Return each entry below a folder by path: its kind, or its executable bit and content, or
+    its target."""
+    entries: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         name = str(path.relative_to(folder))
         if stat.S_ISLNK(mode):
-            found[name] = ("link", os.readlink(path))
+            entries[name] = ("link", os.readlink(path))
         elif stat.S_ISDIR(mode):
-            found[name] = "folder"
+            entries[name] = "folder"
         else:
             content = sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-            found[name] = (stat.S_IMODE(mode) & 0o100, content)
-    return found
+            entries[name] = (stat.S_IMODE(mode) & 0o100, content)
+    return entries
 
 
-def ran(
+def run_commands(
     runtime: LocalRuntime | SandboxedRuntime, undo: FileUndo | None, *commands: str, **options: Any
 ) -> Conversation:
-    """A conversation that has run these commands, each after a message of its own."""
+    """Return a conversation that has run these commands, each after a message of its own."""
     script: list[Any] = []
     for command in commands:
         script += [("terminal", {"command": command}), "done"]
@@ -86,7 +87,7 @@ def test_a_rewind_puts_files_back_and_forks_there(
     (work / "gone").write_text("2")
     os.chmod(work / "gone", 0o600)
     commands = ["echo one > b", "rm gone; echo x >> a; mkdir -p d/e; echo c > d/e/f; ln -s a l"]
-    with ran(runtime, undo, *commands) as conversation:
+    with run_commands(runtime, undo, *commands) as conversation:
         second = messages(conversation)[1]
         fork, files = conversation.rewind(second - 1)
         with fork:
@@ -102,7 +103,7 @@ def test_a_rewind_puts_files_back_and_forks_there(
 
 
 def test_a_fork_can_be_rewound_further(runtime: LocalRuntime, work: Path, undo: FileUndo) -> None:
-    with ran(runtime, undo, "echo 1 > a", "echo 2 > a", "echo 3 > a") as conversation:
+    with run_commands(runtime, undo, "echo 1 > a", "echo 2 > a", "echo 3 > a") as conversation:
         first, second, third = messages(conversation)
         with conversation.rewind(third - 1).conversation as fork:
             assert (work / "a").read_text() == "2\n"
@@ -115,7 +116,7 @@ def test_a_fork_can_be_rewound_further(runtime: LocalRuntime, work: Path, undo: 
 def test_files_that_others_changed_are_left_and_named(
     runtime: LocalRuntime, work: Path, undo: FileUndo
 ) -> None:
-    with ran(runtime, undo, "echo 1 > a; echo 1 > b") as conversation:
+    with run_commands(runtime, undo, "echo 1 > a; echo 1 > b") as conversation:
         (work / "a").write_text("by hand")
         (work / "mine").write_text("by hand")
         files = conversation.rewind(0).files
@@ -146,7 +147,7 @@ def test_nothing_is_put_back_through_a_link(
     (outside / "f").write_text("host")
     (work / "d").mkdir()
     (work / "d" / "f").write_text("1")
-    with ran(runtime, undo, "rm -r d") as conversation:
+    with run_commands(runtime, undo, "rm -r d") as conversation:
         (work / "d").symlink_to(outside)
         files = conversation.rewind(0).files
     assert files.failed == ("d/f",)
@@ -157,8 +158,8 @@ def test_two_conversations_on_one_folder_undo_their_own_work(
     runtime: LocalRuntime, work: Path, undo: FileUndo
 ) -> None:
     with (
-        ran(runtime, undo, "echo 1 > a; echo 1 > both") as one,
-        ran(runtime, undo, "echo 2 > b; echo 2 > both") as other,
+        run_commands(runtime, undo, "echo 1 > a; echo 1 > both") as one,
+        run_commands(runtime, undo, "echo 2 > b; echo 2 > both") as other,
     ):
         files = one.rewind(0).files
         assert (files.changed, files.kept) == (("a",), ("both",))
@@ -173,7 +174,7 @@ def test_ignored_large_and_nested_files_are_not_undone_and_named(
     (work / ".gitignore").write_text("*.log\n")
     undo = FileUndo(tmp_path / "undo", max_file_bytes=1000)
     commands = "echo 1 > a; echo 1 > x.log; head -c 2000 /dev/zero > large; git init -q inner;"
-    with ran(runtime, undo, f"{commands} echo 1 > inner/f") as conversation:
+    with run_commands(runtime, undo, f"{commands} echo 1 > inner/f") as conversation:
         files = conversation.rewind(0).files
     assert files.changed == ("a",)
     assert files.left_out == ("inner/", "large")
@@ -194,7 +195,7 @@ def test_the_projects_repository_is_untouched(
     git("-c", "core.safecrlf=false", "commit", "-q", "--allow-empty", "-m", "1")
     git("config", "filter.evil.clean", f"touch {work}/evil; cat")
     before = listing(work / ".git")
-    with ran(runtime, undo, "printf '2\\r\\n' > a.txt") as conversation:
+    with run_commands(runtime, undo, "printf '2\\r\\n' > a.txt") as conversation:
         conversation.rewind(0)
     assert (work / "a.txt").read_bytes() == b"1\r\n"
     assert listing(work / ".git") == before
@@ -265,7 +266,7 @@ def test_calls_without_a_snapshot_are_named(
 ) -> None:
     for number in range(3):
         (work / str(number)).write_text("")
-    with ran(runtime, FileUndo(tmp_path / "u", max_files=2), "echo 1 > a") as conversation:
+    with run_commands(runtime, FileUndo(tmp_path / "u", max_files=2), "echo 1 > a") as conversation:
         files = conversation.fork(undo=undo).rewind(0).files
     assert len(files.without_snapshot) == 1
     assert files.changed == ()
@@ -276,7 +277,7 @@ def test_rewind_refuses_a_running_conversation_and_one_without_undo(
     runtime: LocalRuntime, undo: FileUndo
 ) -> None:
     with (
-        ran(runtime, None, "true") as conversation,
+        run_commands(runtime, None, "true") as conversation,
         pytest.raises(ConfigurationError, match="keeps no snapshots"),
     ):
         conversation.rewind(0)
@@ -321,7 +322,7 @@ def test_a_folder_of_many_files_is_put_back_from_a_pack(
     for number in range(300):
         (work / str(number)).write_bytes(b"x" * (number % 280) * number)
     before = listing(work)
-    with ran(runtime, undo, "rm 1* ; echo new > 299") as conversation:
+    with run_commands(runtime, undo, "rm 1* ; echo new > 299") as conversation:
         files = conversation.rewind(0).files
     assert listing(work) == before
     assert len(files.changed) == 112
@@ -338,7 +339,7 @@ def test_a_box_is_undone_too_and_leads_no_write_outside(
     (work / "d" / "f").write_text("1")
     with SandboxedRuntime(work, workdir_inside="/work") as runtime:
         command = f"echo 2 > d/f; echo 2 > a; rm -r d; ln -s {outside} d"
-        with ran(runtime, undo, command) as conversation:
+        with run_commands(runtime, undo, command) as conversation:
             files = conversation.rewind(0).files
     assert set(files.changed) == {"a", "d", "d/f"}
     assert (work / "d" / "f").read_text() == "1"
@@ -401,7 +402,8 @@ def test_after_any_commands_every_earlier_state_comes_back(
 
 
 def test_a_store_in_the_work_folder_is_neither_read_nor_put_back(tmp_path: Path) -> None:
-    """Reading it here would end SQLite's locks on it, so that others could remove its log."""
+    """Reading the store here would release SQLite's locks on it, so that another process could
+    remove its log."""
     workdir = tmp_path / "work"
     workdir.mkdir()
     path = workdir / "store.db"
@@ -412,9 +414,9 @@ def test_a_store_in_the_work_folder_is_neither_read_nor_put_back(tmp_path: Path)
         with Conversation(agent, store, "a", undo=undo) as conversation:
             conversation.send_message("go")
             assert conversation.run().answer == "done"
-            with SQLiteStore(path) as other:  # its close removes the log if nobody has locks
+            with SQLiteStore(path) as other:  # closing it removes the log if no process has locks
                 assert other.read("a")
             conversation.send_message("more")
             assert [one.id for one in store.list()] == ["a"]
-            taken = undo.place(runtime).take()
-    assert {"store.db", "store.db-wal"} <= set(taken.left_out)
+            snapshot = undo.place(runtime).take()
+    assert {"store.db", "store.db-wal"} <= set(snapshot.left_out)

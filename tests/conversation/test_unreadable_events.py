@@ -1,5 +1,4 @@
-"""Whatever is accepted can be read back; and a store that holds what cannot be read back opens, and
-says so."""
+"""Accepted events can be read back. A store with unreadable events opens and reports them."""
 
 from __future__ import annotations
 
@@ -65,23 +64,23 @@ NOW = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with (
         MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
-    ) as found:
-        yield found
+    ) as backend:
+        yield backend
 
 
 def deep(levels: int) -> Any:
-    found: Any = "bottom"
+    value: Any = "bottom"
     for _ in range(levels):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 class Text(str):
-    """A str that is none of JSON's."""
+    """A subclass of str, which JSON encoders do not know."""
 
 
 class Number(int):
-    """An int that is none of JSON's."""
+    """A subclass of int, which JSON encoders do not know."""
 
 
 HOSTILE: dict[str, Any] = {
@@ -119,40 +118,42 @@ FINE: dict[str, Any] = {
 ANY = {**HOSTILE, **FINE}
 
 
-def reopened(store: Store, id: str = "c") -> Conversation:
+def reopen(store: Store, id: str = "c") -> Conversation:
     return Conversation(Agent(ScriptedLLM(["again"])), store, id)
 
 
-def unbuilt(kind: type[Any], **fields: Any) -> Any:
-    """A block that its class would refuse: as of a version that checked less, or of whoever went
-    round the check."""
-    found = kind(
+def build_unchecked(kind: type[Any], **fields: Any) -> Any:
+    """Return a block that its class would refuse, as an older version with fewer checks could
+    have made it."""
+    block = kind(
         **{
             name: {"data": b"", "mime_type": "a/b", "resource": {}, "text": ""}[name]
             for name in fields
         }
     )
     for name, value in fields.items():
-        msgspec.structs.force_setattr(found, name, value)
-    return found
+        msgspec.structs.force_setattr(block, name, value)
+    return block
 
 
 BLOCKS: dict[str, Callable[[], Any]] = {
-    "a url": lambda: unbuilt(ImageContent, data="https://e.org/x.png", mime_type="image/png"),
-    "no type": lambda: unbuilt(ImageContent, data=b"x", mime_type=None),
-    "sound": lambda: unbuilt(AudioContent, data="no base64!", mime_type="audio/wav"),
-    "a resource": lambda: unbuilt(EmbeddedResource, resource="x"),
+    "a url": lambda: build_unchecked(
+        ImageContent, data="https://e.org/x.png", mime_type="image/png"
+    ),
+    "no type": lambda: build_unchecked(ImageContent, data=b"x", mime_type=None),
+    "sound": lambda: build_unchecked(AudioContent, data="no base64!", mime_type="audio/wav"),
+    "a resource": lambda: build_unchecked(EmbeddedResource, resource="x"),
     "a resource of NaN": lambda: EmbeddedResource({"uri": "x", "n": math.nan}),
-    "a number": lambda: unbuilt(TextContent, text=5),
+    "a number": lambda: build_unchecked(TextContent, text=5),
     "deep": lambda: EmbeddedResource({"uri": "x", "n": deep(300)}),
 }
 
 
-# --- the public door ---
+# --- the public API ---
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "problem"),
     [
         (
             lambda: ImageContent("https://e.org/x.png", "image/png"),
@@ -167,9 +168,9 @@ BLOCKS: dict[str, Callable[[], Any]] = {
     ],
 )
 def test_a_block_of_the_wrong_parts_is_refused_where_it_is_made(
-    make: Callable[[], object], told: str
+    make: Callable[[], object], problem: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=problem):
         make()
 
 
@@ -184,15 +185,15 @@ def test_a_message_that_could_not_be_read_back_is_refused_and_nothing_is_written
         conversation.send_message("hello")
         assert conversation.run().status is S.FINISHED
         state = conversation.state
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.state == state
 
 
 def test_a_subclass_of_str_is_sent_as_its_text(store: Store) -> None:
     with Conversation(Agent(ScriptedLLM(["fine"])), store, "c") as conversation:
-        sent = conversation.send_message(Text("hello"))
-    assert (type(sent.content[0].text), sent.text) == (str, "hello")  # pyright: ignore
-    assert store.read("c") == [sent]
+        event = conversation.send_message(Text("hello"))
+    assert (type(event.content[0].text), event.text) == (str, "hello")  # pyright: ignore
+    assert store.read("c") == [event]
 
 
 def test_a_clock_without_a_time_zone_is_refused(store: Store) -> None:
@@ -212,21 +213,21 @@ def test_a_clock_without_a_time_zone_is_refused(store: Store) -> None:
 def outcomes(
     tmp_path: Path, agent: Callable[[Any], Agent], work: Callable[[Conversation, Any], object]
 ) -> Iterator[tuple[str, ConversationState]]:
-    """What becomes of a conversation for each value: its state, which is that of whoever opens it
-    again."""
+    """Yield the name of each value and the state of a conversation that met it. A reopened
+    conversation has the same state."""
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         for name, value in ANY.items():
             with Conversation(agent(value), store, name) as conversation:
                 work(conversation, value)
                 assert conversation.failure is None, name
                 state = conversation.state
-            with reopened(store, name) as again:
+            with reopen(store, name) as again:
                 assert again.state == state, name
             assert ConversationState.from_json(state.to_json()) == state, name
             yield name, state
 
 
-def asked(conversation: Conversation, _: Any = None) -> None:
+def send_and_run(conversation: Conversation, _: Any = None) -> None:
     conversation.send_message("go")
     conversation.run()
 
@@ -254,7 +255,7 @@ def test_a_tool_may_return_anything(tmp_path: Path, part: str) -> None:
 
         return Agent(ScriptedLLM([("anything", {}), "done"]), [anything])
 
-    for name, state in outcomes(tmp_path, agent, asked):
+    for name, state in outcomes(tmp_path, agent, send_and_run):
         assert (state.status, len(results(state))) == (S.FINISHED, 1), name
         if part != "value" and name in FINE:
             assert not results(state)[0].is_error, name
@@ -274,7 +275,7 @@ def test_what_a_hook_makes_of_a_result_is_that_calls_error(tmp_path: Path) -> No
         )
         return Agent(ScriptedLLM([("fine", {}), "done"]), [fine], hooks=[hook])
 
-    for name, state in outcomes(tmp_path, agent, asked):
+    for name, state in outcomes(tmp_path, agent, send_and_run):
         assert (state.status, len(results(state))) == (S.FINISHED, 1), name
 
 
@@ -292,12 +293,12 @@ def test_a_message_hook_that_returns_what_cannot_be_read_back_fails(
         assert denied.value.failed
         state = conversation.state
     assert [event.type for event in state.events] == ["note"]
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.state == state
 
 
 class Model(ScriptedLLM):
-    """A model that answers with a completion as it is."""
+    """A model that returns a completion unchanged."""
 
     def __init__(self, answer: Completion) -> None:
         super().__init__([])
@@ -325,7 +326,7 @@ def test_a_model_may_answer_anything(tmp_path: Path, field: str) -> None:
                 answer = Completion(**{"text": "hi", field: value})
         return Agent(Model(answer), limits=Limits(steps=1))
 
-    for name, state in outcomes(tmp_path, agent, asked):
+    for name, state in outcomes(tmp_path, agent, send_and_run):
         assert state.status in (S.FINISHED, S.ERROR, S.STUCK), name
         if name in HOSTILE and state.steps == 0:
             assert state.error is not None, name
@@ -340,15 +341,15 @@ def test_a_model_may_answer_anything(tmp_path: Path, field: str) -> None:
 
 def test_a_contributor_may_add_anything(tmp_path: Path) -> None:
     def agent(value: Any) -> Agent:
-        found = Agent(ScriptedLLM(["fine"]))
+        instance = Agent(ScriptedLLM(["fine"]))
         added = [
             Remark("hook:x", "text", {"a": value}),
             Addition("hook:y", (EmbeddedResource({"uri": "x", "a": value}),)),
         ]
-        object.__setattr__(found, "contributors", (lambda _: added,))
-        return found
+        object.__setattr__(instance, "contributors", (lambda _: added,))
+        return instance
 
-    for name, state in outcomes(tmp_path, agent, asked):
+    for name, state in outcomes(tmp_path, agent, send_and_run):
         assert state.status is (S.FINISHED if name in FINE else S.ERROR), name
 
 
@@ -364,9 +365,9 @@ def test_a_condenser_may_write_anything(tmp_path: Path) -> None:
         return Agent(ScriptedLLM(["one", "two"]), condenser=Condenser())
 
     def work(conversation: Conversation, _: Any) -> None:
-        asked(conversation)
+        send_and_run(conversation)
         conversation.condense()
-        asked(conversation)
+        send_and_run(conversation)
 
     for name, state in outcomes(tmp_path, agent, work):
         assert (state.status, state.answer) == (S.FINISHED, "two"), name
@@ -381,7 +382,7 @@ def test_a_model_may_have_any_parameters(tmp_path: Path) -> None:
         def parameters(self) -> dict[str, Any]:
             return {"odd": self.value}
 
-    for name, state in outcomes(tmp_path, lambda value: Agent(Odd(value)), asked):
+    for name, state in outcomes(tmp_path, lambda value: Agent(Odd(value)), send_and_run):
         assert state.status in (S.FINISHED, S.ERROR), name
 
 
@@ -392,7 +393,7 @@ def test_an_approval_may_bring_any_arguments(tmp_path: Path) -> None:
         return "taken"
 
     def work(conversation: Conversation, value: Any) -> None:
-        asked(conversation)
+        send_and_run(conversation)
         call = conversation.state.pending_confirmations[0].call.id
         try:
             conversation.approve(call, arguments={"a": value})
@@ -409,7 +410,7 @@ def test_an_approval_may_bring_any_arguments(tmp_path: Path) -> None:
 
 
 def test_a_posted_command_is_refused_or_comes_back_as_it_was(store: Store) -> None:
-    with reopened(store) as conversation:
+    with reopen(store) as conversation:
         conversation.send_message("hello")
     lease = store.acquire("c")
     for name, value in ANY.items():
@@ -421,22 +422,22 @@ def test_a_posted_command_is_refused_or_comes_back_as_it_was(store: Store) -> No
             lambda value=value: cmd.Reject("1.0", value),
             lambda value=value: cmd.Answer("1.0?1", {"a": value}),
         ):
-            made = command()
+            original = command()
             try:
-                store.post("c", made)
+                store.post("c", original)
             except ConfigurationError:
                 continue
-            (found,) = store.commands(lease)
-            assert found.command == made, name
-            store.append(lease, Batch([], Summary("c"), done_commands=[found.number]))
+            (stored,) = store.commands(lease)
+            assert stored.command == original, name
+            store.append(lease, Batch([], Summary("c"), done_commands=[stored.number]))
     store.release(lease)
 
 
-# --- any event through the store's own door ---
+# --- any event through the store's API ---
 
 
 def events(value: Any) -> list[ev.AnyEvent]:
-    """One event of every kind, with a value where it has no schema, and where it has one."""
+    """Return one event of every kind, with a value in each field, with and without a schema."""
     base: dict[str, Any] = {"seq": 1, "id": "e", "timestamp": NOW}
     result = ToolResult("a", structured_content=value)
     return [
@@ -508,16 +509,16 @@ VALUES = st.recursive(
 def test_any_event_is_refused_or_decodes_to_itself(data: st.DataObject, value: Any) -> None:
     event = data.draw(st.sampled_from(events(value)))
     try:
-        kept = ev.record(event)
+        line = ev.record(event)
     except UnreadableEvent:
         return
-    assert ev.decode(kept, 1) == event
+    assert ev.decode(line, 1) == event
     assert ev.decode(ev.encode(event)) == event
     assert ev.decode(ev.line(event)) == event
     assert b"\n" not in ev.line(event)
 
 
-# --- a store that holds what cannot be read back ---
+# --- a store with unreadable events ---
 
 
 def message(seq: int, text: str) -> ev.MessageAdded:
@@ -530,9 +531,11 @@ URL = (
 )
 
 
-def put(path: Path, id: str, journal: list[ev.AnyEvent | bytes], status: str = "idle") -> None:
-    """Write a journal as an earlier version wrote it: every record has its checksum, whatever it
-    holds."""
+def write_journal(
+    path: Path, id: str, journal: list[ev.AnyEvent | bytes], status: str = "idle"
+) -> None:
+    """Write a journal as an earlier version wrote it: every record has its checksum, whatever
+    its content."""
     with SQLiteStore(path, "process") as store:
         lease = store.acquire(id)
         whole = [message(seq, "to be replaced") for seq in range(1, len(journal) + 1)]
@@ -549,18 +552,18 @@ def put(path: Path, id: str, journal: list[ev.AnyEvent | bytes], status: str = "
     db.close()
 
 
-def kept(path: Path, id: str) -> list[bytes]:
+def stored_events(path: Path, id: str) -> list[bytes]:
     db = sqlite3.connect(path)
     query = (
         "SELECT data FROM events, conversations WHERE id = ? AND key >> 32 = number ORDER BY key"
     )
-    found = [data for (data,) in db.execute(query, (id,))]
+    rows = [data for (data,) in db.execute(query, (id,))]
     db.close()
-    return found
+    return rows
 
 
 def broken(event: ev.Event, old: bytes, new: bytes) -> bytes:
-    """An event's JSON with a part that no event has."""
+    """Return an event's JSON with one part replaced."""
     data = ev.encode(event)
     assert old in data
     return data.replace(old, new)
@@ -625,7 +628,7 @@ def test_a_record_that_cannot_be_decoded_loads_as_damaged_with_its_bytes(
     tmp_path: Path, data: bytes, kind: str, id: str
 ) -> None:
     path = tmp_path / "s.db"
-    put(path, "c", [data, message(2, "hello")])
+    write_journal(path, "c", [data, message(2, "hello")])
     with SQLiteStore(path, "process") as store:
         first, second = store.read("c")
         assert isinstance(first, ev.DamagedEvent)
@@ -637,27 +640,30 @@ def test_a_record_that_cannot_be_decoded_loads_as_damaged_with_its_bytes(
             "damaged",
         )
         assert isinstance(second, ev.MessageAdded)
-        # The form that readers are sent says the same, and is valid JSON.
+        # Readers of a server get the same message, as valid JSON.
         assert ev.decode(ev.encode(first)) == first
         assert json.loads(ev.encode(first))["type"] == "damaged"
-        with reopened(store) as conversation:
+        with reopen(store) as conversation:
             assert ConversationState.from_json(conversation.state.to_json()) == conversation.state
             assert conversation.run().status is S.FINISHED
-        # Out and in again: byte for byte.
+        # Exported and imported: byte for byte.
         lines = list(export_conversation(store, "c"))
         import_conversations(store, lines, "imported")
         assert [line for line in lines if line.count(b"\n") != 1 or not json.loads(line)] == []
         assert list(export_conversation(store, "imported"))[1:] == lines[1:]
-        with Conversation.from_state(
-            reopened(store).state, Agent(ScriptedLLM([])), store, "copied"
-        ):
+        with Conversation.from_state(reopen(store).state, Agent(ScriptedLLM([])), store, "copied"):
             pass
         with (
             Conversation(Agent(ScriptedLLM([])), store, "c") as conversation,
             conversation.fork(id="forked") as fork,
         ):
             assert fork.get_history()[0] == first
-    assert kept(path, "imported")[0] == kept(path, "copied")[0] == kept(path, "c")[0] == data
+    assert (
+        stored_events(path, "imported")[0]
+        == stored_events(path, "copied")[0]
+        == stored_events(path, "c")[0]
+        == data
+    )
     report = check(path)
     assert not report.sound
     assert {finding.id for finding in report.findings} == {"c", "imported", "copied", "forked"}
@@ -669,7 +675,7 @@ def test_a_record_that_cannot_be_decoded_loads_as_damaged_with_its_bytes(
 
 def test_an_event_of_a_newer_type_is_not_damaged(tmp_path: Path) -> None:
     newer = b'{"type":"hologram","seq":1,"id":"h","timestamp":"2026-11-02T09:30:00Z","content":5}'
-    put(tmp_path / "s.db", "c", [newer])
+    write_journal(tmp_path / "s.db", "c", [newer])
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         (event,) = store.read("c")
     assert isinstance(event, ev.UnknownEvent)
@@ -678,7 +684,7 @@ def test_an_event_of_a_newer_type_is_not_damaged(tmp_path: Path) -> None:
 
 def test_bits_that_have_rotted_are_still_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    put(path, "c", [URL, message(2, "hello")])
+    write_journal(path, "c", [URL, message(2, "hello")])
     db = sqlite3.connect(path)
     db.execute(
         "UPDATE events SET data = ? WHERE key & 0xFFFFFFFF = 1", (URL.replace(b"e.org", b"f.org"),)
@@ -690,8 +696,8 @@ def test_bits_that_have_rotted_are_still_refused(tmp_path: Path) -> None:
         pytest.raises(OSError, match="event 1 of conversation 'c' is missing or damaged"),
     ):
         store.read("c")
-    (found,) = salvage(path).conversations
-    assert (found.events[0].type, found.gaps[0].reason) == (
+    (conversation,) = salvage(path).conversations
+    assert (conversation.events[0].type, conversation.gaps[0].reason) == (
         "damaged",
         "the checksum does not match",
     )
@@ -700,7 +706,7 @@ def test_bits_that_have_rotted_are_still_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_line_names_and_shows_a_damaged_event(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    put(path, "c", [URL, message(2, "hello")])
+    write_journal(path, "c", [URL, message(2, "hello")])
 
     def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
         return forks.run(
@@ -713,14 +719,14 @@ def test_the_command_line_names_and_shows_a_damaged_event(tmp_path: Path) -> Non
     checked = holdfast("check", str(path))
     assert checked.returncode == 1
     assert "event 1 is unreadable: its message cannot be decoded" in checked.stdout + checked.stderr
-    shown = holdfast("show", str(path), "c")
-    assert "event 1 is damaged: its message cannot be decoded" in shown.stdout
-    assert "hello" in shown.stdout
+    show = holdfast("show", str(path), "c")
+    assert "event 1 is damaged: its message cannot be decoded" in show.stdout
+    assert "hello" in show.stdout
     as_json = holdfast("show", "--json", str(path), "c")
-    assert "Traceback" not in checked.stderr + shown.stderr + as_json.stderr
+    assert "Traceback" not in checked.stderr + show.stderr + as_json.stderr
 
 
-# --- what a damaged event means ---
+# --- meaning of a damaged event ---
 
 
 @tool(annotations=ToolAnnotations(read_only=True))
@@ -730,7 +736,7 @@ def look() -> str:
 
 
 class World:
-    """A journal of one batch of calls, kept in a store, and an agent that counts the effects."""
+    """A journal with one batch of calls in a store, and an agent that counts its effects."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.path = tmp_path / "s.db"
@@ -746,7 +752,7 @@ class World:
 
     def journal(self, *after: tuple[type[ev.Event], dict[str, Any]]) -> list[ev.AnyEvent]:
         calls = (ToolCall("3.0", "act", {"text": "a"}, "p0"), ToolCall("3.1", "look", {}, "p1"))
-        found: list[Any] = [
+        events: list[Any] = [
             message(1, "go"),
             ev.StatusChanged(seq=2, id="e2", timestamp=NOW, status="running"),
             ev.AssistantReplied(
@@ -761,27 +767,27 @@ class World:
             ),
         ]
         for kind, fields in after:
-            seq = len(found) + 1
-            found.append(kind(seq=seq, id=f"e{seq}", timestamp=NOW, **fields))
-        return found
+            seq = len(events) + 1
+            events.append(kind(seq=seq, id=f"e{seq}", timestamp=NOW, **fields))
+        return events
 
     def run(
         self, journal: list[Any], script: list[Any], **options: Any
     ) -> tuple[ConversationState, ScriptedLLM]:
-        put(self.path, "c", journal, "running")
+        write_journal(self.path, "c", journal, "running")
         model = ScriptedLLM(script)
         with SQLiteStore(self.path, "process") as store:
             with Conversation(Agent(model, self.tools, **options), store, "c") as conversation:
                 state = conversation.run()
-            with reopened(store) as again:
+            with reopen(store) as again:
                 assert again.state == state
         assert fold(state.events).status is state.status
         return state, model
 
 
-def legal(model: ScriptedLLM) -> list[Any]:
-    """The messages of the last request: each result follows the call that it answers, and every
-    call has one."""
+def checked_messages(model: ScriptedLLM) -> list[Any]:
+    """Return the messages of the last request. Each result must follow its call, and every call
+    must have one."""
     messages: list[Any] = list(model.requests[-1].messages)
     open_calls: list[str] = []
     for one in messages:
@@ -799,23 +805,23 @@ def test_a_damaged_message_is_shown_as_one_that_cannot_be_read(tmp_path: Path) -
     world = World(tmp_path)
     state, model = world.run([URL], ["Please send it again."])
     assert (state.status, state.answer) == (S.FINISHED, "Please send it again.")
-    (said,) = [one for one in legal(model) if one["role"] == "user"]
-    assert "A message stood here. Its record is damaged" in str(said["content"])
+    (user_message,) = [one for one in checked_messages(model) if one["role"] == "user"]
+    assert "A message stood here. Its record is damaged" in str(user_message["content"])
 
 
 START = (ev.ToolCallStarted, {"call_id": "3.0", "idempotency_key": "c:3.0"})
 STARTS = (START, (ev.ToolCallStarted, {"call_id": "3.1", "idempotency_key": "c:3.1"}))
-DONE = (ev.ToolCallFinished, {"call_id": "3.0", "result": ToolResult("did a")})
+FINISHED = (ev.ToolCallFinished, {"call_id": "3.0", "result": ToolResult("did a")})
 LOOKED = (ev.ToolCallFinished, {"call_id": "3.1", "result": ToolResult("seen")})
 
 
 def test_a_damaged_answer_makes_its_calls_of_unknown_outcome_and_none_runs(tmp_path: Path) -> None:
     world = World(tmp_path)
-    journal: list[Any] = world.journal(*STARTS, DONE)
+    journal: list[Any] = world.journal(*STARTS, FINISHED)
     journal[2] = broken(journal[2], b'"arguments":{"text":"a"}', b'"arguments":"a"')
     state, model = world.run(journal, ["I look first."])
     assert (state.status, world.effects) == (S.FINISHED, [])
-    assert "An answer of yours stood here" in str(legal(model)[-1]["content"])
+    assert "An answer of yours stood here" in str(checked_messages(model)[-1]["content"])
     assert (state.usage.input_tokens, state.cost, state.steps) == (
         100 + model_tokens(state),
         0.5,
@@ -831,42 +837,48 @@ def model_tokens(state: ConversationState) -> int:
 
 def test_a_damaged_result_is_told_as_lost_and_its_call_is_not_repeated(tmp_path: Path) -> None:
     world = World(tmp_path)
-    journal: list[Any] = world.journal(*STARTS, DONE, LOOKED)
+    journal: list[Any] = world.journal(*STARTS, FINISHED, LOOKED)
     journal[5] = broken(journal[5], b'"content":[', b'"content":[7,')
     state, model = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.FINISHED, [])
     texts = {
-        one["tool_call_id"]: str(one["content"]) for one in legal(model) if one["role"] == "tool"
+        one["tool_call_id"]: str(one["content"])
+        for one in checked_messages(model)
+        if one["role"] == "tool"
     }
     assert "The result of this call is lost" in texts["p0"]
     assert "seen" in texts["p1"]
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_call_whose_start_is_damaged_may_have_begun(tmp_path: Path, named: bool) -> None:
+@pytest.mark.parametrize("id_readable", [True, False])
+def test_a_call_whose_start_is_damaged_may_have_begun(tmp_path: Path, id_readable: bool) -> None:
     world = World(tmp_path)
     journal: list[Any] = world.journal(START)
     journal[3] = broken(
-        journal[3], b'"callId":"3.0"', b'"callId":"3.0","attempt":"x"' if named else b'"callId":5'
+        journal[3],
+        b'"callId":"3.0"',
+        b'"callId":"3.0","attempt":"x"' if id_readable else b'"callId":5',
     )
     state, model = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.FINISHED, [])
     texts = {
-        one["tool_call_id"]: str(one["content"]) for one in legal(model) if one["role"] == "tool"
+        one["tool_call_id"]: str(one["content"])
+        for one in checked_messages(model)
+        if one["role"] == "tool"
     }
     assert "its outcome is unknown" in texts["p0"]
-    assert ("seen" in texts["p1"]) is named  # the other one is known not to have begun
+    assert ("seen" in texts["p1"]) is id_readable  # the other call is known not to have begun
 
 
 def test_a_result_whose_call_cannot_be_told_leaves_no_call_to_run(tmp_path: Path) -> None:
-    """It may have been a rejection: then the call must never run."""
+    """The event may have been a rejection; then the call must never run."""
     world = World(tmp_path)
     decision = (ev.DecisionMade, {"call_id": "3.0", "decision": "reject", "by": "user"})
-    journal: list[Any] = world.journal(decision, DONE)
+    journal: list[Any] = world.journal(decision, FINISHED)
     journal[4] = broken(journal[4], b'"callId":"3.0"', b'"callId":null')
     state, model = world.run(journal, ["done"])
     assert (state.status, world.effects) == (S.FINISHED, [])
-    legal(model)
+    checked_messages(model)
 
 
 @pytest.mark.parametrize("decision", ["ask", "approve", "deny"])
@@ -894,7 +906,7 @@ def test_a_call_whose_decision_is_damaged_waits_for_one(tmp_path: Path, decision
 
 
 def test_a_call_that_ran_under_a_damaged_approval_is_never_repeated(tmp_path: Path) -> None:
-    """Its arguments may have been changed by whoever approved it, also where it may be repeated."""
+    """The approval may have changed its arguments. This holds for a repeatable call, too."""
     world = World(tmp_path)
     approve = (ev.DecisionMade, {"call_id": "3.1", "decision": "approve", "arguments": {}})
     journal: list[Any] = world.journal(*STARTS[1:], approve)
@@ -904,14 +916,16 @@ def test_a_call_that_ran_under_a_damaged_approval_is_never_repeated(tmp_path: Pa
     state, model = world.run(journal, ["done"])
     assert state.status is S.FINISHED
     texts = {
-        one["tool_call_id"]: str(one["content"]) for one in legal(model) if one["role"] == "tool"
+        one["tool_call_id"]: str(one["content"])
+        for one in checked_messages(model)
+        if one["role"] == "tool"
     }
     assert "its outcome is unknown" in texts["p1"]
 
 
 def test_a_status_that_cannot_be_read_is_a_pause(tmp_path: Path) -> None:
     world = World(tmp_path)
-    put(
+    write_journal(
         world.path,
         "c",
         [
@@ -923,7 +937,7 @@ def test_a_status_that_cannot_be_read_is_a_pause(tmp_path: Path) -> None:
             ),
         ],
     )
-    with SQLiteStore(world.path, "process") as store, reopened(store) as conversation:
+    with SQLiteStore(world.path, "process") as store, reopen(store) as conversation:
         assert conversation.status is S.PAUSED
         assert conversation.run().status is S.FINISHED
 
@@ -935,14 +949,14 @@ def test_a_damaged_prompt_is_announced_anew(tmp_path: Path) -> None:
         [broken(head, b'"Be brief."', b"7"), message(2, "go")], ["done"], system_prompt="Be brief."
     )
     assert state.status is S.FINISHED
-    assert legal(model)[0]["content"] == "Be brief."
+    assert checked_messages(model)[0]["content"] == "Be brief."
     assert [event.type for event in state.events].count("agent") == 1
 
 
 def test_a_damaged_condensation_hides_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     answered = ev.AssistantReplied(seq=2, id="e2", timestamp=NOW, text="hi", based_on=1)
-    gone = ev.HistoryCondensed(
+    condensation = ev.HistoryCondensed(
         seq=3,
         id="e3",
         timestamp=NOW,
@@ -955,11 +969,11 @@ def test_a_damaged_condensation_hides_nothing(tmp_path: Path) -> None:
     journal: list[Any] = [
         message(1, "hello"),
         answered,
-        broken(gone, b'"hidden":[1,2]', b'"hidden":"all"'),
+        broken(condensation, b'"hidden":[1,2]', b'"hidden":"all"'),
         message(4, "go"),
     ]
     state, model = world.run(journal, ["done"])
-    assert [str(one["content"]) for one in legal(model) if one["role"] != "system"] == [
+    assert [str(one["content"]) for one in checked_messages(model) if one["role"] != "system"] == [
         "hello",
         "hi",
         "go",
@@ -973,22 +987,22 @@ def test_what_is_damaged_and_says_nothing_to_the_model(tmp_path: Path, kind: str
     data = b'{"type":"%b","seq":2,"id":"x","timestamp":"2026-11-02T09:30:00Z"}' % kind.encode()
     state, model = world.run([message(1, "go"), data], ["done"])
     assert state.status is S.FINISHED
-    legal(model)
+    checked_messages(model)
 
 
 def damages() -> list[tuple[str, list[Any]]]:
-    """A whole journal with each of its events damaged in turn, in a way that leaves its fields and
-    in one that leaves nothing."""
+    """Return a whole journal with each of its events damaged in turn, once with its fields
+    intact and once as garbage."""
     world = World(Path())
     answered = (
         ev.AssistantReplied,
         {"text": "done", "based_on": 7, "request_hash": "x", "wire": "openai_chat"},
     )
     whole = world.journal(
-        *STARTS, DONE, LOOKED, answered, (ev.StatusChanged, {"status": "finished"})
+        *STARTS, FINISHED, LOOKED, answered, (ev.StatusChanged, {"status": "finished"})
     )
     whole.append(message(10, "more"))
-    found: list[tuple[str, list[Any]]] = []
+    journals: list[tuple[str, list[Any]]] = []
     for place, event in enumerate(whole):
         for how in ("fields", "bytes"):
             data = (
@@ -996,10 +1010,10 @@ def damages() -> list[tuple[str, list[Any]]]:
                 if how == "bytes"
                 else ev.encode(event).replace(b'"id":"e', b'"id":7,"was":"')
             )
-            found.append(
+            journals.append(
                 (f"{event.type} {event.seq} {how}", [*whole[:place], data, *whole[place + 1 :]])
             )
-    return found
+    return journals
 
 
 @pytest.mark.slow
@@ -1012,9 +1026,9 @@ def test_a_journal_with_any_one_event_damaged_goes_on_with_legal_requests(
     assert state.status in (S.FINISHED, S.WAITING_FOR_CONFIRMATION), name
     assert world.effects == [], name
     assert state.answer in ("went on", "and on"), name
-    legal(model)
+    checked_messages(model)
     events = state.events
-    # Read at once, event by event, and as a view: all agree.
+    # Read as a whole, event by event, and as a view: all agree.
     one_by_one = fold(())
     for event in events:
         one_by_one.apply(event)
@@ -1040,7 +1054,7 @@ def test_a_journal_with_any_one_event_damaged_goes_on_with_legal_requests(
     assert view.ready().items == View.of(events).ready().items
 
 
-# --- whoever else reads a journal ---
+# --- other readers of a journal ---
 
 
 def test_a_posted_command_that_cannot_be_decoded_is_dropped_and_one_of_a_newer_version_stays(
@@ -1048,7 +1062,7 @@ def test_a_posted_command_that_cannot_be_decoded_is_dropped_and_one_of_a_newer_v
 ) -> None:
     path = tmp_path / "s.db"
     with SQLiteStore(path, "process") as store:
-        with reopened(store) as conversation:
+        with reopen(store) as conversation:
             conversation.send_message("hello")
         for number in range(4):
             store.post("c", cmd.Send(f"message {number}"), f"key {number}")  # type: ignore[arg-type]
@@ -1065,7 +1079,7 @@ def test_a_posted_command_that_cannot_be_decoded_is_dropped_and_one_of_a_newer_v
         assert "command 1 in the inbox of 'c' cannot be read" in problems
         assert "command 2 in the inbox of 'c' cannot be read" in problems
         assert "command 3" not in problems
-        with reopened(store) as conversation, caplog.at_level("WARNING"):
+        with reopen(store) as conversation, caplog.at_level("WARNING"):
             conversation.run()
             assert [
                 event.text
@@ -1092,18 +1106,18 @@ def test_a_replay_stops_at_a_damaged_event_and_says_so(tmp_path: Path) -> None:
                 conversation.run()
             journal = conversation.get_history()
             assert conversation.replay(agent).same
-        said = [event.seq for event in journal if isinstance(event, ev.MessageAdded)][1]
-        put(
+        seq = [event.seq for event in journal if isinstance(event, ev.MessageAdded)][1]
+        write_journal(
             path,
             "c",
-            [*journal[: said - 1], broken(journal[said - 1], b'"second"', b"2"), *journal[said:]],
+            [*journal[: seq - 1], broken(journal[seq - 1], b'"second"', b"2"), *journal[seq:]],
         )
-        with reopened(store) as conversation:
-            found = conversation.replay(agent)
-    assert not found.same
-    assert found.difference is not None
-    assert (found.requests, found.difference.seq) == (1, said)
-    assert f"event {said} is damaged and cannot be read" in str(found)
+        with reopen(store) as conversation:
+            result = conversation.replay(agent)
+    assert not result.same
+    assert result.difference is not None
+    assert (result.requests, result.difference.seq) == (1, seq)
+    assert f"event {seq} is damaged and cannot be read" in str(result)
 
 
 def test_statistics_exports_and_logs_take_damaged_events(tmp_path: Path) -> None:
@@ -1112,9 +1126,9 @@ def test_statistics_exports_and_logs_take_damaged_events(tmp_path: Path) -> None
     from holdfast.openhands import read_conversation, write_conversation
 
     world = World(tmp_path)
-    journal: list[Any] = world.journal(*STARTS, DONE, LOOKED)
+    journal: list[Any] = world.journal(*STARTS, FINISHED, LOOKED)
     journal[5] = broken(journal[5], b'"content":[', b'"content":[7,')
-    put(world.path, "c", [*journal, URL.replace(b'"seq":1', b'"seq":8')], "running")
+    write_journal(world.path, "c", [*journal, URL.replace(b'"seq":1', b'"seq":8')], "running")
     with SQLiteStore(world.path, "process") as store:
         (summary,) = store.list()
         assert stats(store, summary).events == 8
@@ -1149,7 +1163,7 @@ def test_readers_of_a_server_are_sent_a_damaged_event_as_such(tmp_path: Path) ->
     with LocalServer(tmp_path) as server, mine(server, "one") as conversation:
         conversation.send_message("go")
         conversation.run()
-    (path,) = [found for found in tmp_path.rglob("*.db") if not found.name.endswith(".server.db")]
+    (path,) = [file for file in tmp_path.rglob("*.db") if not file.name.endswith(".server.db")]
     db = sqlite3.connect(path)
     (key,) = db.execute("SELECT key FROM events WHERE key & 0xFFFFFFFF = 1").fetchone()
     db.execute("UPDATE events SET crc = ?, data = ? WHERE key = ?", (zlib.crc32(URL), URL, key))

@@ -1,4 +1,4 @@
-"""`Conversation.use`: another agent answers from the next step on, and everything else stays."""
+"""`Conversation.use`: another agent answers from the next step on; everything else stays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_other_agent_answers_the_next_message_with_all_that_was_said() -> No
         conversation.use(other)
         assert conversation.agent is other
         assert conversation.state.status is S.FINISHED
-        assert models(conversation) == ["small", "large"]  # at once, although it rests
+        assert models(conversation) == ["small", "large"]  # also at rest
         conversation.send_message("second")
         assert conversation.run().answer == "two"
         [request] = model_of(other).requests
@@ -73,10 +73,10 @@ def test_before_the_first_message_the_journal_begins_with_the_other_agent() -> N
 
 
 def test_during_a_run_the_calls_of_the_answer_end_under_the_agent_that_made_them() -> None:
-    begun, goes_on = threading.Event(), threading.Event()
+    running, goes_on = threading.Event(), threading.Event()
 
     def work() -> str:
-        begun.set()
+        running.set()
         assert goes_on.wait(30)
         return "worked"
 
@@ -84,8 +84,8 @@ def test_during_a_run_the_calls_of_the_answer_end_under_the_agent_that_made_them
     with Conversation(agent) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
-        assert begun.wait(30)
-        conversation.use(large("done"))  # has no such tool
+        assert running.wait(30)
+        conversation.use(large("done"))  # the new agent has no such tool
         assert models(conversation) == ["small"]
         goes_on.set()
         conversation.wait(30)
@@ -237,7 +237,7 @@ class Priced(ScriptedLLM):
 
 
 def test_a_spawned_conversation_keeps_to_models_with_prices_under_a_budget_of_cost() -> None:
-    """Its parent's budget could not count another one's calls."""
+    """Its parent's budget could not count the calls of a model without a price."""
     refused: list[str] = []
 
     def spawn(context: ToolContext) -> str:

@@ -1,4 +1,4 @@
-"""`commands.Use`: another process, or a name, changes the agent of a conversation."""
+"""`commands.Use`: another process changes the agent of a conversation, or a name selects it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_named_model_answers_from_the_next_step_on_and_the_own_one_again() -> 
         conversation.send_message("first")
         conversation.run()
         conversation.use("#fast")
-        assert conversation.status is S.FINISHED  # it asks the model of nobody
+        assert conversation.status is S.FINISHED  # the change needs no model call
         assert models(conversation) == [("", "own")]
         conversation.send_message("second")
         assert conversation.run().answer == "fast answer"
@@ -58,7 +58,7 @@ def test_before_the_first_message_and_by_the_last_of_several_names() -> None:
         assert conversation.run().answer == "deep"
     with Conversation(switching("own")) as conversation:
         conversation.use("#fast")
-        conversation.use("main")  # which takes the choice back
+        conversation.use("main")  # this reverts the choice
         conversation.send_message("hi")
         assert conversation.run().answer == "own"
         assert models(conversation) == [("", "own")]
@@ -96,11 +96,11 @@ def test_a_command_names_something_and_is_stored_as_json() -> None:
 
 
 def test_calls_end_under_the_agent_that_made_them_when_the_command_comes_in_mid_call() -> None:
-    begun, goes_on = threading.Event(), threading.Event()
+    running, goes_on = threading.Event(), threading.Event()
 
     def work() -> str:
         """Work."""
-        begun.set()
+        running.set()
         assert goes_on.wait(30)
         return "worked"
 
@@ -108,7 +108,7 @@ def test_calls_end_under_the_agent_that_made_them_when_the_command_comes_in_mid_
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.start_thread()
-        assert begun.wait(30)
+        assert running.wait(30)
         conversation.use("#fast")
         goes_on.set()
         conversation.wait(30)
@@ -174,8 +174,8 @@ def test_a_fork_and_a_copy_have_the_choice_that_was_not_carried_out(tmp_path: Pa
             assert copied.run().answer == "b"
 
 
-def chosen_by_command(store: Any, folder: Path) -> None:
-    """One run before a posted change of the model, and one after it."""
+def run_with_posted_choice(store: Any, folder: Path) -> None:
+    """Run once before and once after a posted change of the model."""
 
     def own(request: Any) -> Any:
         return "never asked for the second" if "second" in str(request.messages) else "one"
@@ -192,7 +192,7 @@ def chosen_by_command(store: Any, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_append_the_second_message_is_answered_by_the_chosen_model() -> None:
-    for crash in crash_at_every_append(chosen_by_command):
+    for crash in crash_at_every_append(run_with_posted_choice):
         names = [event.name for event in crash.after if isinstance(event, ev.AgentConfigured)]
         assert names == ["", "#fast"], str(crash)
         answers = [event.text for event in crash.after if isinstance(event, ev.AssistantReplied)]

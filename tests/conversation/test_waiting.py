@@ -1,4 +1,5 @@
-"""`ToolContext.wake_at` and the tool `wait_until`: a conversation that sleeps costs a row."""
+"""`ToolContext.wake_at` and the tool `wait_until`: a sleeping conversation is only a row in the
+store."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ WOKEN = "[This is the time at which you asked to be woken.]"
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that stands still until a test sets it."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -61,8 +62,8 @@ def conversation(store: Any, clock: Clock, *answers: Any, **fields: Any) -> Conv
 
 
 def result(c: Conversation) -> str:
-    found = [one for one in c.get_history() if isinstance(one, ev.ToolCallFinished)]
-    return found[-1].result.text
+    events = [one for one in c.get_history() if isinstance(one, ev.ToolCallFinished)]
+    return events[-1].result.text
 
 
 def test_waiting_ends_the_run_until_the_time(store: MemoryStore, clock: Clock) -> None:
@@ -208,16 +209,16 @@ def test_a_waiting_state_outlives_a_condensation(store: MemoryStore, clock: Cloc
         c.send_message("Watch the build.")
         c.run()
         journal = c.hosting.journal
-        found = Fold.after(journal.fold.checkpoint(), lambda seq: journal.events[seq - 1])
-        assert found.timers == journal.fold.timers
-        assert found.timers.waits(found.assistant)
+        restored = Fold.after(journal.fold.checkpoint(), lambda seq: journal.events[seq - 1])
+        assert restored.timers == journal.fold.timers
+        assert restored.timers.waits(restored.assistant)
 
 
 # --- kills ---
 
 
 def program(store: SQLiteStore, folder: Path) -> None:
-    """Work, wait an hour, and go on when woken."""
+    """Work, wait an hour, and continue after the ring."""
 
     @tool(annotations=ToolAnnotations(idempotent=True))
     def remind(context: ToolContext) -> str:
