@@ -164,20 +164,20 @@ class Account(msgspec.Struct, array_like=True):
 
     def shortage(self, root: str, amount: Amount) -> Shortage | None:
         """Return the first limit that another `amount` would exceed, None if there is room."""
-        held = Amount(self.held_steps, self.held_tokens, self.held_cost)
-        exceeded = self._exceeded(amount, held)
+        held_amount = Amount(self.held_steps, self.held_tokens, self.held_cost)
+        exceeded = self._exceeded(amount, held_amount)
         if exceeded is None:
             return None
         # There is room once all reservations are given back.
         wait = self._exceeded(amount, Amount()) is None
         return Shortage(root, *exceeded, wait)
 
-    def _exceeded(self, amount: Amount, held: Amount) -> tuple[str, float, float] | None:
+    def _exceeded(self, amount: Amount, held_amount: Amount) -> tuple[str, float, float] | None:
         """Return type, value and limit of the first limit that `amount` would exceed."""
         for type, limit, value, more, unit in (
-            ("steps", self.most_steps, self.steps + held.steps, amount.steps, 1),
-            ("tokens", self.most_tokens, self.tokens + held.tokens, amount.tokens, 1),
-            ("cost", self.most_cost, self.cost + held.cost, amount.cost, DOLLAR),
+            ("steps", self.most_steps, self.steps + held_amount.steps, amount.steps, 1),
+            ("tokens", self.most_tokens, self.tokens + held_amount.tokens, amount.tokens, 1),
+            ("cost", self.most_cost, self.cost + held_amount.cost, amount.cost, DOLLAR),
         ):
             if limit is not None and value + more > limit:
                 return (type, value, limit) if unit == 1 else (type, value / unit, limit / unit)
@@ -236,23 +236,25 @@ class Ledger(ABC):
         """Return the budgets that a conversation spends from: its own first, then those of its
         ancestors."""
         budgets: list[Budget] = []
-        seen: set[str] = set()
-        while conversation_id and conversation_id not in seen:
-            seen.add(conversation_id)
+        visited_ids: set[str] = set()
+        while conversation_id and conversation_id not in visited_ids:
+            visited_ids.add(conversation_id)
             if (account := self.account(conversation_id)) is not None:
                 budgets.append(account.budget(conversation_id))
             conversation_id = spawned_by.rpartition(":")[0]
             spawned_by = self.spawned_by(conversation_id) if conversation_id else ""
         return tuple(budgets)
 
-    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+    def reserve(self, lease: Lease, reservation: Reservation) -> Shortage | None:
         """Hold an amount in all budgets of `wanted.roots`, or in none and return the shortage."""
-        amount = wanted.amount
+        amount = reservation.amount
         accounts = [
-            (root, account) for root in wanted.roots if (account := self.account(root)) is not None
+            (root, account)
+            for root in reservation.roots
+            if (account := self.account(root)) is not None
         ]
         for root, account in accounts:
-            account.works(wanted.since, wanted.now)
+            account.works(reservation.since, reservation.now)
             if account.shortage(root, amount) is None:
                 continue
             for dead in self.take_dead(root):
@@ -264,22 +266,22 @@ class Ledger(ABC):
         for root, account in accounts:
             account.hold(amount)
             self.save(root, account)
-            self.add(lease, wanted.key, root, amount)
+            self.add(lease, reservation.key, root, amount)
         return None
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         """Replace reservations by the amounts that were spent."""
         for one in settled:
             if one.key:
-                for root, held in self.take(one.key):
-                    self._spend(root, held if one.amount is None else one.amount, held)
+                for root, estimate in self.take(one.key):
+                    self._spend(root, estimate if one.amount is None else one.amount, estimate)
             elif one.amount is not None:
                 for root in one.roots:
                     self._spend(root, one.amount, Amount())
 
-    def _spend(self, root: str, amount: Amount, held: Amount) -> None:
+    def _spend(self, root: str, amount: Amount, held_amount: Amount) -> None:
         if (account := self.account(root)) is not None:
-            account.hold(held, -1)
+            account.hold(held_amount, -1)
             account.spend(amount)
             self.save(root, account)
 
@@ -331,10 +333,10 @@ class SQLLedger(Ledger):
         self._db.execute(_ADD, (key, root, *owner, *msgspec.structs.astuple(amount)))
 
     def take(self, key: str) -> list[tuple[str, Amount]]:
-        found = self._db.execute(_FIND, (key,)).fetchall()
-        if found:
+        rows = self._db.execute(_FIND, (key,)).fetchall()
+        if rows:
             self._db.execute(_REMOVE, (key,))
-        return [(root, Amount(*amount)) for root, *amount in found]
+        return [(root, Amount(*amount)) for root, *amount in rows]
 
     def take_dead(self, root: str) -> list[Amount]:
         living: dict[str | None, object] = {None: None}

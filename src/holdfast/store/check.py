@@ -12,7 +12,7 @@ from holdfast.errors import StoreError
 from holdfast.store import salvage
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
-from holdfast.store.marks import Mark, lost, marks
+from holdfast.store.marks import Mark, losses, marks
 from holdfast.store.rows import ConversationRow, Progress, SQLRows, silent
 from holdfast.store.salvage import Gap, RowSource, StoreFile
 from holdfast.store.schema import APPLICATION, FORMAT
@@ -107,7 +107,7 @@ class _Check:
         """Run all checks through SQLite. Return False if it finds the file damaged. Raises one of
         `DAMAGE`."""
         file = self._file
-        older = lost(marked, sql.query)
+        older = losses(marked, sql.query)
         if older and not sql.tables:
             raise StoreError(f"{str(file.path)!r}: {older[0]}")
         file.check_is_store()
@@ -218,13 +218,13 @@ class _Calls:
         # Seqs of events that are unreadable, or were written by a newer version.
         self.unknown: set[int] = set()
         self.problems: list[str] = []
-        self._known: set[str] = set()
+        self._call_ids: set[str] = set()
         self._asides: set[str] = set()
 
     def take(self, event: ev.AnyEvent) -> None:
         """Process the next event."""
         if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade):
-            self._known.update(call.id for call in event.calls)
+            self._call_ids.update(call.id for call in event.calls)
         elif isinstance(event, ev.UnknownEvent | ev.DamagedEvent):
             self.unknown.add(event.seq)
         elif isinstance(event, ev.AsideAsked):
@@ -236,10 +236,10 @@ class _Calls:
                 )
         elif (
             isinstance(event, ev.ToolCallStarted | ev.ToolCallFinished)
-            and event.call_id not in self._known
+            and event.call_id not in self._call_ids
         ):
-            asked = event.call_id.partition(".")[0]
-            if not asked.isdecimal() or int(asked) not in self.unknown:
+            answer_seq = event.call_id.partition(".")[0]
+            if not answer_seq.isdecimal() or int(answer_seq) not in self.unknown:
                 what = "result" if isinstance(event, ev.ToolCallFinished) else "start"
                 self.problems.append(
                     f"event {event.seq} is the {what} of an unknown call {event.call_id!r}"

@@ -98,20 +98,20 @@ class Committer:
         try:
             self.queue.append(job)  # pyright: ignore[reportArgumentType]
             while not job.done:
-                done: Sequence[Job[object]] | None = None
+                finished_jobs: Sequence[Job[object]] | None = None
                 try:
                     # Never block here: a hundred threads that queue for the lock, only to see that
                     # their job is done, cost a hundred thread switches.
                     if lock.acquire(False):
-                        done = () if job.done else self._commit()
+                        finished_jobs = () if job.done else self._commit()
                 finally:
                     # Ask the lock itself: Ctrl-C may come between acquiring it and a note of that.
                     if lock._is_owned():  # pyright: ignore
                         lock.release()
-                if done is None:
+                if finished_jobs is None:
                     self._wait(job)
                     continue
-                for other in done:
+                for other in finished_jobs:
                     if other is not job:
                         other.wake()
                 if self.queue:
@@ -189,21 +189,21 @@ class Committer:
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
         """Run jobs in one transaction; if one of them fails to write, each in its own."""
-        begun, written, rolled_back = False, False, True
+        has_begun, has_written, rolled_back = False, False, True
         try:
             checked = time.monotonic() - self._checked_at < _CHECK_SECONDS
             if self.closed or not checked or any(job.final for job in jobs):
                 self._check()
             db = self._cursor
             db.execute("BEGIN IMMEDIATE")
-            begun = True
+            has_begun = True
             try:
                 for job in jobs:
                     try:
                         job.result = job.work(db)
                     except HoldfastError as error:
                         job.error = error
-                written = True
+                has_written = True
                 db.execute("COMMIT")
             finally:
                 rolled_back = self.db.in_transaction
@@ -211,8 +211,8 @@ class Committer:
                     db.execute("ROLLBACK")
             self._mark(jobs)
         except Exception as error:
-            sure = not written or self._unwrite(error)
-            if begun and len(jobs) > 1 and sure:
+            sure = not has_written or self._unwrite(error)
+            if has_begun and len(jobs) > 1 and sure:
                 for job in jobs:
                     job.error = None
                     self._transact([job])
@@ -301,7 +301,7 @@ class Committer:
 def _inode(path: str) -> tuple[int, int]:
     """Return the device and inode of the file, (0, 0) if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return 0, 0
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -201,13 +201,13 @@ class ReadOnlyConnection(ReadConnection):
                 self._connections += 1
                 self._db, self._copy, self._live = connect_unchanged(self._path, self._timeout)
             try:
-                found = work(self._db)
+                result = work(self._db)
             except (*DAMAGE, StoreError):
                 if self._unchanged():
                     raise
             else:
                 if self._unchanged():
-                    return found
+                    return result
         raise StoreError(
             f"Store {str(self._path)!r} cannot be read: the file keeps changing. Try again."
         )
@@ -220,11 +220,11 @@ class ReadOnlyConnection(ReadConnection):
     def _file_stamp(self) -> list[tuple[int, int, int]]:
         """Return inode, size and time of the file, its -wal and its -shm, if they exist.
         Raises `FileNotFoundError` if the file itself is missing."""
-        found = [os.stat(self._path)]
+        stats = [os.stat(self._path)]
         for end in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
-                found.append(os.stat(f"{self._path}{end}"))
-        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+                stats.append(os.stat(f"{self._path}{end}"))
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in stats]
 
     def _disconnect(self) -> None:
         super()._disconnect()

@@ -46,13 +46,13 @@ class DueRow(NamedTuple):
 def within_limits(rows: Sequence[DueRow]) -> Sequence[DueRow]:
     """Return the first rows, so many that one transaction may read the tails of all their
     conversations."""
-    read = 0
-    seen: set[int] = set()
+    event_count = 0
+    numbers: set[int] = set()
     for at, row in enumerate(rows):
-        if row.fires and row.number not in seen:
-            seen.add(row.number)
-            read += row.last_seq - row.condensed
-            if read > MAX_FIRING_EVENTS and at:
+        if row.fires and row.number not in numbers:
+            numbers.add(row.number)
+            event_count += row.last_seq - row.condensed
+            if event_count > MAX_FIRING_EVENTS and at:
                 return rows[:at]
     return rows
 
@@ -69,7 +69,7 @@ def firing_batches(
     for row in rows:
         if row.fires:
             due.setdefault(row.number, []).append(row)
-    found: dict[int, Batch] = {}
+    batches: dict[int, Batch] = {}
     for number, (first, *more) in due.items():
         events = _decoded(tails.get(number, ()), first)
         if events is None:
@@ -79,8 +79,8 @@ def firing_batches(
         batch = fire(RestingConversation(id, first.epoch, first.last_seq, events, timers, now))
         if batch is not None and batch.events:
             rows_due = [TimerRow(one.timer) for one in timers]
-            found[number] = replace(batch, timers=[*rows_due, *batch.timers])
-    return found
+            batches[number] = replace(batch, timers=[*rows_due, *batch.timers])
+    return batches
 
 
 def _decoded(rows: Sequence[tuple[int, int, Any]], row: DueRow) -> list[AnyEvent] | None:

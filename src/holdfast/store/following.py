@@ -45,21 +45,21 @@ def followed(
 ) -> Iterator[AnyEvent]:
     """Yield events of a store as `waiter` learns of them, until none has come for `timeout` seconds
     or the store is `closed`."""
-    found: list[AnyEvent] = []
+    events: list[AnyEvent] = []
     until = None
     while True:
-        if timeout is not None and (found or until is None):
+        if timeout is not None and (events or until is None):
             until = time.monotonic() + timeout
         waiter.grown.clear()
         try:
-            found = store.read(waiter.conversation_id, waiter.seq)
+            events = store.read(waiter.conversation_id, waiter.seq)
         except StoreError:
             if closed():
                 return
             raise
-        for event in found:
+        for event in events:
             waiter.seq = event.seq
             yield event
         seconds = None if until is None else max(until - time.monotonic(), 0)
-        if not found and (waiter.ended or not waiter.grown.wait(seconds)):
+        if not events and (waiter.ended or not waiter.grown.wait(seconds)):
             return

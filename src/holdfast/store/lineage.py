@@ -25,12 +25,12 @@ class Stretch(NamedTuple):
 
 def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
     """Return the ranges of rows that hold a conversation's events, in order."""
-    found: list[Stretch] = []
+    ranges: list[Stretch] = []
     after = 0
     for source, last in (*_shared(base), (number, last_seq)):
-        found.append(Stretch(source, after, last))
+        ranges.append(Stretch(source, after, last))
         after = last
-    return found
+    return ranges
 
 
 def _shared(base: str) -> list[tuple[int, int]]:
@@ -67,12 +67,12 @@ def read(
     """
     db.execute("BEGIN")
     try:
-        found = db.execute(
+        entry = db.execute(
             _FIND if schema.format_of_locked(db) > 1 else _FIND_1, (conversation_id,)
         ).fetchone()
-        if found is None:
+        if entry is None:
             return 0, 0
-        number, last_seq, base, condensed = found
+        number, last_seq, base, condensed = entry
         first = condensed if after_seq is None else after_seq
         try:
             end = last_seq if limit is None else min(last_seq, first + max(limit, 0))
@@ -119,10 +119,10 @@ def free_slice(db: sqlite3.Cursor) -> bool:
         "SELECT conversation FROM inbox WHERE key = ''"
         " AND NOT EXISTS (SELECT 1 FROM conversations WHERE number = inbox.conversation) LIMIT 1"
     )
-    found = db.execute(query).fetchone()
-    if found is None:
+    row = db.execute(query).fetchone()
+    if row is None:
         return False
-    number = found[0]
+    number = row[0]
     start, end = (number << 32) + _needed(db, number), (number + 1) << 32
     until, size = None, 0
     for key, length in db.execute(_SIZES, (start, end, SLICE_ROWS)).fetchall():

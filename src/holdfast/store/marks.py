@@ -44,7 +44,7 @@ def marks(store: Path) -> list[Mark]:
     """Return the marks of all owners of a store, living and dead. Read them before the store
     itself, so that no mark is newer than the data."""
     folder = owners_folder(store)
-    found: list[Mark] = []
+    entries: list[Mark] = []
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -57,8 +57,8 @@ def marks(store: Path) -> list[Mark]:
         if len(data) == _SIZE:
             _, number, epoch, last_seq = _MARK.unpack_from(data)
             if data == packed(number, epoch, last_seq):
-                found.append(Mark(folder / name, number, epoch, last_seq))
-    return found
+                entries.append(Mark(folder / name, number, epoch, last_seq))
+    return entries
 
 
 def owners_folder(store: Path) -> Path:
@@ -67,16 +67,16 @@ def owners_folder(store: Path) -> Path:
     return Path(f"{store.resolve()}-owners")
 
 
-def lost(found: Iterable[Mark], query: Query) -> list[str]:
+def losses(owner_marks: Iterable[Mark], query: Query) -> list[str]:
     """Return one sentence for each mark that is newer than the database."""
     tables = {name for (name,) in query("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    known = {"conversations", "events", "sqlite_sequence"} <= tables
+    has_tables = {"conversations", "events", "sqlite_sequence"} <= tables
     return [
         f"The file is older than the data that was written to it: {loss}. Its -wal was removed, or"
         " the file was replaced by an older copy. Put the -wal back before anything is written; to"
         f" continue with the present data, remove {str(mark.file)!r}."
-        for mark in found
-        if (loss := _loss(mark, query if known else None))
+        for mark in owner_marks
+        if (loss := _loss(mark, query if has_tables else None))
     ]
 
 

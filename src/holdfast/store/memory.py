@@ -67,22 +67,22 @@ def _runs(summary: Summary) -> bool:
 
 
 def _by_conversation(timers: Sequence[DueTimer]) -> dict[str, list[DueTimer]]:
-    found: dict[str, list[DueTimer]] = {}
+    groups: dict[str, list[DueTimer]] = {}
     for one in timers:
-        found.setdefault(one.conversation_id, []).append(one)
-    return found
+        groups.setdefault(one.conversation_id, []).append(one)
+    return groups
 
 
 class _Ledger(Ledger):
     """The budgets and reservations of the conversations in `records`."""
 
-    __slots__ = ("_accounts", "_held", "_records")
+    __slots__ = ("_accounts", "_records", "_reservations")
 
     def __init__(self, records: dict[str, _Record]) -> None:
         self._records = records
         self._accounts: dict[str, Account] = {}
         # By key and root: the amount, and the lease of its owner.
-        self._held: dict[str, dict[str, tuple[Amount, Lease]]] = {}
+        self._reservations: dict[str, dict[str, tuple[Amount, Lease]]] = {}
 
     def spawned_by(self, conversation_id: str) -> str:
         record = self._records.get(conversation_id)
@@ -95,24 +95,24 @@ class _Ledger(Ledger):
         self._accounts[root] = account
 
     def add(self, lease: Lease, key: str, root: str, amount: Amount) -> None:
-        self._held.setdefault(key, {})[root] = (amount, lease)
+        self._reservations.setdefault(key, {})[root] = (amount, lease)
 
     def take(self, key: str) -> list[tuple[str, Amount]]:
-        return [(root, amount) for root, (amount, _) in self._held.pop(key, {}).items()]
+        return [(root, amount) for root, (amount, _) in self._reservations.pop(key, {}).items()]
 
     def take_dead(self, root: str) -> list[Amount]:
         dead = [
             key
-            for key, held in self._held.items()
-            if root in held and not self._lives(held[root][1])
+            for key, by_root in self._reservations.items()
+            if root in by_root and not self._lives(by_root[root][1])
         ]
         return [self._pop(key, root) for key in dead]
 
     def _pop(self, key: str, root: str) -> Amount:
-        held = self._held[key]
-        amount, _ = held.pop(root)
-        if not held:
-            del self._held[key]
+        by_root = self._reservations[key]
+        amount, _ = by_root.pop(root)
+        if not by_root:
+            del self._reservations[key]
         return amount
 
     def _lives(self, lease: Lease) -> bool:
@@ -121,7 +121,7 @@ class _Ledger(Ledger):
 
     def forget(self, root: str) -> None:
         if self._accounts.pop(root, None) is not None:
-            for key in [key for key, held in self._held.items() if root in held]:
+            for key in [key for key, by_root in self._reservations.items() if root in by_root]:
                 self._pop(key, root)
 
 
@@ -166,7 +166,7 @@ class MemoryStore(Store):
 
     def renew(self, lease: Lease) -> None:
         with self._lock:
-            self._held(lease)
+            self._record_of(lease)
 
     def confirm(self, lease: Lease) -> None:
         self.renew(lease)
@@ -189,7 +189,7 @@ class MemoryStore(Store):
         base.check_dense(events)
         records(events)
         with self._lock:
-            record = self._held(lease)
+            record = self._record_of(lease)
             if events and events[0].seq != len(record.events) + 1:
                 raise StoreError(
                     f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow"
@@ -223,14 +223,14 @@ class MemoryStore(Store):
             with self._lock:
                 if self._appended is None:
                     self._appended = threading.Condition(self._lock)
-                while not (found := self._events(conversation_id)[seq:]) and not self._closed:
+                while not (events := self._events(conversation_id)[seq:]) and not self._closed:
                     seconds = None if until is None else until - time.monotonic()
                     if seconds is not None and seconds <= 0:
                         return
                     self._appended.wait(seconds)
                 if self._closed:
                     return
-            for event in found:
+            for event in events:
                 seq = event.seq
                 yield event
 
@@ -247,12 +247,12 @@ class MemoryStore(Store):
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         with self._lock:
-            self._held(lease)
+            self._record_of(lease)
             self._budgets().bound(lease.conversation_id, budget)
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         with self._lock:
-            self._held(lease)
+            self._record_of(lease)
             return self._budgets().reserve(lease, wanted)
 
     def settle(self, settled: Sequence[Settlement]) -> None:
@@ -303,18 +303,18 @@ class MemoryStore(Store):
 
     def commands(self, lease: Lease) -> list[Posted]:
         with self._lock:
-            return list(self._held(lease).inbox or ())
+            return list(self._record_of(lease).inbox or ())
 
     def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
         """See `Store.unattended`. No owner of this store dies without the store."""
         with self._lock:
             self._check_open()
-            found = (
+            ids = (
                 id
                 for id, record in self._records.items()
                 if not record.held and (record.inbox or (parked and _runs(record.summary)))
             )
-            return list(islice(found, limit))
+            return list(islice(ids, limit))
 
     # --- timers ---
 
@@ -324,9 +324,9 @@ class MemoryStore(Store):
 
     def _due(self, before: datetime, limit: int) -> list[DueTimer]:
         self._check_open()
-        found = [(due, *place) for place, due in self._timers.items() if due <= before]
-        found.sort()
-        return [DueTimer(id, timer, due) for due, id, timer in found[: max(limit, 0)]]
+        entries = [(due, *place) for place, due in self._timers.items() if due <= before]
+        entries.sort()
+        return [DueTimer(id, timer, due) for due, id, timer in entries[: max(limit, 0)]]
 
     def next_due(self) -> datetime | None:
         with self._lock:
@@ -339,8 +339,8 @@ class MemoryStore(Store):
         drafts = {} if fire is None else self._drafts(before, limit, fire)
         rung: dict[str, Callable[[], None] | None] = {}  # the callbacks by conversation
         with self._lock:
-            found = self._due(before, limit)
-            for id, due in _by_conversation(found).items():
+            due_timers = self._due(before, limit)
+            for id, due in _by_conversation(due_timers).items():
                 record = self._records[id]
                 for one in due:
                     del self._timers[id, one.timer]
@@ -358,7 +358,7 @@ class MemoryStore(Store):
                 notify()
             if self._bell is not None:
                 self._bell.wake(conversation_id, None)
-        return found
+        return due_timers
 
     def _drafts(
         self, before: datetime, limit: int, fire: FireTimers
@@ -366,8 +366,8 @@ class MemoryStore(Store):
         """Return the batches that `fire` makes, with what they were made from."""
         with self._lock:
             due = _by_conversation(self._due(before, limit))
-            found = [self._at_rest(id, timers, before) for id, timers in due.items()]
-        drafts = [(one, fire(one)) for one in found if one is not None]
+            resting = [self._at_rest(id, timers, before) for id, timers in due.items()]
+        drafts = [(one, fire(one)) for one in resting if one is not None]
         return {one.id: (one, batch) for one, batch in drafts if batch is not None and batch.events}
 
     # --- conversations ---
@@ -403,35 +403,37 @@ class MemoryStore(Store):
                 if ids is None
                 else [self._records[id] for id in dict.fromkeys(ids) if id in self._records]
             )
-            found = [
+            summaries = [
                 record.summary for record in records if (record.inbox if waiting else record.events)
             ]
         if status is not None:
-            found = [summary for summary in found if summary.status == status]
+            summaries = [summary for summary in summaries if summary.status == status]
         if spawned_by is not None:
-            found = [
-                summary for summary in found if summary.spawned_by and summary.spawner == spawned_by
+            summaries = [
+                summary
+                for summary in summaries
+                if summary.spawned_by and summary.spawner == spawned_by
             ]
         if forked_from is not None:
             origins = {*forked_from} - {""}
-            found = [summary for summary in found if summary.parent in origins]
+            summaries = [summary for summary in summaries if summary.parent in origins]
         if tags:
-            found = [summary for summary in found if {*tags} <= {*summary.tags}]
-        found.reverse()  # of two with the same time, the newer one first
-        return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
+            summaries = [summary for summary in summaries if {*tags} <= {*summary.tags}]
+        summaries.reverse()  # of two with the same time, the newer one first
+        return sorted(summaries, key=lambda summary: str(summary.updated), reverse=True)
 
     def delete(self, conversation_id: str) -> None:
         with self._lock:
             self._refuse_if_held(conversation_id, self._existing(conversation_id))
             todo = [conversation_id]
             while todo:
-                gone = todo.pop()
-                del self._records[gone]
-                for place in [place for place in self._timers if place[0] == gone]:
+                parent_id = todo.pop()
+                del self._records[parent_id]
+                for place in [place for place in self._timers if place[0] == parent_id]:
                     del self._timers[place]
-                self._budgets().forget(gone)
+                self._budgets().forget(parent_id)
                 for id, record in self._records.items():
-                    if not record.summary.spawned_by or record.summary.spawner != gone:
+                    if not record.summary.spawned_by or record.summary.spawner != parent_id:
                         continue
                     if record.held:
                         record.summary = replace(record.summary, spawned_by="")
@@ -460,27 +462,27 @@ class MemoryStore(Store):
     def _write(self, record: _Record, lease: Lease, batch: Batch) -> bool:
         """Write a batch that fits. Return True if its reservation is held."""
         events, summary = batch.events, batch.summary
-        if done := batch.done_commands:
+        if done_numbers := batch.done_commands:
             for posted in record.inbox or ():
                 if (refusal := batch.refusals.get(posted.number)) is not None:
                     record.refusals = {**(record.refusals or {}), posted.key: refusal}
             record.inbox = [
-                posted for posted in record.inbox or () if posted.number not in done
+                posted for posted in record.inbox or () if posted.number not in done_numbers
             ] or None
         if batch.blobs:
             record.blobs = [*(record.blobs or ()), *batch.blobs]
         if events:
             record.events.extend(events)
-            kept = record.summary
+            previous = record.summary
             # Only the first append may set the origin of a fork made in another store.
-            if kept.parent or (
-                events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
+            if previous.parent or (
+                events[0].seq > 1 and (previous.spawned_by or summary.spawned_by or summary.parent)
             ):
                 summary = replace(
                     summary,
-                    parent=kept.parent,
-                    parent_seq=kept.parent_seq,
-                    spawned_by=kept.spawned_by,
+                    parent=previous.parent,
+                    parent_seq=previous.parent_seq,
+                    spawned_by=previous.spawned_by,
                 )
             record.summary = summary
         for row in batch.timers:
@@ -490,11 +492,11 @@ class MemoryStore(Store):
                 self._timers[place] = row.due
         if batch.settlements:
             self._budgets().settle(batch.settlements)
-        wanted = batch.reservation
-        held = wanted is not None and self._budgets().reserve(lease, wanted) is None
+        reservation = batch.reservation
+        is_held = reservation is not None and self._budgets().reserve(lease, reservation) is None
         if self._appended is not None:
             self._appended.notify_all()
-        return held
+        return is_held
 
     def _at_rest(
         self, id: str, due: Sequence[DueTimer], now: datetime
@@ -518,7 +520,7 @@ class MemoryStore(Store):
             raise base.not_found(conversation_id, "this store")
         return record
 
-    def _held(self, lease: Lease) -> _Record:
+    def _record_of(self, lease: Lease) -> _Record:
         self._check_open()
         record = self._records.get(lease.conversation_id)
         if record is None or record.epoch != lease.epoch or not record.held:

@@ -19,4 +19,4 @@ def unescaped(text: str) -> str:
     """Return the text of a column."""
     if "\\" not in text:
         return text
-    return _ESCAPED.sub(lambda found: "\0" if found[0] == "\\0" else "\\", text)
+    return _ESCAPED.sub(lambda match: "\0" if match[0] == "\\0" else "\\", text)

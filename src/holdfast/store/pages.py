@@ -63,10 +63,10 @@ def _varint_before(data: bytes, end: int, length: int) -> int | None:
 
 
 def _as_varint(value: int) -> bytes:
-    found = bytes([value & 0x7F])
+    data = bytes([value & 0x7F])
     while value := value >> 7:
-        found = bytes([value & 0x7F | 0x80]) + found
-    return found
+        data = bytes([value & 0x7F | 0x80]) + data
+    return data
 
 
 def _kind(serial: int) -> str:
@@ -180,8 +180,8 @@ class PageFile:
         return self._stored(number) if at is None else self._logged(at)
 
     def _stored(self, number: int) -> bytes:
-        found = self._bytes((number - 1) * self.page_size, self.page_size)
-        return found.ljust(self.page_size, b"\0")
+        data = self._bytes((number - 1) * self.page_size, self.page_size)
+        return data.ljust(self.page_size, b"\0")
 
     def _logged(self, at: int) -> bytes:
         return self._log[at : at + self.page_size]
@@ -193,22 +193,22 @@ class PageFile:
 
     def free(self) -> set[int]:
         """Return the unused pages (1.5), as far as the freelist can be read."""
-        found: set[int] = set()
+        pages: set[int] = set()
         if not self.is_sqlite:
             return self._mapped_free()
         trunk = _at(self.page(1), 32)
-        while 1 < trunk <= self.count and trunk not in found:
-            found.add(trunk)
+        while 1 < trunk <= self.count and trunk not in pages:
+            pages.add(trunk)
             data = self.page(trunk)
             leaves = min(_at(data, 4), self.usable // 4 - 2)
             entries = struct.unpack_from(f">{leaves}I", data, 8)
-            found.update(leaf for leaf in entries if 1 < leaf <= self.count)
+            pages.update(leaf for leaf in entries if 1 < leaf <= self.count)
             trunk = _at(data, 0)
-        return found
+        return pages
 
     def _mapped_free(self) -> set[int]:
         """Return the unused pages by the pointer map (1.8), if page 2 looks like one."""
-        found: set[int] = set()
+        pages: set[int] = set()
         each = self.usable // 5
         for first in range(2, self.count + 1, each + 1):
             data = self.page(first)
@@ -216,23 +216,23 @@ class PageFile:
                 (data[5 * n], _at(data, 5 * n + 1)) for n in range(min(each, self.count - first))
             ]
             if all(1 <= kind <= 5 and parent <= self.count for kind, parent in entries):
-                found.update(first + 1 + n for n, (kind, _) in enumerate(entries) if kind == 2)
+                pages.update(first + 1 + n for n, (kind, _) in enumerate(entries) if kind == 2)
             elif first == 2:
                 break
-        return found
+        return pages
 
     def table(self, root: int) -> tuple[list[Cell], bool]:
         """Return the rows of the table or index at `root` (1.6), True if none is missing."""
         rows: list[Cell] = []
-        seen: set[int] = set()
+        visited: set[int] = set()
         whole = True
         todo = [root]
         while todo:
             number = todo.pop()
-            if not 0 < number <= self.count or number in seen:
+            if not 0 < number <= self.count or number in visited:
                 whole = False
                 continue
-            seen.add(number)
+            visited.add(number)
             data = self.page(number)
             start = 100 if number == 1 else 0
             kind = data[start]
@@ -244,8 +244,8 @@ class PageFile:
                 todo.append(_at(data, start + 8))
                 todo += [_at(data, at) if at + 4 <= len(data) else 0 for at in offsets]
             if kind != INTERIOR:
-                found, complete = self.rows(data, start)
-                rows += found
+                page_rows, complete = self.rows(data, start)
+                rows += page_rows
                 whole = whole and complete
         return rows, whole
 
@@ -266,7 +266,7 @@ class PageFile:
         offsets = self._cells(data, start) if kind in (LEAF, INDEX_LEAF, INDEX_INTERIOR) else None
         if offsets is None:
             return [], False
-        found: list[Cell] = []
+        cells: list[Cell] = []
         for offset in offsets:
             try:
                 length, at = varint(data, offset + (4 if kind == INDEX_INTERIOR else 0))
@@ -275,8 +275,8 @@ class PageFile:
                 continue
             layout = _layout(data, at, length)
             if layout is not None:
-                found.append(Cell(rowid, kind == LEAF, data, at, length, *layout))
-        return found, len(found) == len(offsets)
+                cells.append(Cell(rowid, kind == LEAF, data, at, length, *layout))
+        return cells, len(cells) == len(offsets)
 
     def carve(self, data: bytes) -> Iterator[Cell]:
         """Yield a table's rows by their shape alone, on a page without header or cell list."""
@@ -303,8 +303,8 @@ class PageFile:
         most = self.usable - 35 if cell.table else ((self.usable - 12) * 64 // 255) - 23
         length = cell.length
         if length <= most:
-            found = cell.page[cell.start : cell.start + length]
-            return found if len(found) == length else None
+            record = cell.page[cell.start : cell.start + length]
+            return record if len(record) == length else None
         least = ((self.usable - 12) * 32 // 255) - 23
         here = least + (length - least) % (self.usable - 4)
         if here > most:
@@ -314,16 +314,16 @@ class PageFile:
             return None
         following = _at(cell.page, cell.start + here)
         remaining = length - here
-        seen: set[int] = set()
+        overflow_pages: set[int] = set()
         while remaining > 0:
-            if not 1 < following <= self.count or following in seen:
+            if not 1 < following <= self.count or following in overflow_pages:
                 return None
-            seen.add(following)
+            overflow_pages.add(following)
             data = self.page(following)
             parts.append(data[4 : 4 + min(remaining, self.usable - 4)])
             remaining -= self.usable - 4
             following = _at(data, 0)
-        self.overflow |= seen
+        self.overflow |= overflow_pages
         return b"".join(parts)
 
     def cell(self, data: bytes, start: int, length: int) -> Cell | None:
@@ -336,20 +336,20 @@ class PageFile:
         data = self.payload(cell)
         if data is None:
             return None
-        found: list[Value] = []
+        columns: list[Value] = []
         at = cell.header
         for serial in cell.serials:
             part = data[at : at + _size(serial)]
             at += len(part)
             if serial >= 12:
-                found.append(part.decode(errors="replace") if serial & 1 else part)
+                columns.append(part.decode(errors="replace") if serial & 1 else part)
             elif serial == 7:
-                found.append(struct.unpack(">d", part)[0])
+                columns.append(struct.unpack(">d", part)[0])
             elif serial < 7:
-                found.append(int.from_bytes(part, signed=True) if serial else None)
+                columns.append(int.from_bytes(part, signed=True) if serial else None)
             else:
-                found.append(serial - 8)
-        return tuple(found)
+                columns.append(serial - 8)
+        return tuple(columns)
 
 
 def _read_log(path: Path) -> bytes:

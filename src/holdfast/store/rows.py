@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 """A callback `(done, total)` that is called now and then."""
 
 
-def silent(done: int, total: int) -> None:
+def silent(position: int, total: int) -> None:
     """Ignore the progress."""
 
 
@@ -30,7 +30,7 @@ class ConversationRow(NamedTuple):
     """The row of a conversation.
 
     `base` lists the numbers of the conversations whose events it shares, each with the last
-    shared seq; None if that cannot be read. `lost` is True if the row is gone and only events of
+    shared seq; None if that cannot be read. `is_lost` is True if the row is gone and only events of
     that number remain.
     """
 
@@ -38,7 +38,7 @@ class ConversationRow(NamedTuple):
     summary: Summary
     base: tuple[tuple[int, int], ...] | None = ()
     epoch: int = 0
-    lost: bool = False
+    is_lost: bool = False
 
     @property
     def id(self) -> str:

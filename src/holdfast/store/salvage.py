@@ -223,20 +223,24 @@ class SalvageReader(StoreFile):
 
     def list(self) -> list[Summary]:
         """Return the summaries of all conversations that have events, in order of creation."""
-        return [row.summary for row in self._named().values() if row.summary.last_seq or row.lost]
+        return [
+            row.summary
+            for row in self._rows_by_id().values()
+            if row.summary.last_seq or row.is_lost
+        ]
 
     def read(self, conversation_id: str) -> Salvaged:
         """Return one conversation. Raises `ConversationNotFound`."""
-        row = self._named().get(conversation_id)
+        row = self._rows_by_id().get(conversation_id)
         if row is None:
             raise not_found(conversation_id, repr(str(self.path)))
         if sql := self.sound_sql():
             try:
-                found = assemble(sql, row)
-                damaged = [one for one in found.events if isinstance(one, ev.DamagedEvent)]
+                salvaged = assemble(sql, row)
+                damaged = [one for one in salvaged.events if isinstance(one, ev.DamagedEvent)]
                 undecoded = sum(bool(event.raw) for event in damaged)
-                if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
-                    return found  # the pages hold no more events
+                if sum(gap.last - gap.first + 1 for gap in salvaged.gaps) == undecoded:
+                    return salvaged  # the pages hold no more events
             except DAMAGE as error:
                 self.add_trouble(error)
         return assemble(self.pages(), row)
@@ -250,7 +254,7 @@ class SalvageReader(StoreFile):
                 self.add_trouble(error)
         return self.pages().blob(id)
 
-    def _named(self) -> dict[str, ConversationRow]:
+    def _rows_by_id(self) -> dict[str, ConversationRow]:
         if self._rows is None:
             raise StoreError(f"{str(self.path)!r} is closed.")
         return self._rows
@@ -308,7 +312,7 @@ def assemble(rows: RowSource, row: ConversationRow) -> Salvaged:
         before = event.timestamp
         events.append(event)
     summary = msgspec.structs.replace(row.summary, last_seq=len(events))
-    if row.lost:
+    if row.is_lost:
         summary = _summary_of_events(row.summary, events)
     return Salvaged(summary, tuple(events), tuple(gaps), tuple(row_defects(row, len(events))))
 
@@ -316,7 +320,7 @@ def assemble(rows: RowSource, row: ConversationRow) -> Salvaged:
 def row_defects(row: ConversationRow, count: int) -> list[str]:
     """Return the defects of a conversation's row, of which `count` events were found."""
     defects: list[str] = []
-    if row.lost:
+    if row.is_lost:
         defects.append(
             "its entry in the table of conversations is lost; status, title and times are taken"
             " from its events"
@@ -343,6 +347,6 @@ def _summary_of_events(summary: Summary, events: list[AnyEvent]) -> Summary:
             spawned_by = spawned_by or event.spawned_by
         if event.type != "damaged":
             times.append(event.timestamp)
-    begun, updated = (times[0], times[-1]) if times else (None, None)
+    created, updated = (times[0], times[-1]) if times else (None, None)
     more: dict[str, Any] = {"spawned_by": spawned_by, "tags": labels.tags}
-    return Summary(summary.id, status, labels.title, len(events), begun, updated, **more)
+    return Summary(summary.id, status, labels.title, len(events), created, updated, **more)

@@ -60,7 +60,7 @@ class PageRows:
         self._ids: dict[int, str] = {}  # from the index by id: number -> id
         self._bases: dict[int, str] = {}  # from the index by base: number -> base
         self._freed: set[int] = set()
-        self._known: set[int] | None = None  # known numbers; None: any number
+        self._numbers: set[int] | None = None  # of conversations; None: any number
         self._extra: list[bytes] = []  # superseded pages, which have no number
         self._last: dict[int, int] = {}  # number -> highest seq
         self.whole = False
@@ -107,8 +107,8 @@ class PageRows:
                 elif not self.whole:
                     self._take_conversation(cell)
         # Rows on unused pages may belong to deleted conversations.
-        self._known = {*self._rows, *(key >> 32 for key in self._events)}
-        self._known.update(number for row in self._rows.values() for number, _ in row.base or ())
+        self._numbers = {*self._rows, *(key >> 32 for key in self._events)}
+        self._numbers.update(number for row in self._rows.values() for number, _ in row.base or ())
         for data in image.superseded():
             self._extra.append(data)
             self._take_page(image.count + len(self._extra), data, rows=False)
@@ -119,7 +119,7 @@ class PageRows:
         """Read the table of conversations and its index at the pages that the schema names."""
         image = self._image
         schema, whole = image.table(1)
-        seen: set[str] = set()
+        kinds: set[str] = set()
         for entry in schema:
             values = image.values(entry) or ()
             if len(values) != 5 or values[1] not in ("conversations", _BY_ID):
@@ -127,7 +127,7 @@ class PageRows:
             kind, root = values[0], values[3]
             if not isinstance(root, int):
                 continue
-            seen.add(str(kind))
+            kinds.add(str(kind))
             cells, complete = image.table(root)
             whole = whole and complete
             for cell in cells:
@@ -140,7 +140,7 @@ class PageRows:
         # Table and index both map numbers to ids. If they differ, the file was changed without
         # SQLite.
         ids = {row.number: row.id for row in self._rows.values()}
-        self.whole = whole and seen >= {"table", "index"} and ids == self._ids
+        self.whole = whole and kinds >= {"table", "index"} and ids == self._ids
 
     def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
         """Collect the rows of a page. Return False if some of them may be missing. `rows`: also
@@ -180,7 +180,7 @@ class PageRows:
         key = cell.rowid
         if not 0 < key >> 32 < MAX_NUMBER:
             return False
-        if self._known is not None and key >> 32 not in self._known:
+        if self._numbers is not None and key >> 32 not in self._numbers:
             return True
         if key in self._events:
             return True
@@ -226,7 +226,7 @@ class PageRows:
 
     def conversations(self) -> list[ConversationRow]:
         """See `SQLRows.conversations`."""
-        found = dict(self._rows)
+        rows = dict(self._rows)
         if not self.whole:
             shared: dict[int, int] = {}
             for row in self._rows.values():
@@ -234,19 +234,19 @@ class PageRows:
                     shared[number] = max(shared.get(number, 0), last)
             for number in {key >> 32 for key in self._events} - self._freed:
                 # A deleted conversation's events stay only as long as a fork shares them.
-                if number not in found and self._last[number] > shared.get(number, 0):
+                if number not in rows and self._last[number] > shared.get(number, 0):
                     id = self._ids.get(number) or f"number-{number}"
                     base = read_base(self._bases.get(number, ""))
-                    found[number] = ConversationRow(number, Summary(id), base, lost=True)
-        taken: dict[str, int] = {}
-        for number in sorted(found, key=lambda number: (found[number].lost, number)):
-            id = found[number].id
-            if id in taken:
+                    rows[number] = ConversationRow(number, Summary(id), base, is_lost=True)
+        used_ids: dict[str, int] = {}
+        for number in sorted(rows, key=lambda number: (rows[number].is_lost, number)):
+            id = rows[number].id
+            if id in used_ids:
                 id = f"number-{number}"
-                row = found[number]
-                found[number] = row._replace(summary=replace(row.summary, id=id))
-            taken[id] = number
-        return [found[number] for number in sorted(found)]
+                row = rows[number]
+                rows[number] = row._replace(summary=replace(row.summary, id=id))
+            used_ids[id] = number
+        return [rows[number] for number in sorted(rows)]
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
         """See `SQLRows.events`."""
@@ -312,9 +312,9 @@ def _ascending(cells: list[Cell]) -> list[Cell]:
         before.append(ends[at - 1] if at else -1)
         tails[at : at + 1] = [cell.rowid]
         ends[at : at + 1] = [index]
-    found: list[Cell] = []
+    run: list[Cell] = []
     index = ends[-1]
     while index >= 0:
-        found.append(cells[index])
+        run.append(cells[index])
         index = before[index]
-    return found[::-1]
+    return run[::-1]

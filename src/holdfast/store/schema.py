@@ -144,18 +144,18 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
     db.execute("PRAGMA journal_size_limit = 8000000")
     db.execute("BEGIN IMMEDIATE")
     try:
-        found = format_of_locked(db)
+        format = format_of_locked(db)
         for statement in (
-            *(_FIRST if found < 1 else ()),
-            *(_SECOND if found < 2 else ()),
-            *(_THIRD if found < 3 else ()),
-            *(_FOURTH if found < 4 else ()),
-            *(_FIFTH if found < 5 else ()),
-            *(_SIXTH if found < 6 else ()),
+            *(_FIRST if format < 1 else ()),
+            *(_SECOND if format < 2 else ()),
+            *(_THIRD if format < 3 else ()),
+            *(_FOURTH if format < 4 else ()),
+            *(_FIFTH if format < 5 else ()),
+            *(_SIXTH if format < 6 else ()),
         ):
             if not _is_done(db, statement):
                 db.execute(statement)
-        if found < FORMAT:
+        if format < FORMAT:
             db.execute(f"PRAGMA application_id = {APPLICATION}")
             db.execute(f"PRAGMA user_version = {FORMAT}")
         else:
@@ -193,8 +193,8 @@ def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            found = db.execute(statement).fetchone()
-            return found[0] if found else None
+            row = db.execute(statement).fetchone()
+            return row[0] if row else None
         except sqlite3.OperationalError as error:
             # If several processes open a new file at once, SQLite fails for some immediately,
             # whatever the timeout.

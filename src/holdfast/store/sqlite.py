@@ -39,7 +39,7 @@ from holdfast.store.commit import Committer, Job
 from holdfast.store.files import ReadConnection, ReadOnlyConnection, trouble
 from holdfast.store.firing import DueRow, firing_batches, within_limits
 from holdfast.store.following import followed
-from holdfast.store.marks import Mark, lost, marks, owners_folder
+from holdfast.store.marks import Mark, losses, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.rows import read_tags
 from holdfast.store.watch import Watcher
@@ -125,10 +125,10 @@ def _tags_text(summary: Summary) -> str:
 
 def _one_of(column: str, ids: Sequence[str], values: dict[str, Any]) -> str:
     """Return the condition that a column has one of these ids, which are added to `values`."""
-    known = [id for id in ids if base.is_utf8(id)]
+    valid_ids = [id for id in ids if base.is_utf8(id)]
     # SQLite's JSON ends a text at its first NUL, so those ids are bound one by one.
-    odd = {f"{column}{number}": id for number, id in enumerate(known) if "\0" in id}
-    values[column] = json.dumps([id for id in known if "\0" not in id])
+    odd = {f"{column}{number}": id for number, id in enumerate(valid_ids) if "\0" in id}
+    values[column] = json.dumps([id for id in valid_ids if "\0" not in id])
     values |= odd
     listed = f"{column} IN (SELECT value FROM json_each(:{column}))"
     return f"({listed} OR {column} IN ({', '.join(f':{name}' for name in odd)}))"
@@ -164,12 +164,12 @@ class _Rung(NamedTuple):
 
 def _tails(db: sqlite3.Cursor, rows: Sequence[DueRow]) -> dict[int, list[tuple[int, int, Any]]]:
     """Return the seqs, checksums and JSON of the tails of conversations that nobody holds."""
-    wanted = {row.number: row for row in rows if row.fires}
+    rows_by_number = {row.number: row for row in rows if row.fires}
     return {
         number: db.execute(
             lineage.ROWS, ((number << 32) + row.condensed, (number << 32) + row.last_seq)
         ).fetchall()
-        for number, row in wanted.items()
+        for number, row in rows_by_number.items()
     }
 
 
@@ -234,7 +234,7 @@ class SQLiteStore(Store):
         self._timeout = timeout
         self._lease_seconds = lease_seconds
         self._bell = bell
-        self._held: dict[str, tuple[int, int]] = {}  # number and epoch by conversation
+        self._leases: dict[str, tuple[int, int]] = {}  # number and epoch by conversation
         self._owner: Owner | None = None
         self._looked_at = 0  # the number of the last conversation that `unattended` looked at
         self._closed = False
@@ -260,14 +260,14 @@ class SQLiteStore(Store):
         reads = ReadOnlyConnection if read_only else ReadConnection
         self._reader = reads(self.path, timeout)
         if read_only and marked:
-            for problem in self._reader.read(lambda db: lost(marked, db.execute)):
+            for problem in self._reader.read(lambda db: losses(marked, db.execute)):
                 _log.warning("Store %r: %s", str(self.path), problem)
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
     def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
         try:
             # Check before any write: after a write, a restored -wal would no longer match.
-            if marked and (problems := lost(marked, writer.db.execute)):
+            if marked and (problems := losses(marked, writer.db.execute)):
                 raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
             writer.opened()
@@ -291,13 +291,13 @@ class SQLiteStore(Store):
             token = self._own().token
             columns = "number, epoch, holder, notes, spawned_by"
             query = f"SELECT {columns} FROM conversations WHERE id = ?"
-            found = db.execute(query, (conversation_id,)).fetchone()
-            if found is None:
+            entry = db.execute(query, (conversation_id,)).fetchone()
+            if entry is None:
                 now = datetime.now(UTC).isoformat()
                 row = (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0)
                 number = self._begin(db, row)
                 return number, number, "", "", (), False
-            number, epoch, holder, notes, spawned_by = found
+            number, epoch, holder, notes, spawned_by = entry
             self._refuse_if_held(conversation_id, holder)
             query = "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?"
             db.execute(query, (epoch + 1, token, number))
@@ -305,11 +305,11 @@ class SQLiteStore(Store):
             return number, epoch + 1, notes, spawned_by, above, bool(holder)
 
         number, epoch, notes, spawned_by, above, orphaned = self._write(take)
-        self._held[conversation_id] = (number, epoch)
+        self._leases[conversation_id] = (number, epoch)
         if notify is not None:
             self._watcher.hold(number, epoch, self._own().token, notify)
-        left = tuple(json.loads(notes)) if notes else ()
-        return Lease(conversation_id, epoch, left, spawned_by, above, orphaned)
+        orphan_notes = tuple(json.loads(notes)) if notes else ()
+        return Lease(conversation_id, epoch, orphan_notes, spawned_by, above, orphaned)
 
     def renew(self, lease: Lease) -> None:
         self._committer()
@@ -319,14 +319,14 @@ class SQLiteStore(Store):
     def confirm(self, lease: Lease) -> None:
         """See `Store.confirm`. The file's lock keeps the lease for as long as this process
         lives."""
-        if self._held.get(lease.conversation_id, (0, 0))[1] != lease.epoch:
+        if self._leases.get(lease.conversation_id, (0, 0))[1] != lease.epoch:
             raise base.fenced(lease)
 
     def release(self, lease: Lease) -> None:
         self._committer()
-        number, epoch = self._held.get(lease.conversation_id, (0, 0))
+        number, epoch = self._leases.get(lease.conversation_id, (0, 0))
         if epoch == lease.epoch:
-            self._held.pop(lease.conversation_id, None)
+            self._leases.pop(lease.conversation_id, None)
             self._watcher.drop(number, epoch)
         key = (lease.conversation_id, lease.epoch)
         query = f"{_RELEASE} id = ? AND epoch = ? AND holder <> ''"
@@ -369,10 +369,10 @@ class SQLiteStore(Store):
     @staticmethod
     def _check_held(db: sqlite3.Connection | sqlite3.Cursor, lease: Lease) -> int:
         query = "SELECT number FROM conversations WHERE id = ? AND epoch = ? AND holder <> ''"
-        found = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
-        if found is None:
+        row = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
+        if row is None:
             raise base.fenced(lease)
-        return found[0]
+        return row[0]
 
     # --- the journal ---
 
@@ -381,7 +381,7 @@ class SQLiteStore(Store):
         events = batch.events
         if len(events) > 1:
             base.check_dense(events)
-        number, epoch = self._held.get(lease.conversation_id, (0, 0))
+        number, epoch = self._leases.get(lease.conversation_id, (0, 0))
         if epoch != lease.epoch:
             number = 0  # numbers begin at 1, so no row has this one
         rows = _rows(number, events)
@@ -407,9 +407,9 @@ class SQLiteStore(Store):
         if events:
             first, last = events[0], events[-1]
             updated = (summary.updated or last.timestamp).isoformat()
-            shown = (summary.status, summary.title, updated, summary.condensed)
+            columns = (summary.status, summary.title, updated, summary.condensed)
             key = (number, lease.epoch, first.seq - 1)
-            if not db.execute(_MOVE, (last.seq, *shown, *key)).rowcount:
+            if not db.execute(_MOVE, (last.seq, *columns, *key)).rowcount:
                 raise StoreError(
                     f"Conversation {lease.conversation_id!r}: event {first.seq} does not follow"
                     f" event {_fence(db, number, lease)}. Nothing was written."
@@ -428,8 +428,8 @@ class SQLiteStore(Store):
                 "UPDATE inbox SET data = NULL, refusal = ? WHERE number = ? AND conversation = ?"
             )
             refused = {key: msgspec.json.encode(one) for key, one in batch.refusals.items()}
-            done = [(refused.get(command), command, number) for command in batch.done_commands]
-            db.executemany(query, done)
+            updates = [(refused.get(command), command, number) for command in batch.done_commands]
+            db.executemany(query, updates)
         for row in batch.timers:
             if row.due is None:
                 db.execute(_DROP_TIMER, (number, row.timer))
@@ -442,8 +442,8 @@ class SQLiteStore(Store):
             return False
         ledger = SQLLedger(db, number, self._living)
         ledger.settle(batch.settlements)
-        wanted = batch.reservation
-        return wanted is not None and ledger.reserve(lease, wanted) is None
+        reservation = batch.reservation
+        return reservation is not None and ledger.reserve(lease, reservation) is None
 
     def read(
         self, conversation_id: str, after_seq: int = 0, limit: int | None = None
@@ -457,21 +457,21 @@ class SQLiteStore(Store):
     def _events(
         self, conversation_id: str, after_seq: int | None, limit: int | None
     ) -> list[AnyEvent]:
-        found: list[AnyEvent] = []
+        events: list[AnyEvent] = []
 
         def take(expected: int, seq: int, crc: int, data: bytes) -> None:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
                 raise self._damaged(conversation_id, expected)
-            found.append(ev.decode(data, expected))
+            events.append(ev.decode(data, expected))
 
         def look(db: sqlite3.Connection) -> tuple[int, int]:
-            found.clear()  # the function may run more than once
+            events.clear()  # the function may run more than once
             return lineage.read(db, conversation_id, after_seq, limit, take)
 
         before, last = self._reader.read(look)
-        if before + len(found) < last:
-            raise self._damaged(conversation_id, before + len(found) + 1)
-        return found
+        if before + len(events) < last:
+            raise self._damaged(conversation_id, before + len(events) + 1)
+        return events
 
     def follow(
         self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
@@ -491,10 +491,10 @@ class SQLiteStore(Store):
                 return None
             return db.execute("SELECT data FROM blobs WHERE id = ?", (id,)).fetchone()
 
-        found = self._reader.read(look)
-        if found is None:
+        row = self._reader.read(look)
+        if row is None:
             raise StoreError(f"No blob {id!r} in {str(self.path)!r}.")
-        data = found[0]
+        data = row[0]
         if type(data) is not bytes or base.blob_id(data) != id:
             raise StoreError(f"Store {str(self.path)!r}: blob {id!r} is damaged.")
         return data
@@ -538,10 +538,10 @@ class SQLiteStore(Store):
         self, db: sqlite3.Cursor, number: int, conversation_id: str, key: str, data: bytes
     ) -> int:
         """Post a command and return its number, 0 if the key is known."""
-        done = db.execute(_POST, (number, key, data))
-        if not done.rowcount:
+        cursor = db.execute(_POST, (number, key, data))
+        if not cursor.rowcount:
             return 0
-        command_number = int(done.lastrowid or 0)
+        command_number = int(cursor.lastrowid or 0)
         if self._bell is not None:
             try:
                 self._bell.wake(conversation_id, db)
@@ -551,8 +551,8 @@ class SQLiteStore(Store):
         return command_number
 
     def refusal(self, conversation_id: str, key: str) -> ErrorForm | None:
-        found = self._posted("refusal", conversation_id, key)
-        return None if found is None else msgspec.json.decode(found, type=ErrorForm)
+        data = self._posted("refusal", conversation_id, key)
+        return None if data is None else msgspec.json.decode(data, type=ErrorForm)
 
     def undone(self, conversation_id: str, key: str) -> bool:
         return self._posted("data", conversation_id, key) is not None
@@ -568,8 +568,8 @@ class SQLiteStore(Store):
                 return None
             return cursor.execute(query, (number, key)).fetchone()
 
-        found = self._reader.read(look)
-        return None if found is None else found[0]
+        row = self._reader.read(look)
+        return None if row is None else row[0]
 
     def commands(self, lease: Lease) -> list[Posted]:
         """A command of a newer version stays in the inbox."""
@@ -585,11 +585,11 @@ class SQLiteStore(Store):
             finally:
                 db.execute("COMMIT")
 
-        found: list[Posted] = []
+        inbox: list[Posted] = []
         for number, key, data in self._reader.read(look):
             if (command := commands.posted(data)) is not None:
-                found.append(Posted(number, key, command))
-        return found
+                inbox.append(Posted(number, key, command))
+        return inbox
 
     def unattended(self, limit: int, *, parked: bool = False) -> Sequence[str]:
         self._committer()
@@ -601,12 +601,12 @@ class SQLiteStore(Store):
         def look(query: str, **more: int) -> list[tuple[str, int]]:
             return self._reader.read(lambda db: db.execute(query, {**values, **more}).fetchall())
 
-        found = look(_ORPHANED)
+        rows = look(_ORPHANED)
         if parked:
-            found += look(_GIVEN_BACK)
+            rows += look(_GIVEN_BACK)
         waiting = look(_WAITING, after=self._looked_at)
         self._looked_at = waiting[-1][1] if len(waiting) >= limit else 0
-        return list(dict.fromkeys(id for id, _ in (*found, *waiting)))[:limit]
+        return list(dict.fromkeys(id for id, _ in (*rows, *waiting)))[:limit]
 
     # --- timers ---
 
@@ -624,8 +624,8 @@ class SQLiteStore(Store):
                 return None
             return db.execute("SELECT min(due) FROM timers").fetchone()[0]
 
-        found = self._reader.read(look)
-        return None if found is None else ev.EPOCH + found * _MICROSECOND
+        due = self._reader.read(look)
+        return None if due is None else ev.EPOCH + due * _MICROSECOND
 
     def ring(
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
@@ -698,8 +698,8 @@ class SQLiteStore(Store):
             now = datetime.now(UTC)
             times = ((time or now).isoformat() for time in (summary.created, summary.updated))
             origin = (conversation_id, seq, lineage.base_of_fork(number, shared, seq))
-            shown = (summary.last_seq, summary.status, summary.title)
-            row = (summary.id, "", *shown, *times, *origin, summary.condensed)
+            state = (summary.last_seq, summary.status, summary.title)
+            row = (summary.id, "", *state, *times, *origin, summary.condensed)
             fork = self._begin(db, row)
             if summary.tags:
                 db.execute(_SET_TAGS, (_tags_text(summary), fork))
@@ -756,7 +756,7 @@ class SQLiteStore(Store):
         when = datetime.fromisoformat
         rows = self._reader.read(look)
         try:
-            found = [
+            summaries = [
                 Summary(
                     *(id, status, title, seq),
                     *(when(created), when(updated)),
@@ -771,7 +771,7 @@ class SQLiteStore(Store):
                 f" ({error})."
             ) from error
         # an id may have colons of its own, which the SQL does not see
-        return [one for one in found if spawned_by in (None, one.spawner)]
+        return [one for one in summaries if spawned_by in (None, one.spawner)]
 
     def delete(self, conversation_id: str) -> None:
         """The conversation disappears at once; its space is freed in short steps. Its content is
@@ -868,10 +868,10 @@ class SQLiteStore(Store):
     def _row(self, db: sqlite3.Cursor, columns: str, conversation_id: str) -> tuple[Any, ...]:
         """Return columns of a conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {columns} FROM conversations WHERE id = ?"
-        found = db.execute(query, (conversation_id,)).fetchone()
-        if found is None:
+        row = db.execute(query, (conversation_id,)).fetchone()
+        if row is None:
             raise base.not_found(conversation_id, repr(str(self.path)))
-        return found
+        return row
 
     def _damaged(self, conversation_id: str, seq: int) -> StoreError:
         return StoreError(

@@ -94,8 +94,8 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     kept in its original form are removed. A `DamagedEvent` whose bytes are no line of JSON is
     written with its bytes in base64.
     """
-    found = next((entry for entry in store.list() if entry.id == id), None)
-    if found is None:
+    summary = next((entry for entry in store.list() if entry.id == id), None)
+    if summary is None:
         raise ConversationNotFound(f"No conversation {id!r} with events in this store.")
 
     def bytes_of(blob: str) -> bytes | None:
@@ -104,7 +104,7 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
         except StoreError:
             return None
 
-    yield from exported(found, store.read(id), bytes_of)
+    yield from exported(summary, store.read(id), bytes_of)
 
 
 def exported(
@@ -138,13 +138,13 @@ def blobs_of(event: AnyEvent) -> list[str]:
 
 def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
     """Return the calls of the last answer that have no result, which run on continuing."""
-    found: dict[str, ToolCall] = {}
+    calls: dict[str, ToolCall] = {}
     for event in events:
         if isinstance(event, ev.AssistantReplied):
-            found = {call.id: call for call in event.calls}
+            calls = {call.id: call for call in event.calls}
         elif isinstance(event, ev.ToolCallFinished):
-            found.pop(event.call_id, None)
-    return list(found.values())
+            calls.pop(event.call_id, None)
+    return list(calls.values())
 
 
 # --- reading ---
@@ -186,9 +186,9 @@ class _Lines:
     def next(self) -> bytes | None:
         """Return the next line that is not blank, None at the end."""
         if self._back is not None:
-            found, self._back = self._back, None
+            line, self._back = self._back, None
             self.number += 1
-            return found
+            return line
         for text in self._lines:
             self.number += 1
             data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -235,8 +235,8 @@ def _is_blob(data: bytes) -> bool:
 def _read_blobs(
     reader: _Lines, header: Header, events: Sequence[AnyEvent]
 ) -> dict[str, bytes | None]:
-    named = {id for event in events for id in blobs_of(event)}
-    found: dict[str, bytes | None] = {}
+    referenced_ids = {id for event in events for id in blobs_of(event)}
+    blobs: dict[str, bytes | None] = {}
     while (data := reader.next()) is not None:
         if not _is_blob(data):
             # The next conversation's header. If it is none, reading it raises the error.
@@ -245,12 +245,12 @@ def _read_blobs(
         blob = reader.decoded("a blob", lambda data=data: msgspec.json.decode(data, type=_Blob))
         if blob.data is not None and blob_id(blob.data) != blob.id:
             raise reader.error(f"the content of the blob {blob.id} does not match its id.")
-        if blob.id not in named:
+        if blob.id not in referenced_ids:
             raise reader.error(f"no event of {header.id!r} refers to the blob {blob.id}.")
-        found[blob.id] = blob.data
-    if header.blobs is not None and len(found) != header.blobs:
-        raise reader.error(f"{len(found)} of {header.blobs} blobs of {header.id!r} are present.")
-    return found
+        blobs[blob.id] = blob.data
+    if header.blobs is not None and len(blobs) != header.blobs:
+        raise reader.error(f"{len(blobs)} of {header.blobs} blobs of {header.id!r} are present.")
+    return blobs
 
 
 # --- import ---
@@ -268,25 +268,25 @@ def import_conversations(
     Raises `ConfigurationError` for a wrong line (which it names) or an `id` for several
     conversations, `Conflict` for an id that belongs to another one; `LeaseHeld`, `StoreError`.
     """
-    found: list[str] = []
+    ids: list[str] = []
     for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):
         import_conversation(store, conversation, id)
-        found.append(id or conversation.header.id)
-    return found
+        ids.append(id or conversation.header.id)
+    return ids
 
 
-def only(found: Iterable[Exported]) -> list[Exported]:
+def only(conversations: Iterable[Exported]) -> list[Exported]:
     """Return the single conversation in a list. Raises `ConfigurationError` if there are
     several, before any is imported."""
-    taken: list[Exported] = []
-    for conversation in found:
-        taken.append(conversation)
-        if len(taken) > 1:
+    result: list[Exported] = []
+    for conversation in conversations:
+        result.append(conversation)
+        if len(result) > 1:
             raise ConfigurationError(
                 f"line {conversation.line}: another conversation begins; a new id can be given to a"
                 " single one only."
             )
-    return taken
+    return result
 
 
 def import_conversation(store: Store, conversation: Exported, id: str | None = None) -> bool:
@@ -322,7 +322,7 @@ def _is_there(store: Store, id: str, conversation: Exported) -> bool:
 
 
 def _write(store: Store, lease: Lease, conversation: Exported) -> None:
-    kept = [
+    blobs = [
         Blob(event.seq, data)
         for event in conversation.events
         for id in blobs_of(event)
@@ -332,4 +332,4 @@ def _write(store: Store, lease: Lease, conversation: Exported) -> None:
     updated = summary.updated or datetime.now(UTC)
     summary = msgspec.structs.replace(summary, id=lease.conversation_id, updated=updated)
     timers = [TimerRow(one.id, one.due) for one in timers_of(conversation.events).values()]
-    store.append(lease, Batch(conversation.events, summary, blobs=kept, timers=timers))
+    store.append(lease, Batch(conversation.events, summary, blobs=blobs, timers=timers))

@@ -112,10 +112,10 @@ def wal_troubles(path: Path) -> list[str]:
     for _ in range(3):
         try:
             data = wal.read_bytes()
-            found = Wal(data).troubles if data else []
+            troubles = Wal(data).troubles if data else []
             with wal.open("rb") as file:
                 if file.read(32) == data[:32]:  # else the log was restarted meanwhile
-                    return found
+                    return troubles
         except OSError:
             return []
     return []

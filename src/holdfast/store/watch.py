@@ -32,13 +32,13 @@ UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder
 _LAST_SEQ = "SELECT last_seq FROM conversations WHERE id = ?"
 
 
-class _Held:
-    __slots__ = ("epoch", "notify", "seen")
+class _WatchedLease:
+    __slots__ = ("epoch", "last_command", "notify")
 
     def __init__(self, epoch: int, notify: Callable[[], None]) -> None:
         self.epoch = epoch
         self.notify = notify
-        self.seen = 0  # the number of the last command that was notified
+        self.last_command = 0  # the number of the last command that was notified
 
 
 class Watcher:
@@ -60,7 +60,7 @@ class Watcher:
         # Held by the polling thread: an ending thread may still be in the loop when the next one
         # starts.
         self._poll_lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._leases: dict[int, _WatchedLease] = {}
         self.followers: dict[str, list[AppendWaiter]] = {}
         self._token = ""
         self._reader: ReadConnection | None = None
@@ -75,16 +75,16 @@ class Watcher:
         """Call `notify` for the events of a lease from now on."""
         with self._lock:
             self._token = token
-            self._held[number] = _Held(epoch, notify)
+            self._leases[number] = _WatchedLease(epoch, notify)
             self._dirty = True
             self._begin()
 
     def drop(self, number: int, epoch: int) -> None:
         """Stop the notifications of a lease."""
         with self._lock:
-            held = self._held.get(number)
-            if held is not None and held.epoch == epoch:
-                del self._held[number]
+            lease = self._leases.get(number)
+            if lease is not None and lease.epoch == epoch:
+                del self._leases[number]
                 self._end_if_idle()
 
     def follow(self, conversation_id: str, seq: int) -> AppendWaiter:
@@ -115,10 +115,10 @@ class Watcher:
 
     def posted(self, number: int, command: int) -> None:
         """Notify the lease holder of the conversation `number` of a command."""
-        held = self._held.get(number)
-        if held is not None:
-            held.seen = max(held.seen, command)
-            _call_notify(held.notify)
+        lease = self._leases.get(number)
+        if lease is not None:
+            lease.last_command = max(lease.last_command, command)
+            _call_notify(lease.notify)
 
     # --- the thread ---
 
@@ -139,7 +139,7 @@ class Watcher:
         return thread
 
     def _end_if_idle(self) -> None:
-        if not self._held and not self.followers:
+        if not self._leases and not self.followers:
             self._end()
 
     def _run(self, running: threading.Lock) -> None:
@@ -155,10 +155,10 @@ class Watcher:
                     if now - last_beat >= self._every:
                         last_beat = now
                         self._beat()
-                    found = self._reader.version()
-                    if found != version or self._dirty:
+                    latest = self._reader.version()
+                    if latest != version or self._dirty:
                         self._dirty = False
-                        version, last_change = found, now
+                        version, last_change = latest, now
                         self._notify_changes(self._reader)
                     failed = False
                 except (StoreError, OSError) as error:
@@ -169,20 +169,22 @@ class Watcher:
                 pause = POLL_SECONDS if awake else IDLE_POLL_SECONDS
 
     def _notify_changes(self, reader: ReadConnection) -> None:
-        held = dict(self._held)  # before reading, so that a lease acquired meanwhile is not lost
-        if held:
+        leases = dict(
+            self._leases
+        )  # before reading, so that a lease acquired meanwhile is not lost
+        if leases:
             undone: dict[int, int] = {}
             ours: dict[int, int] = {}
             for kind, number, value in reader.read(
                 lambda db: db.execute(_UNDONE_AND_HELD, (self._token,)).fetchall()
             ):
                 (ours if kind else undone)[number] = value
-            for number, lease in held.items():
+            for number, lease in leases.items():
                 command = undone.get(number, 0)
                 if ours.get(number) != lease.epoch:
                     self.drop(number, lease.epoch)
-                elif command > lease.seen:
-                    lease.seen = command
+                elif command > lease.last_command:
+                    lease.last_command = command
                 else:
                     continue
                 _call_notify(lease.notify)
@@ -198,7 +200,7 @@ class Watcher:
             return
         with self._lock:
             self._closed = True
-            self._held.clear()
+            self._leases.clear()
             thread = self._end()
             for followers in self.followers.values():
                 for follower in followers:
