@@ -59,10 +59,10 @@ class PreparedStatements:
         """Execute a statement with psycopg's placeholders, and return its rows. Raises
         `psycopg.Error`."""
         parsed = _parsed(query)
-        given: Any = values if parsed.names is None else [values[name] for name in parsed.names]  # pyright: ignore
-        if len(given) != len(parsed.formats):  # the C code would read beyond the list
-            raise TypeError(f"{len(parsed.formats)} values are needed, not {len(given)}.")
-        parameters = self._transformer.dump_sequence(given, parsed.formats)
+        sequence: Any = values if parsed.names is None else [values[name] for name in parsed.names]  # pyright: ignore
+        if len(sequence) != len(parsed.formats):  # the C code would read beyond the list
+            raise TypeError(f"{len(parsed.formats)} values are needed, not {len(sequence)}.")
+        parameters = self._transformer.dump_sequence(sequence, parsed.formats)
         types, formats = self._transformer.types, self._transformer.formats
         key = query, types
         name = self._names.get(key)

@@ -54,7 +54,7 @@ class _Waiting(ObjectStruct):
     signal: threading.Lock
     leads: bool = False
     result: StatementRows | None = None
-    lost: bool = False  # True if the connection broke while the group was written
+    is_cut_off: bool = False  # True if the connection broke while the group was written
 
 
 class GroupCommit:
@@ -103,7 +103,7 @@ class GroupCommit:
         if own.result is not None:
             return own.result
         rows, again = self._pool.execute(write.query, write.values)
-        return StatementRows(rows, again or own.lost)
+        return StatementRows(rows, again or own.is_cut_off)
 
     def _wait(self, own: _Waiting) -> None:
         """Wait until a write is executed, or leads, or has waited for too long."""
@@ -165,11 +165,11 @@ class GroupCommit:
         rows = self._rows(group, self._query, self._columns([one.write.values for one in group]))
         if rows is None:
             return
-        found: dict[int | str, list[tuple[Any, ...]]] = {}
+        rows_by_key: dict[int | str, list[tuple[Any, ...]]] = {}
         for key, *row in rows:
-            found.setdefault(key, []).append(tuple(row))
+            rows_by_key.setdefault(key, []).append(tuple(row))
         for one in group:
-            one.result = StatementRows(found.get(one.write.key, []), False)
+            one.result = StatementRows(rows_by_key.get(one.write.key, []), False)
 
     def _write_alone(self, own: _Waiting) -> None:
         """Execute a group of one."""
@@ -181,21 +181,21 @@ class GroupCommit:
         self, group: Sequence[_Waiting], query: LiteralString, values: Mapping[str, Any]
     ) -> list[TupleRow] | None:
         """Return the rows of a group's statement, None if it failed."""
-        sent = False
+        is_sent = False
         try:
             connection = self._connection or self._connected()
-            sent = True
+            is_sent = True
             return connection.statements.rows(query, values)
         except (psycopg.Error, StoreError, UnicodeError) as error:
             if isinstance(error, psycopg.Error) and broken(error):
                 self._drop()
                 for one in group:
-                    one.lost = sent
+                    one.is_cut_off = is_sent
             return None
         except BaseException:  # Ctrl-C: the connection is in the middle of a statement
             self._drop()
             for one in group:
-                one.lost = sent
+                one.is_cut_off = is_sent
             raise
 
     def _connected(self) -> Connection:

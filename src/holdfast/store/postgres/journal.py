@@ -209,7 +209,7 @@ def _joined(parts: tuple[LiteralString, ...]) -> LiteralString:
 
 def group(appends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the values of `GROUP` for appends with these values."""
-    done = [one for one in appends if "done" in one]
+    with_commands = [one for one in appends if "done" in one]
     lines = {name: [item for one in appends for item in one[name]] for name in ("seqs", "crcs")}
     return {
         **{name: integers([one[name] for one in appends]) for name in _NUMBERS},
@@ -220,10 +220,10 @@ def group(appends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "of": integers([one["number"] for one in appends for _ in one["seqs"]]),
         **{name: integers(column) for name, column in lines.items()},
         "events": [line for one in appends for line in one["events"]],
-        "done_of": integers([one["number"] for one in done for _ in one["done"]]),
-        "done": integers([number for one in done for number in one["done"]]),
+        "done_of": integers([one["number"] for one in with_commands for _ in one["done"]]),
+        "done": integers([number for one in with_commands for number in one["done"]]),
         # No refusal is empty JSON, and an array of NULLs alone would have no type.
-        "refusals": [refusal or b"" for one in done for refusal in one["refusals"]],
+        "refusals": [refusal or b"" for one in with_commands for refusal in one["refusals"]],
         "channel": appends[0]["channel"],
     }
 

@@ -122,8 +122,8 @@ WAITING_OR_PARKED = f"{_WAITING} UNION {_PARKED} ORDER BY number LIMIT %(limit)s
 def take_group(takes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the values of `TAKE_GROUP` for values of `TAKE`."""
     texts = {name: [one[name] for one in takes] for name in ("id", "owner")}
-    held = integers([one["held"] for one in takes])
-    return {**texts, "held": held, "version": takes[0]["version"]}
+    epochs = integers([one["held"] for one in takes])
+    return {**texts, "held": epochs, "version": takes[0]["version"]}
 
 
 def release_group(releases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -153,13 +153,13 @@ class LeaseOwner:
         channel: str,
         lease_seconds: float,
         clock: Callable[[], float],
-        lost: Callable[[], None],
+        notify_lost: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._channel = channel
         self._lease_seconds = lease_seconds
         self._clock = clock
-        self._lost = lost
+        self._notify_lost = notify_lost
         self._lock = threading.Lock()
         self._token = ""
         self._until = 0.0
@@ -191,19 +191,19 @@ class LeaseOwner:
         name would be taken over at once. Raises `StoreError`.
         """
         while not self.confirms(token := self.token()):
-            begun = self._clock()
-            self._note_beat(token, begun, bool(self._pool.execute(_BEAT, (token,)).rows))
+            start = self._clock()
+            self._note_beat(token, start, bool(self._pool.execute(_BEAT, (token,)).rows))
         return token
 
     def _register(self) -> None:
-        begun = self._clock()
+        start = self._clock()
         token = os.urandom(12).hex()
         label = f"process {os.getpid()} on {os.uname().nodename}"
         self._pool.execute(_SWEEP_OWNERS)
         self._pool.execute(_SWEEP_WATCHERS)
         self._pool.execute(_SWEEP_ATTEMPTS)
         self._pool.execute(_REGISTER, (token, self._lease_seconds, self._channel, label))
-        self._prolong(begun)
+        self._prolong(start)
         self._token = token
         if self._thread is None:
             self._thread = threading.Thread(
@@ -211,8 +211,8 @@ class LeaseOwner:
             )
             self._thread.start()
 
-    def _prolong(self, begun: float) -> None:
-        self._until = begun + self._lease_seconds * (1 - _MARGIN)
+    def _prolong(self, start: float) -> None:
+        self._until = start + self._lease_seconds * (1 - _MARGIN)
 
     # --- the thread ---
 
@@ -241,21 +241,21 @@ class LeaseOwner:
         token = self._token
         if not token:
             return
-        begun = self._clock()
-        self._note_beat(token, begun, bool(connection.execute(_BEAT, (token,)).rowcount))
+        start = self._clock()
+        self._note_beat(token, start, bool(connection.execute(_BEAT, (token,)).rowcount))
 
-    def _note_beat(self, token: str, begun: float, lives: bool) -> None:
+    def _note_beat(self, token: str, start: float, lives: bool) -> None:
         """Prolong the leases, or give them up if the owner has no row any more."""
         with self._lock:
             if token != self._token:
                 return  # another thread has noticed it
             if lives:
-                self._prolong(begun)
+                self._prolong(start)
                 return
             self._token = ""
             self._until = 0.0
         _log.warning("a store did not renew its leases in time, and lost them")
-        self._lost()
+        self._notify_lost()
 
     def close(self) -> None:
         """End the thread and release all leases, as far as the database can be reached."""

@@ -242,7 +242,7 @@ class Pool:
                 finally:
                     self._give_back(connection)
             except (psycopg.Error, UnicodeError) as error:
-                again = self._lost(error, connection) or again
+                again = self._handle_error(error, connection) or again
         raise self._away()
 
     def run(self, work: Callable[[Cursor], T], repeatable: bool = False) -> T:
@@ -260,8 +260,8 @@ class Pool:
                     connection.execute("COMMIT")
                     return result[0]
             except (psycopg.Error, UnicodeError) as error:
-                lost = self._lost(error, connection)
-            if number and result and lost and self._committed(number, deadline):
+                is_lost = self._handle_error(error, connection)
+            if number and result and is_lost and self._committed(number, deadline):
                 return result[0]
         raise self._away()
 
@@ -290,7 +290,7 @@ class Pool:
                     row = connection.execute(_ATTEMPTED, (number.name,)).fetchone()
                     return row is not None and row[0] == number.number
             except (psycopg.Error, UnicodeError) as error:
-                self._lost(error, connection)
+                self._handle_error(error, connection)
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"Store {self.place!r}: the connection broke, and the outcome of a write is"
@@ -308,7 +308,9 @@ class Pool:
             pause = min(pause * 2, _LONGEST_PAUSE)
             yield deadline
 
-    def _lost(self, error: psycopg.Error | UnicodeError, connection: Connection | None) -> bool:
+    def _handle_error(
+        self, error: psycopg.Error | UnicodeError, connection: Connection | None
+    ) -> bool:
         """Return True if a statement was lost with its connection, False if it has not happened
         and may be tried again. Raises `StoreError` for other errors."""
         if isinstance(error, UnicodeError):
@@ -366,8 +368,8 @@ def reason(error: psycopg.Error) -> str:
     """Return the first line of the server's message, without a full stop."""
     text = error.diag.message_primary or str(error).strip().splitlines()[0]
     # Before it are the host and port, which the error names already.
-    _, found, fatal = text.partition("FATAL:")
-    return (fatal if found else text).strip().rstrip(".")
+    _, separator, fatal = text.partition("FATAL:")
+    return (fatal if separator else text).strip().rstrip(".")
 
 
 def _place(parameters: Mapping[str, Any]) -> str:
@@ -379,11 +381,11 @@ def _place(parameters: Mapping[str, Any]) -> str:
 
 def _parse(dsn: str) -> dict[str, Any]:
     try:
-        given = conninfo_to_dict(dsn)
+        parameters = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         # The cause is left out: its message quotes the DSN, and with it the password.
         raise ConfigurationError(
             "dsn takes a URL such as 'postgresql://user:password@host:5432/database', or libpq's"
             " keywords and values."
         ) from None
-    return {**_DEFAULTS, **given}
+    return {**_DEFAULTS, **parameters}

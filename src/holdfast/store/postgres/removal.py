@@ -58,12 +58,12 @@ AND NOT EXISTS (SELECT FROM blob_refs r WHERE r.id = b.id)
 def remove(db: Cursor, conversation_id: str, place: str) -> None:
     """Remove a conversation and its descendants; their events become garbage. Raises
     `ConversationNotFound` and `LeaseHeld`."""
-    found = db.execute(_FIND, (escaped(conversation_id),)).fetchone()
-    if found is None:
+    row = db.execute(_FIND, (escaped(conversation_id),)).fetchone()
+    if row is None:
         raise base.not_found(conversation_id, place)
-    if found[2] is not None:
-        raise LeaseHeld(conversation_id, found[2])
-    todo: list[Sequence[object]] = [found]
+    if row[2] is not None:
+        raise LeaseHeld(conversation_id, row[2])
+    todo: list[Sequence[object]] = [row]
     while todo:
         id, number, _ = todo.pop()
         db.execute("DELETE FROM conversations WHERE number = %s", (number,))
@@ -83,13 +83,13 @@ def remove(db: Cursor, conversation_id: str, place: str) -> None:
 
 def free_slice(db: Cursor) -> bool:
     """Free some unneeded events with their blobs. Return False if none are left."""
-    found = db.execute(_NEXT).fetchone()
-    if found is None:
+    garbage = db.execute(_NEXT).fetchone()
+    if garbage is None:
         return False
-    values = {"number": found[0], "limit": SLICE_EVENTS}
+    values = {"number": garbage[0], "limit": SLICE_EVENTS}
     row = db.execute(_SLICE, values).fetchone()
     if row is None or row[0] is None:
-        db.execute("DELETE FROM garbage WHERE number = %s", (found[0],))
+        db.execute("DELETE FROM garbage WHERE number = %s", (garbage[0],))
         return True
     values["until"] = row[0]
     ids = sorted({id for (id,) in db.execute(_REFS, values).fetchall()})

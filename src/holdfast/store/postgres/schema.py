@@ -184,18 +184,18 @@ def prepare(connection: Connection[TupleRow], schema: str, place: str) -> None:
         return
     with connection.transaction():
         connection.execute(_LOCK, (schema,))
-        found = _format(connection, schema, place)
-        if found == FORMAT:
+        format = _format(connection, schema, place)
+        if format == FORMAT:
             return
         # Without this query, a role without the right to create schemas could not use one that
         # its administrator created.
         query = "SELECT FROM pg_namespace WHERE nspname = %s"
         if connection.execute(query, (schema,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-        if not found:
+        if not format:
             connection.execute("CREATE TABLE about (format integer NOT NULL)")
             connection.execute("INSERT INTO about VALUES (0)")
-        for step in _STEPS[found:]:
+        for step in _STEPS[format:]:
             for statement in step:
                 connection.execute(statement)
         connection.execute("UPDATE about SET format = %s", (FORMAT,))
@@ -206,10 +206,10 @@ def _format(connection: Connection[TupleRow], schema: str, place: str) -> int:
     if connection.execute(_ABOUT, (schema,)).fetchone() is None:
         return 0
     row = connection.execute("SELECT format FROM about").fetchone()
-    found = int(row[0]) if row else 0
-    if found > FORMAT:
+    format = int(row[0]) if row else 0
+    if format > FORMAT:
         raise StoreError(
-            f"Store {place!r}: schema {schema!r} was written by a newer Holdfast (format {found},"
+            f"Store {place!r}: schema {schema!r} was written by a newer Holdfast (format {format},"
             f" this one reads {FORMAT}). Upgrade this Holdfast, or name another schema."
         )
-    return found
+    return format

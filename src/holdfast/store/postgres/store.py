@@ -93,7 +93,7 @@ tags FROM conversations WHERE
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
 
-class _Held(NamedTuple):
+class _OwnLease(NamedTuple):
     """A lease of this store: the conversation's number, the epoch, and the owner's token."""
 
     number: int
@@ -169,7 +169,7 @@ class PostgresStore(Store):
         self.schema = schema
         self.pool = Pool(dsn, schema, pool_size, timeout)
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._leases: dict[str, _OwnLease] = {}
         self._taking: set[str] = set()  # a thread of this store is asking for their leases
         self._bell = bell
         self._looked_at = 0  # the number of the last conversation that `unattended` returned
@@ -179,7 +179,7 @@ class PostgresStore(Store):
         self._appends = GroupCommit(self.pool, journal.GROUP, journal.group)
         self._takes = GroupCommit(self.pool, leases.TAKE_GROUP, leases.take_group)
         self._releases = GroupCommit(self.pool, leases.RELEASE_GROUP, leases.release_group)
-        self._owner = LeaseOwner(self.pool, self._channel, lease_seconds, clock, self._lost)
+        self._owner = LeaseOwner(self.pool, self._channel, lease_seconds, clock, self._notify_lost)
         self._listener = Listener(self.pool, self._channel, lambda: self._owner.present)
         self._prepare()
 
@@ -209,35 +209,36 @@ class PostgresStore(Store):
             if conversation_id in self._taking:
                 raise self._held_here(conversation_id)
             self._taking.add(conversation_id)
-            held = self._held.get(conversation_id)
+            previous = self._leases.get(conversation_id)
         try:
-            lease, taken = self._take(conversation_id, 0 if held is None else held.epoch)
+            lease, own = self._take(conversation_id, 0 if previous is None else previous.epoch)
             with self._lock:
-                self._held[conversation_id] = taken
+                self._leases[conversation_id] = own
         finally:
             with self._lock:
                 self._taking.discard(conversation_id)
         if notify is not None:
-            self._listener.hold(taken.number, notify)
+            self._listener.hold(own.number, notify)
         return lease
 
-    def _take(self, conversation_id: str, held: int) -> tuple[Lease, _Held]:
+    def _take(self, conversation_id: str, held_epoch: int) -> tuple[Lease, _OwnLease]:
         id = escaped(conversation_id)
         while True:
             owner = self._owner.confirmed()
-            values = {"id": id, "owner": owner, "held": held, "version": ev.JOURNAL_VERSION}
+            values = {"id": id, "owner": owner, "held": held_epoch, "version": ev.JOURNAL_VERSION}
             rows, _ = self._takes.execute(Write(id, leases.TAKE, values))
             if not rows:
                 for number, epoch in self.pool.execute(leases.BEGIN, (id, owner)).rows:
-                    return Lease(conversation_id, epoch, last_seq=0), _Held(number, epoch, owner)
+                    lease = Lease(conversation_id, epoch, last_seq=0)
+                    return lease, _OwnLease(number, epoch, owner)
                 continue  # another store was faster, or the answer was lost
             number, epoch, last, holder, label, notes, spawned_by, needs, free, budgets = rows[0]
             if epoch is not None:
-                left = tuple(json.loads(unescaped(notes))) if notes else ()
+                orphan_notes = tuple(json.loads(unescaped(notes))) if notes else ()
                 by = unescaped(spawned_by)
                 above = self._above(conversation_id, by) if budgets else ()
-                lease = Lease(conversation_id, epoch, left, by, above, holder != "", last)
-                return lease, _Held(number, epoch, owner)
+                lease = Lease(conversation_id, epoch, orphan_notes, by, above, holder != "", last)
+                return lease, _OwnLease(number, epoch, owner)
             if needs > ev.JOURNAL_VERSION:
                 raise StoreError(
                     f"Conversation {conversation_id!r} needs version {needs} of the journal; this"
@@ -259,15 +260,15 @@ class PostgresStore(Store):
     def _held_here(conversation_id: str) -> LeaseHeld:
         return LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
 
-    def _lost(self) -> None:
+    def _notify_lost(self) -> None:
         """Notify the holders of all leases: the owner was declared dead."""
         with self._lock:
-            numbers = [held.number for held in self._held.values()]
-        self._listener.lost(numbers)
+            numbers = [own.number for own in self._leases.values()]
+        self._listener.notify_lost(numbers)
 
     def confirm(self, lease: Lease) -> None:
-        held = self._held.get(lease.conversation_id)
-        if held is None or held.epoch != lease.epoch or not self._owner.confirms(held.owner):
+        own = self._leases.get(lease.conversation_id)
+        if own is None or own.epoch != lease.epoch or not self._owner.confirms(own.owner):
             raise base.fenced(lease)
 
     def renew(self, lease: Lease) -> None:
@@ -276,14 +277,14 @@ class PostgresStore(Store):
     def release(self, lease: Lease) -> None:
         self._process.check(f"Store {self.pool.place!r}")
         with self._lock:
-            held = self._held.get(lease.conversation_id)
-            if held is None or held.epoch != lease.epoch:
+            own = self._leases.get(lease.conversation_id)
+            if own is None or own.epoch != lease.epoch:
                 return
-            del self._held[lease.conversation_id]
-        self._listener.drop(held.number)
+            del self._leases[lease.conversation_id]
+        self._listener.drop(own.number)
         try:
-            values = {"number": held.number, "epoch": held.epoch}
-            self._releases.execute(Write(held.number, leases.RELEASE, values))
+            values = {"number": own.number, "epoch": own.epoch}
+            self._releases.execute(Write(own.number, leases.RELEASE, values))
         except StoreError:
             if not self._closed:
                 raise
@@ -315,9 +316,9 @@ class PostgresStore(Store):
         events = batch.events
         if len(events) > 1:
             base.check_dense(events)
-        held = self._held.get(lease.conversation_id)
+        own = self._leases.get(lease.conversation_id)
         # Numbers begin at 1, so no row has 0.
-        number = held.number if held is not None and held.epoch == lease.epoch else 0
+        number = own.number if own is not None and own.epoch == lease.epoch else 0
         query, values, grouped = journal.append(number, lease.epoch, batch, self._channel)
         again = reserved = False
         if batch.settlements or batch.reservation is not None:
@@ -343,8 +344,8 @@ class PostgresStore(Store):
     def _spend(db: Cursor, number: int, lease: Lease, batch: Batch) -> bool:
         ledger = PostgresLedger(db, number)
         ledger.settle(batch.settlements)
-        wanted = batch.reservation
-        return wanted is not None and ledger.reserve(lease, wanted) is None
+        reservation = batch.reservation
+        return reservation is not None and ledger.reserve(lease, reservation) is None
 
     def _was_written(self, number: int, lease: Lease, batch: Batch) -> bool:
         """Return True if the events of an append whose answer was lost are the journal's last."""
@@ -448,12 +449,12 @@ class PostgresStore(Store):
         }
 
         def leave(db: Cursor) -> tuple[int, int, str]:
-            found = db.execute(_POST, values).fetchone()
-            if found is None:
+            row = db.execute(_POST, values).fetchone()
+            if row is None:
                 raise base.not_found(conversation_id, repr(self.pool.place))
-            if found[1] and self._bell is not None:
+            if row[1] and self._bell is not None:
                 self._bell.wake(conversation_id, db)
-            return found[0], found[1], found[2]
+            return row[0], row[1], row[2]
 
         number, command_number, channel = self.pool.run(leave)
         if command_number:
@@ -489,14 +490,14 @@ class PostgresStore(Store):
     def unattended(self, limit: int, *, parked: bool = False) -> list[str]:
         """A conversation that needs a newer version of the journal is left out."""
         values: dict[str, Any] = {"version": ev.JOURNAL_VERSION, "limit": limit}
-        found = self.pool.execute(leases.ORPHANED, values).rows
-        if len(found) < limit:
-            values["after"], values["limit"] = self._looked_at, limit - len(found)
+        rows = self.pool.execute(leases.ORPHANED, values).rows
+        if len(rows) < limit:
+            values["after"], values["limit"] = self._looked_at, limit - len(rows)
             query = leases.WAITING_OR_PARKED if parked else leases.WAITING
             waiting = self.pool.execute(query, values).rows
             self._looked_at = waiting[-1][0] if len(waiting) == values["limit"] else 0
-            found += waiting
-        return list(dict.fromkeys(unescaped(id) for _, id in found))
+            rows += waiting
+        return list(dict.fromkeys(unescaped(id) for _, id in rows))
 
     # --- timers ---
 
@@ -505,8 +506,8 @@ class PostgresStore(Store):
         return [timers.due_timer(*row) for row in rows]
 
     def next_due(self) -> datetime | None:
-        found = self.pool.execute(timers.NEXT_DUE).rows[0][0]
-        return None if found is None else found.astimezone(UTC)
+        due = self.pool.execute(timers.NEXT_DUE).rows[0][0]
+        return None if due is None else due.astimezone(UTC)
 
     def ring(
         self, before: datetime, limit: int = 1000, fire: FireTimers | None = None
@@ -531,20 +532,20 @@ class PostgresStore(Store):
         now = datetime.now(UTC)
 
         def begin(db: Cursor) -> None:
-            found = db.execute(_SOURCE, (escaped(conversation_id),)).fetchone()
-            if found is None:
+            source = db.execute(_SOURCE, (escaped(conversation_id),)).fetchone()
+            if source is None:
                 raise base.not_found(conversation_id, repr(self.pool.place))
-            number, last, shared, needs = found
+            number, last, shared, needs = source
             query = "SELECT 1 FROM conversations WHERE id = %s"
             exists = db.execute(query, (escaped(summary.id),)).fetchone() is not None
             base.check_fork(conversation_id, last, seq, summary.id, exists)
             origin = (seq, escaped(conversation_id), seq)
             times = (summary.created or now, summary.updated or now)
-            shown = (summary.status, escaped(summary.title), max(needs, ev.needed_version(events)))
+            state = (summary.status, escaped(summary.title), max(needs, ev.needed_version(events)))
             row = (escaped(summary.id), summary.last_seq, summary.condensed)
             tags = [escaped(tag) for tag in summary.tags]
-            made = db.execute(_FORK, (*row, *origin, *times, *shown, tags)).fetchone()
-            fork = made[0] if made else 0
+            fork_row = db.execute(_FORK, (*row, *origin, *times, *state, tags)).fetchone()
+            fork = fork_row[0] if fork_row else 0
             db.execute(
                 _SHARES,
                 {"fork": fork, "number": number, "shared": shared, "last": last, "seq": seq},
@@ -600,7 +601,7 @@ class PostgresStore(Store):
         if not self._process.here or self._closed:
             return
         self._closed = True
-        self._held.clear()
+        self._leases.clear()
         self._listener.close()
         self._owner.close()
         self.pool.close()

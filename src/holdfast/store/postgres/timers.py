@@ -112,16 +112,16 @@ def ring(
 ) -> RungTimers:
     """Replace due rows by commands, or fire their timers, and ring the store's bell, within a
     transaction. `channel` is the store's own."""
-    taken = db.execute(_TAKE, (ev.JOURNAL_VERSION, before, limit)).fetchall()
-    channels = {row[3]: row[4] for row in taken}
+    due_rows = db.execute(_TAKE, (ev.JOURNAL_VERSION, before, limit)).fetchall()
+    channels = {row[3]: row[4] for row in due_rows}
     rows: Sequence[DueRow] = [
         DueRow(due_timer(id, timer, due), number, resting, epoch, last_seq, condensed)
-        for id, timer, due, number, _, epoch, last_seq, condensed, _, resting in taken
+        for id, timer, due, number, _, epoch, last_seq, condensed, _, resting in due_rows
     ]
     appended: dict[int, tuple[str, int, int, list[str]]] = {}
     if fire is not None and rows:
         rows = within_limits(rows)
-        now = min(before, taken[-1][8]).astimezone(UTC)
+        now = min(before, due_rows[-1][8]).astimezone(UTC)
         appended = _fire(db, rows, now, fire, channel)
     posted = _post(db, [row for row in rows if row.number not in appended])
     if bell is not None:
@@ -147,30 +147,30 @@ def _fire(
 ) -> dict[int, tuple[str, int, int, list[str]]]:
     """Fire timers of conversations that nobody holds. Return those that were written, as
     `RungTimers.appended`, by their numbers."""
-    wanted = {row.number: row for row in rows if row.fires}
-    if not wanted:
+    rows_by_number = {row.number: row for row in rows if row.fires}
+    if not rows_by_number:
         return {}
-    tails: dict[int, list[tuple[int, int, bytes]]] = {number: [] for number in wanted}
-    after = integers([row.condensed for row in wanted.values()])
-    for number, *event in db.execute(_TAILS, (integers(list(wanted)), after)):
+    tails: dict[int, list[tuple[int, int, bytes]]] = {number: [] for number in rows_by_number}
+    after = integers([row.condensed for row in rows_by_number.values()])
+    for number, *event in db.execute(_TAILS, (integers(list(rows_by_number)), after)):
         tails[number].append((event[0], event[1], event[2]))
     batches = firing_batches(rows, tails, now, fire)
     if not batches:
         return {}
-    values = _values(wanted, batches, channel)
+    values = _values(rows_by_number, batches, channel)
     return {
         number: (
-            wanted[number].timer.conversation_id,
+            rows_by_number[number].timer.conversation_id,
             number,
             batches[number].events[-1].seq,
-            found,
+            channels,
         )
-        for number, found in db.execute(_FIRE, values)
+        for number, channels in db.execute(_FIRE, values)
     }
 
 
 def _values(
-    wanted: Mapping[int, DueRow], batches: Mapping[int, Batch], channel: str
+    rows_by_number: Mapping[int, DueRow], batches: Mapping[int, Batch], channel: str
 ) -> dict[str, Any]:
     """Return the values of `_FIRE`."""
     of: list[int] = []
@@ -186,8 +186,8 @@ def _values(
         dues.update({(number, one.timer): one.due for one in batch.timers})
     return {
         "number": integers(list(batches)),
-        "epoch": integers([wanted[number].epoch for number in batches]),
-        "before": integers([wanted[number].last_seq for number in batches]),
+        "epoch": integers([rows_by_number[number].epoch for number in batches]),
+        "before": integers([rows_by_number[number].last_seq for number in batches]),
         "last": integers([batch.events[-1].seq for batch in batches.values()]),
         "needs": integers([ev.needed_version(batch.events) for batch in batches.values()]),
         "status": [batch.summary.status for batch in batches.values()],

@@ -45,11 +45,11 @@ _UNWATCH = "DELETE FROM watchers WHERE conversation = ANY(%s) AND channel = %s"
 
 
 class _Holder:
-    __slots__ = ("notify", "seen")
+    __slots__ = ("notified", "notify")
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self.notify = notify
-        self.seen: set[int] = set()  # the numbers of the undone commands that were notified
+        self.notified: set[int] = set()  # the numbers of the undone commands that were notified
 
 
 class Listener:
@@ -67,7 +67,7 @@ class Listener:
         self._holders: dict[int, _Holder] = {}
         self._followers: dict[str, list[AppendWaiter]] = {}
         self._watched: dict[int, str] = {}  # ids by number; only the thread uses it
-        self._lost: list[Callable[[], None]] = []
+        self._lost_callbacks: list[Callable[[], None]] = []
         self._new_until = 0.0
         self._thread: threading.Thread | None = None
         self._wake_read, self._wake_write = -1, -1
@@ -86,11 +86,11 @@ class Listener:
         with self._lock:
             self._holders.pop(number, None)
 
-    def lost(self, numbers: Sequence[int]) -> None:
+    def notify_lost(self, numbers: Sequence[int]) -> None:
         """Notify the holders of lost leases, on the listening thread."""
         with self._lock:
             holders = [self._holders.pop(number, None) for number in numbers]
-            self._lost += [holder.notify for holder in holders if holder is not None]
+            self._lost_callbacks += [holder.notify for holder in holders if holder is not None]
         self._wake()
 
     def follow(self, waiter: AppendWaiter) -> None:
@@ -131,7 +131,7 @@ class Listener:
         """Notify the holder of the conversation `number` of a command, if this store has it."""
         holder = self._holders.get(number)
         if holder is not None:
-            holder.seen.add(command)
+            holder.notified.add(command)
             _call(holder.notify)
 
     def send(self, channels: Sequence[str], what: str = "") -> None:
@@ -188,14 +188,14 @@ class Listener:
         if connection is not None:
             poll.register(connection.fileno(), select.POLLIN)
         # A notice may have come with the answer to a statement.
-        if connection is None or not self._heard(connection):
+        if connection is None or not self._read_notices(connection):
             poll.poll(seconds * 1000)
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         if connection is not None:
-            self._heard(connection)
+            self._read_notices(connection)
 
-    def _heard(self, connection: Connection) -> bool:
+    def _read_notices(self, connection: Connection) -> bool:
         """Wake the followers that notices are about, before a look that takes a query. Return True
         if there were notices."""
         notices = list(connection.notifies(timeout=0))
@@ -209,8 +209,8 @@ class Listener:
         """Read what may have changed, and notify the listeners it concerns."""
         with self._lock:
             holders, followers = dict(self._holders), list(self._followers)
-            lost, self._lost = self._lost, []
-        for notify in lost:
+            callbacks, self._lost_callbacks = self._lost_callbacks, []
+        for notify in callbacks:
             _call(notify)
         if holders:
             undone: dict[int, set[int]] = {}
@@ -218,8 +218,8 @@ class Listener:
                 undone.setdefault(number, set()).add(command)
             for number, holder in holders.items():
                 commands = undone.get(number, set())
-                fresh = commands - holder.seen
-                holder.seen = commands
+                fresh = commands - holder.notified
+                holder.notified = commands
                 if fresh and self._holders.get(number) is holder:
                     _call(holder.notify)
         if followers or self._watched:
@@ -227,15 +227,15 @@ class Listener:
 
     def _look_at_followed(self, connection: Connection, followers: Sequence[str]) -> None:
         ids = [escaped(id) for id in followers]
-        found = connection.execute(_LAST_SEQS, (ids,)).fetchall()
-        numbers = {number: unescaped(id) for id, number, _ in found}
+        rows = connection.execute(_LAST_SEQS, (ids,)).fetchall()
+        numbers = {number: unescaped(id) for id, number, _ in rows}
         if fresh := list(numbers.keys() - self._watched.keys()):
             connection.execute(_WATCH, (fresh, self._channel))
-            found = connection.execute(_LAST_SEQS, (ids,)).fetchall()
+            rows = connection.execute(_LAST_SEQS, (ids,)).fetchall()
         if stale := list(self._watched.keys() - numbers.keys()):
             connection.execute(_UNWATCH, (stale, self._channel))
         self._watched = numbers
-        for id, _, seq in found:
+        for id, _, seq in rows:
             self._reached(unescaped(id), seq)
 
     def close(self) -> None:
