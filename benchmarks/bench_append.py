@@ -17,13 +17,12 @@ from typing import Any
 import harness
 from harness import Goal, Row, in_child, in_turns
 
-TEXT = (
-    "Please look at the other items as well, and say what is known of them. " * 18
-)  # 1,278 characters: an event of 1.4 KB, the median
+# 1,278 characters: an event of 1.4 KB, the median
+TEXT = "Please look at the other items as well, and say what is known of them. " * 18
 
 
 def message(seq: int) -> Any:
-    """An event."""
+    """Return an event with a message of `TEXT`."""
     from holdfast import TextContent
     from holdfast.events import MessageAdded
 
@@ -37,8 +36,8 @@ TOTAL = 10000
 
 
 def filled(length: int, kind: str, folder: str) -> Any:
-    """A store in which the conversation "c" has that many events, and another one the rest of
-    `TOTAL`."""
+    """Return a store in which the conversation "c" has `length` events. Another conversation has
+    the rest of `TOTAL`."""
     from holdfast import MemoryStore, SQLiteStore
     from holdfast.store import Batch, Summary
 
@@ -54,7 +53,7 @@ def filled(length: int, kind: str, folder: str) -> Any:
 
 
 def timed(action: Callable[[int], object], numbers: range, warm: int = 20) -> tuple[float, float]:
-    """(microseconds of CPU, of wall) per action."""
+    """Return the microseconds of CPU and of wall time per action."""
     for number in numbers[:warm]:
         action(number)
     cpu, wall = time.process_time(), time.perf_counter()
@@ -65,7 +64,7 @@ def timed(action: Callable[[int], object], numbers: range, warm: int = 20) -> tu
 
 
 def by_store(length: int, kind: str, count: int, folder: str) -> tuple[float, float]:
-    """`Store.append`."""
+    """Measure `Store.append`."""
     from holdfast.store import Batch, Summary
 
     store = filled(length, kind, folder)
@@ -74,28 +73,28 @@ def by_store(length: int, kind: str, count: int, folder: str) -> tuple[float, fl
     summaries = {
         seq: Summary("c", last_seq=seq, updated=event.timestamp) for seq, event in events.items()
     }
-    found = timed(
+    times = timed(
         lambda seq: store.append(lease, Batch([events[seq]], summaries[seq])),
         range(length + 1, length + count + 1),
     )
     store.close()
-    return found
+    return times
 
 
 def by_conversation(length: int, kind: str, count: int, folder: str) -> tuple[float, float]:
-    """`Conversation.send_message`."""
+    """Measure `Conversation.send_message`."""
     from holdfast import Agent, Conversation, ScriptedLLM
 
     store = filled(length, kind, folder)
     with Conversation(Agent(ScriptedLLM([])), store, "c") as conversation:
-        found = timed(lambda _: conversation.send_message(TEXT), range(count))
+        times = timed(lambda _: conversation.send_message(TEXT), range(count))
         assert len(conversation.get_history()) == length + count
     store.close()
-    return found
+    return times
 
 
 def bare(kind: str, count: int, folder: str) -> tuple[float, float]:
-    """The floor."""
+    """Measure the floor."""
     data = message(1).to_json()
     db = sqlite3.connect(f"{folder}/bare-{time.monotonic_ns()}.db", isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
@@ -106,14 +105,14 @@ def bare(kind: str, count: int, folder: str) -> tuple[float, float]:
         db.execute("BEGIN")
         db.executemany(insert, [(seq, data) for seq in range(start, start + 500)])
         db.execute("COMMIT")
-    found = timed(lambda seq: db.execute(insert, (seq, data)), range(TOTAL + 1, TOTAL + count + 1))
+    times = timed(lambda seq: db.execute(insert, (seq, data)), range(TOTAL + 1, TOTAL + count + 1))
     db.close()
-    return found
+    return times
 
 
 def rows(quick: bool) -> list[Row]:
     count = 100 if quick else 400
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.scratch() as folder:
         for kind in ("memory", "process", "durable"):
             name = "memory" if kind == "memory" else f"SQLite, {kind}"
@@ -133,7 +132,7 @@ def rows(quick: bool) -> list[Row]:
             for way in ("append", "send_message"):
                 for length in (1000, 10000):
                     key = f"{way} {length}"
-                    found.append(
+                    table.append(
                         Row(
                             f"{name}: {way} at {length:,}, CPU",
                             "us",
@@ -143,10 +142,10 @@ def rows(quick: bool) -> list[Row]:
                         )
                     )
                     if kind == "durable":
-                        found.append(Row("  wall", "us", wall[key], wall["bare"]))
+                        table.append(Row("  wall", "us", wall[key], wall["bare"]))
                 growth = [
                     long / short
                     for long, short in zip(cpu[f"{way} 10000"], cpu[f"{way} 1000"], strict=True)
                 ]
-                found.append(Row("  at 10,000 over at 1,000 (flat: 1)", "", growth))
-    return found
+                table.append(Row("  at 10,000 over at 1,000 (flat: 1)", "", growth))
+    return table

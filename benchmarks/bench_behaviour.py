@@ -1,12 +1,14 @@
-"""What all behaviours together add to a step's CPU, what each adds alone, and the journal's part in
+"""CPU that all behaviours together add to a step, that each adds alone, and the journal's part in
 it.
 
-A behaviour is switched on by its argument of `Agent`; what the installed Holdfast does not have yet
-is left out and named. CPU milliseconds (all threads) per step of a run of N steps against the model
-server of `bench_step`, each step one validated tool call. A figure and its floor, the same agent
-with none, are measured in turns in one fresh process, and the least of several runs counts for
-each: what is added is the difference of two of those, so that a busy machine harms it little. No
-behaviour has anything to say in these runs: that is what is measured.
+A behaviour is switched on by its argument of `Agent`. Behaviours that the installed Holdfast does
+not have are left out and named. The unit is CPU milliseconds (all threads) per step of a run of N
+steps against the model server of `bench_step`; each step is one validated tool call.
+
+A figure and its floor, the same agent with no behaviour, are measured in turns in one fresh
+process. The least of several runs counts for each. The added CPU is the difference of the two, so
+that a busy machine distorts it little. No behaviour intervenes in these runs: the figure is the
+cost of having it.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ SKILLS = 20
 
 
 @dataclass
-class Found:
-    """What is known of the items."""
+class ItemFacts:
+    """The output of the agent."""
 
     items: int
     summary: str
@@ -103,7 +105,7 @@ def _hooks(folder: str) -> dict[str, Any]:
 
 
 def _output_type(folder: str) -> dict[str, Any]:
-    return {"output_type": Found, "output_rounds": 1}
+    return {"output_type": ItemFacts, "output_rounds": 1}
 
 
 def _memory(folder: str) -> dict[str, Any]:
@@ -147,22 +149,23 @@ BEHAVIOURS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def there(folder: str) -> list[str]:
-    """The names of the behaviours that this Holdfast has."""
+    """Return the names of the behaviours that this Holdfast has."""
     from holdfast import Agent
 
-    known = set(inspect.signature(Agent.__init__).parameters)
-    found: list[str] = []
+    parameters = set(inspect.signature(Agent.__init__).parameters)
+    names: list[str] = []
     for name, make in BEHAVIOURS.items():
         try:
-            if set(make(folder)) <= known:
-                found.append(name)
+            if set(make(folder)) <= parameters:
+                names.append(name)
         except ImportError:
             continue
-    return found
+    return names
 
 
 def agent(port: int, calls: int, names: list[str], folder: str) -> Any:
-    """The agent with these behaviours; with none it has not even what is on by default."""
+    """Return an agent with these behaviours. Without any, it also lacks the behaviours that are on
+    by default."""
     from holdfast import LLM, Agent, Limits, Tool
     from holdfast.tools.tool import ToolAnnotations
 
@@ -172,9 +175,9 @@ def agent(port: int, calls: int, names: list[str], folder: str) -> Any:
     if "stuck" in inspect.signature(Agent.__init__).parameters:
         options["stuck"] = None
     for name in names:
-        given = BEHAVIOURS[name](folder)
-        tools += given.pop("tools", [])
-        options |= given
+        arguments = BEHAVIOURS[name](folder)
+        tools += arguments.pop("tools", [])
+        options |= arguments
     return Agent(
         LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0", max_output_tokens=1000),
         tools,
@@ -183,12 +186,11 @@ def agent(port: int, calls: int, names: list[str], folder: str) -> Any:
 
 
 def run(port: int, steps: int, store: str, names: list[str], folder: str) -> float:
-    """Milliseconds of CPU per step of one run."""
+    """Return the milliseconds of CPU per step of one run."""
     from holdfast import Conversation, SQLiteStore
 
-    logging.getLogger("holdfast").setLevel(
-        logging.CRITICAL
-    )  # of the text that is refused at the end
+    # the text that is refused at the end is logged
+    logging.getLogger("holdfast").setLevel(logging.CRITICAL)
     where = (
         None
         if store == "memory"
@@ -198,33 +200,33 @@ def run(port: int, steps: int, store: str, names: list[str], folder: str) -> flo
         conversation.send_message("What is known of these items?")
         began = time.process_time()
         state = conversation.run()
-        spent = time.process_time() - began
+        seconds = time.process_time() - began
     assert state.steps > steps, (state, state.error)
     ended = state.status if state.error is None else state.error.error
     assert ended in ("finished", "OutputInvalid"), (
         state,
         state.error,
-    )  # the server knows no finish, so that its text is refused
+    )  # the server does not know `finish`, so its text is refused
     if where is not None:
         where.close()
-    return spent / state.steps * 1000
+    return seconds / state.steps * 1000
 
 
 def pair(
     port: int, steps: int, store: str, names: list[str], folder: str, times: int
 ) -> list[float]:
-    """The least of several runs with none, and with these, in turns."""
-    found: list[list[float]] = [[], []]
+    """Return the least of several runs without any behaviour and with these, measured in turns."""
+    milliseconds: list[list[float]] = [[], []]
     for number in range(times + 1):
         for kind, on in enumerate(([], names)):
-            spent = run(port, 20 if not number else steps, store, on, folder)
+            per_step = run(port, 20 if not number else steps, store, on, folder)
             if number:
-                found[kind].append(spent)
-    return [min(found[0]), min(found[1])]
+                milliseconds[kind].append(per_step)
+    return [min(milliseconds[0]), min(milliseconds[1])]
 
 
 def added(what: str, pairs: list[list[float]], goal: Goal | None) -> list[Row]:
-    """The figure beside its floor, and what the difference is."""
+    """Return a row for the figure beside its floor, and one for their difference."""
     difference = [on - off for off, on in pairs]
     return [
         Row(what, "ms", [on for _, on in pairs], [off for off, _ in pairs]),
@@ -233,7 +235,7 @@ def added(what: str, pairs: list[list[float]], goal: Goal | None) -> list[Row]:
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.mock_model() as port, harness.scratch() as folder:
         names = in_child(there, folder)
         for steps in (200,) if quick else (200, 1000):
@@ -242,10 +244,10 @@ def rows(quick: bool) -> list[Row]:
                 pairs = [
                     in_child(pair, port, steps, store, names, folder, times) for _ in range(repeats)
                 ]
-                found += added(f"all on, {steps} steps, {called}", pairs, Goal(GOAL))
+                table += added(f"all on, {steps} steps, {called}", pairs, Goal(GOAL))
         for name in BEHAVIOURS:
             if name not in names:
-                found.append(Row(f"{name} alone", "ms", skipped="this Holdfast does not have it"))
+                table.append(Row(f"{name} alone", "ms", skipped="this Holdfast does not have it"))
                 continue
             for store, called in (
                 (("memory", "memory"),) if quick else (("memory", "memory"), ("process", "SQLite"))
@@ -254,11 +256,11 @@ def rows(quick: bool) -> list[Row]:
                     in_child(pair, port, 200, store, [name], folder, 2 if quick else 4)
                     for _ in range(1 if quick else 3)
                 ]
-                found.append(
+                table.append(
                     Row(
                         f"{name} alone adds, 200 steps, {called}",
                         "ms",
                         [on - off for off, on in pairs],
                     )
                 )
-    return found
+    return table

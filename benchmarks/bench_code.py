@@ -16,7 +16,8 @@ CALLS = 300
 
 
 def calls(store: str, kind: str) -> float:
-    """Milliseconds for a turn with the calls as plain ones, in a script, or with an empty script."""
+    """Return the milliseconds of a turn whose calls are plain ones, calls of a script, or none in
+    an empty script."""
     from holdfast import Agent, Conversation, Limits, MemoryStore, ScriptedLLM, SQLiteStore, Tool
 
     tool = Tool("nothing", "Returns.", lambda n: n)
@@ -28,12 +29,14 @@ def calls(store: str, kind: str) -> float:
         ],
         "empty": [("run_code", {"code": "1"}), "done"],
     }
-    found: list[float] = []
+    milliseconds: list[float] = []
     for _ in range(4):
         with ExitStack() as stack:
             folder = stack.enter_context(harness.scratch())
-            kept = MemoryStore() if store == "memory" else SQLiteStore(f"{folder}/s.db", "process")
-            stack.enter_context(kept)
+            storage = (
+                MemoryStore() if store == "memory" else SQLiteStore(f"{folder}/s.db", "process")
+            )
+            stack.enter_context(storage)
             agent = Agent(
                 ScriptedLLM(script[kind]),
                 [tool],
@@ -41,12 +44,12 @@ def calls(store: str, kind: str) -> float:
                 stuck=None,
                 limits=Limits(steps=None),
             )
-            with Conversation(agent, kept) as conversation:
+            with Conversation(agent, storage) as conversation:
                 conversation.send_message("go")
                 began = time.perf_counter()
                 conversation.run()
-                found.append((time.perf_counter() - began) * 1000)
-    return min(found[1:])  # the first one loads the modules
+                milliseconds.append((time.perf_counter() - began) * 1000)
+    return min(milliseconds[1:])  # the first turn loads the modules
 
 
 def rows(quick: bool) -> list[Row]:
@@ -54,18 +57,18 @@ def rows(quick: bool) -> list[Row]:
         import pydantic_monty  # noqa: F401
     except ImportError:
         return [Row("a nested call", "ms", skipped="the extra `code` is not installed")]
-    made: list[Row] = []
+    table: list[Row] = []
     for store in ("memory", "SQLite, process"):
         kinds = ("plain", "nested", "empty")
         name = store.partition(",")[0]
-        found = in_turns(
+        times = in_turns(
             2 if quick else 5,
             {kind: (lambda kind=kind, name=name: in_child(calls, name, kind)) for kind in kinds},
         )
         added = [
             (nested - empty - plain) / CALLS
-            for plain, nested, empty in zip(*(found[kind] for kind in kinds), strict=True)
+            for plain, nested, empty in zip(*(times[kind] for kind in kinds), strict=True)
         ]
-        plain = [one / CALLS for one in found["plain"]]
-        made.append(Row(f"{store}: added to a nested call", "ms", added, plain, Goal(0.5)))
-    return made
+        plain = [one / CALLS for one in times["plain"]]
+        table.append(Row(f"{store}: added to a nested call", "ms", added, plain, Goal(0.5)))
+    return table

@@ -1,10 +1,11 @@
-"""Condensation: its CPU, what it adds to a step, and how much of a 500-step run's input a provider
-would read from its cache.
+"""Condensation: its CPU, its cost per step, and the share of a 500-step run's input that a provider
+can read from its cache.
 
-The CPU of shortening a view of 1,000 messages, from the decision to the appended event, without the
-time of a model that writes a summary. What a step costs more with a condenser that watches the
-size, and with one that is at work. The cached share: of all bytes that were sent, those with which
-a request begins as the one before it did; the floor is the same run in an endless window.
+The CPU is that of shortening a view of 1,000 messages, from the decision to the appended event,
+without the time of a model that writes a summary. The cost per step is measured with a condenser
+that only watches the size, and with one that condenses. The cached share is the share of all sent
+bytes that repeat the beginning of the request before. The floor is the same run in an endless
+window.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from harness import Goal, Row, in_child, in_turns, mock_model, scratch
 
 NEVER = 10**9
 SLIDING = "a window of 40 that slides"
-OUTPUT = (
-    "A line of what was found: a path, a number, some words, and how they hang together. " * 48
-)  # 4 KB
+# 4 KB
+OUTPUT = "A line of what was found: a path, a number, some words, and how they hang together. " * 48
 
 
 def condensers(at: int) -> dict[str, Any]:
-    """The shipped ones, that begin at `at` tokens; the model's summary takes no time."""
+    """Return the shipped condensers, set to begin at `at` tokens. The model's summary takes no
+    time."""
     from holdfast import ScriptedLLM
     from holdfast.agent.condensers import (
         LLMCondenser,
@@ -44,7 +45,7 @@ def condensers(at: int) -> dict[str, Any]:
 
 
 class Sliding:
-    """What is not to be done: the last 40 messages and answers, moved on at every step."""
+    """A bad example: a window over the last 40 messages and answers that moves at every step."""
 
     at = 2
 
@@ -56,7 +57,8 @@ class Sliding:
 
 
 def shorten(kind: str) -> float:
-    """Milliseconds of CPU of one condensation of 1,000 messages: 500 answers with a result each."""
+    """Return the milliseconds of CPU of one condensation of 1,000 messages: 500 answers with a
+    result each."""
     from holdfast import Agent, Conversation, Limits, ScriptedLLM, Tool
 
     def answer(request: Any) -> Any:
@@ -74,20 +76,21 @@ def shorten(kind: str) -> float:
         conversation.run()
         began = time.process_time()
         conversation.condense()
-        spent = time.process_time() - began
-        found = conversation.get_history()[-1]
-        assert found.type == "condensation", found
-        assert not found.failed, found  # pyright: ignore
-    return spent * 1000
+        seconds = time.process_time() - began
+        event = conversation.get_history()[-1]
+        assert event.type == "condensation", event
+        assert not event.failed, event  # pyright: ignore
+    return seconds * 1000
 
 
 def watched(port: int, steps: int, at: int) -> float:
-    """Milliseconds of CPU per step, as `bench_step` measures them, of an agent with a condenser."""
+    """Return the milliseconds of CPU per step, measured like `bench_step`, of an agent with a
+    condenser."""
     from holdfast import LLM, Agent, Conversation, Limits, Tool
     from holdfast.agent.condensers import Pipeline, ToolOutputCondenser, WindowCondenser
 
     tool = Tool.from_function(look_up, name="look_up")
-    spent = 0.0
+    seconds = 0.0
     for calls in (20, steps):
         llm = LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0")
         condenser = Pipeline([ToolOutputCondenser(), WindowCondenser()], at=at)
@@ -97,28 +100,28 @@ def watched(port: int, steps: int, at: int) -> float:
             conversation.send_message("What is known of these items?")
             began = time.process_time()
             state = conversation.run()
-            spent = time.process_time() - began
+            seconds = time.process_time() - began
         assert state.status == "finished", (state, state.error)
-    return spent / steps * 1000
+    return seconds / steps * 1000
 
 
 def cached(kind: str, steps: int, at: int) -> list[float]:
-    """Of a run: the share of bytes that its requests begin with as the ones before them did, in
-    percent; condensations; the largest request."""
+    """Return, for one run, the percentage of bytes that repeat the beginning of the request before,
+    the number of condensations, and the size of the largest request."""
     from holdfast import Agent, Conversation, Limits, ScriptedLLM, Tool
 
     before = b""
-    sent = same = largest = 0
+    total = same = largest = 0
 
     def answer(request: Any) -> Any:
-        nonlocal before, sent, same, largest
+        nonlocal before, total, same, largest
         body: bytes = request.body
         low, high = 0, min(len(before), len(body))
-        while low < high:  # the length of what both begin with
+        while low < high:  # length of the common beginning
             middle = (low + high + 1) // 2
             low, high = (middle, high) if before[:middle] == body[:middle] else (low, middle - 1)
-        sent, same, largest, before = (
-            sent + len(body),
+        total, same, largest, before = (
+            total + len(body),
             same + low,
             max(largest, len(body) // 4),
             body,
@@ -141,15 +144,15 @@ def cached(kind: str, steps: int, at: int) -> list[float]:
         conversation.send_message("What is known of these items?")
         assert conversation.run().status == "finished"
         count = sum(event.type == "condensation" for event in conversation.get_history())
-    return [100 * same / sent, count, largest]
+    return [100 * same / total, count, largest]
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     repeats = 2 if quick else 5
     kinds = ("window", "outputs", "summary", "outputs, summary")
     measured = in_turns(repeats, {kind: lambda k=kind: in_child(shorten, k) for kind in kinds})
-    found += [
+    table += [
         Row(f"1,000 messages condensed: {kind}", "ms", measured[kind], goal=Goal(10))
         for kind in kinds
     ]
@@ -168,7 +171,7 @@ def rows(quick: bool) -> list[Row]:
                 added = [
                     one - other for one, other in zip(costs[kind], costs["without"], strict=True)
                 ]
-                found.append(
+                table.append(
                     Row(
                         f"{steps} steps, what a condenser {kind} adds to each",
                         "ms",
@@ -181,7 +184,7 @@ def rows(quick: bool) -> list[Row]:
     endless = in_child(cached, "", steps, NEVER)
     for kind in (*kinds, SLIDING):
         share, count, largest = in_child(cached, kind, steps, 80_000)
-        found.append(Row(f"{steps} steps, cached share: {kind}", "%", [share], [endless[0]]))
-        found.append(Row("  of this run, condensations", "", [count]))
-        found.append(Row("  of this run, the largest request, tokens", "", [largest], [endless[2]]))
-    return found
+        table.append(Row(f"{steps} steps, cached share: {kind}", "%", [share], [endless[0]]))
+        table.append(Row("  of this run, condensations", "", [count]))
+        table.append(Row("  of this run, the largest request, tokens", "", [largest], [endless[2]]))
+    return table

@@ -1,9 +1,9 @@
 """CPU of one local function-tool call through `ToolManager.run`, validated, beside pydantic's
 `validate_call` on the same function.
 
-A loop over one call in one process, in slices of some thousand calls that take turns with the
-floor's. `run` does what it does for a model: looks the tool up, validates, calls, and brings the
-outcome into a `ToolResult`; nothing is journaled.
+One process calls in a loop, in slices of some thousand calls that take turns with the floor's.
+`run` does its usual work: it looks the tool up, validates, calls, and turns the outcome into a
+`ToolResult`. Nothing is journaled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def look_up(key: str, limit: int = 10) -> str:
 
 
 def measure(repeats: int, calls: int) -> dict[str, list[float]]:
-    """Microseconds per call, by what is called."""
+    """Return the microseconds per call, by the callable that is measured."""
     import pydantic
 
     from holdfast import Tool, ToolCall, ToolContext, ToolManager
@@ -76,14 +76,14 @@ def measure(repeats: int, calls: int) -> dict[str, list[float]]:
 
 
 def rows(quick: bool) -> list[Row]:
-    found = in_child(measure, 3 if quick else 11, 2000 if quick else 20000)
-    floor = found["pydantic"]
+    times = in_child(measure, 3 if quick else 11, 2000 if quick else 20000)
+    floor = times["pydantic"]
     return [
-        Row("a function, by its signature", "us", found["run"], floor, Goal(5)),
+        Row("a function, by its signature", "us", times["run"], floor, Goal(5)),
         Row(
-            "the same, with the context that a conversation gives", "us", found["in context"], floor
+            "the same, with the context that a conversation gives", "us", times["in context"], floor
         ),
-        Row("a JSON Schema, by jsonschema", "us", found["by schema"], floor),
-        Row("arguments that do not fit, to an error for the model", "us", found["wrong"], floor),
-        Row("the bare function", "us", found["bare"], floor),
+        Row("a JSON Schema, by jsonschema", "us", times["by schema"], floor),
+        Row("arguments that do not fit, to an error for the model", "us", times["wrong"], floor),
+        Row("the bare function", "us", times["bare"], floor),
     ]

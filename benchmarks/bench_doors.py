@@ -1,8 +1,8 @@
 """Wall time of a turn of one answer through a protocol door over HTTP, with a scripted model.
 
-The floor is the same turn of a `Conversation` in this process, in SQLite: a new one for A2A, whose
-tasks are conversations. The goal is at most 5 ms more. Client and server share the process. Clients
-of chats and of AG-UI send the whole thread, as real ones do.
+The floor is the same turn of a `Conversation` in this process, in SQLite. For A2A, whose tasks are
+conversations, it is a turn of a new one. The goal is at most 5 ms more. Client and server share the
+process. Clients of chats and of AG-UI send the whole thread, as real ones do.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ DOORS = {
 
 
 def median_ms(turn: Callable[[int], None], count: int) -> float:
-    found: list[float] = []
+    milliseconds: list[float] = []
     for number in range(count + 5):
         began = time.perf_counter()
         turn(number)
-        found.append((time.perf_counter() - began) * 1000)
-    return statistics.median(found[5:])  # the first ones load modules
+        milliseconds.append((time.perf_counter() - began) * 1000)
+    return statistics.median(milliseconds[5:])  # the first turns load modules
 
 
 def model(name: str, count: int) -> Any:
-    """A model for so many turns: in one conversation, or in one each for A2A."""
+    """Return a model for `count` turns of one conversation. For A2A it serves one turn of each
+    conversation."""
     from holdfast import ScriptedLLM
 
     turns = 1 if name == "a2a" else count + 5
@@ -43,7 +44,7 @@ def model(name: str, count: int) -> Any:
 
 
 def local_new(count: int) -> float:
-    """The floor of a new conversation, in milliseconds."""
+    """Measure the floor of a new conversation, in milliseconds."""
     from holdfast import Agent, Conversation, SQLiteStore
 
     with harness.scratch() as folder, SQLiteStore(f"{folder}/s.db") as store:
@@ -57,7 +58,7 @@ def local_new(count: int) -> float:
 
 
 def local(count: int) -> float:
-    """The floor, in milliseconds."""
+    """Measure the floor, in milliseconds."""
     from holdfast import Agent, Conversation, SQLiteStore
 
     with harness.scratch() as folder, SQLiteStore(f"{folder}/s.db") as store:
@@ -72,7 +73,7 @@ def local(count: int) -> float:
 
 
 def door(name: str, count: int) -> float:
-    """Milliseconds of a turn through one door."""
+    """Return the milliseconds of a turn through one door."""
     from holdfast import Agent
     from holdfast.serve import agui, responses_routes
     from holdfast.server.local import LocalServer
@@ -117,8 +118,8 @@ def door(name: str, count: int) -> float:
                 messages.append({"id": f"u{number}", "role": "user", "content": "hi"})
                 body = {"threadId": "t", "runId": f"r{number}", "messages": messages}
                 assert b"RUN_FINISHED" in post("/agui/p", body)
-                said = {"role": "assistant", "content": "red as a rose"}
-                messages.append({"id": f"r{number}-1", **said})
+                answer_message = {"role": "assistant", "content": "red as a rose"}
+                messages.append({"id": f"r{number}-1", **answer_message})
             else:
                 message = {
                     "messageId": f"m{number}",
@@ -140,10 +141,10 @@ def rows(quick: bool) -> list[Row]:
     }
     for name in DOORS:
         figures[name] = lambda name=name: in_child(door, name, count)
-    found = in_turns(2 if quick else 5, figures)
-    floors = {name: found.pop(name) for name in ("floor", "new")}
+    milliseconds = in_turns(2 if quick else 5, figures)
+    floors = {name: milliseconds.pop(name) for name in ("floor", "new")}
     rows: list[Row] = []
-    for name, values in found.items():
+    for name, values in milliseconds.items():
         floor = floors["new" if name == "a2a" else "floor"]
         goal = Goal(round(statistics.median(floor) + 5, 1))
         rows.append(Row(DOORS[name], "ms", values, floor, goal))

@@ -1,7 +1,7 @@
 """Seconds from the start of a process to the first byte of its first model request, beside a script
-that only has `http.client`.
+that only uses `http.client`.
 
-The whole of what a user waits for before the model begins: the interpreter, the imports, an agent
+This is the whole wait of a user before the model begins: the interpreter, the imports, an agent
 with one function tool, a conversation, the connection. The clock runs in this process, from just
 before the start to the byte's arrival at a socket of its own.
 """
@@ -42,7 +42,7 @@ connection.getresponse().read()
 
 
 def measure(program: str) -> float:
-    """Seconds to the first byte."""
+    """Return the seconds to the first byte."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -67,9 +67,9 @@ def rows(quick: bool) -> list[Row]:
     programs = {"holdfast": HOLDFAST, "bare": BARE}
     with harness.compiled():
         for program in programs.values():
-            measure(program)  # once for the disk and the compiled files
-        found = in_turns(
+            measure(program)  # the first start fills the disk cache and compiles the files
+        seconds = in_turns(
             3 if quick else 15,
             {name: lambda program=program: measure(program) for name, program in programs.items()},
         )
-    return [Row("to the first request", "s", found["holdfast"], found["bare"], Goal(0.3))]
+    return [Row("to the first request", "s", seconds["holdfast"], seconds["bare"], Goal(0.3))]

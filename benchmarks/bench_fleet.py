@@ -20,13 +20,13 @@ from mock_model import call
 
 CALLS = 20
 END = b"]}"
-DELAY = 50  # milliseconds that the model takes
+DELAY = 50  # milliseconds per answer of the model
 
 
 def holdfast(
     port: int, conversations: int, store: str, folder: str, calls: int = CALLS
 ) -> tuple[float, float]:
-    """(seconds of wall, seconds of CPU)."""
+    """Return the seconds of wall time and of CPU."""
     from holdfast import LLM, Agent, Conversation, SQLiteStore
 
     where = (
@@ -48,18 +48,18 @@ def holdfast(
         conversation.send_message("What is known of these items?")
         fleet.append(conversation)
     statuses = [conversation.wait(60) for conversation in fleet]
-    seconds, spent = time.perf_counter() - began, time.process_time() - cpu
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
     assert set(statuses) == {"finished"}, statuses
     assert all(conversation.state.steps == calls + 1 for conversation in fleet)
     for conversation in fleet:
         conversation.close()
     if where is not None:
         where.close()
-    return seconds, spent
+    return seconds, cpu_seconds
 
 
 def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, float]:
-    """The same of the floor."""
+    """Return the seconds of wall time and of CPU of the floor."""
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
 
     def work() -> None:
@@ -68,7 +68,7 @@ def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, floa
         )
         connection = http.client.HTTPConnection("127.0.0.1", port)
         for number in range(calls + 1):
-            history += END  # and off again: nothing is copied but by the kernel
+            history += END  # cork and uncork: only the kernel copies
             connection.request("POST", f"/{calls}/1/{DELAY}/chat/completions", history, headers)
             connection.getresponse().read()
             del history[-len(END) :]
@@ -92,7 +92,7 @@ def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, floa
 def rows(quick: bool) -> list[Row]:
     size = 30 if quick else 100
     with harness.mock_model() as port, harness.scratch() as folder:
-        found = in_turns(
+        pairs = in_turns(
             2 if quick else 5,
             {
                 "bare": lambda: in_child(bare, port, size),
@@ -100,8 +100,8 @@ def rows(quick: bool) -> list[Row]:
                 "durable": lambda: in_child(holdfast, port, size, "durable", folder),
             },
         )
-    wall = {name: [one[0] for one in repeats] for name, repeats in found.items()}
-    cpu = {name: [one[1] for one in repeats] for name, repeats in found.items()}
+    wall = {name: [one[0] for one in repeats] for name, repeats in pairs.items()}
+    cpu = {name: [one[1] for one in repeats] for name, repeats in pairs.items()}
     return [
         Row(
             f"{size} conversations in memory",

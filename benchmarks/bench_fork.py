@@ -18,7 +18,7 @@ from harness import Goal, Row, in_child, in_turns
 
 
 def forked(path: str, length: int, at_end: bool, count: int) -> float:
-    """Milliseconds per fork."""
+    """Return the milliseconds per fork."""
     from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
 
     with (
@@ -27,32 +27,32 @@ def forked(path: str, length: int, at_end: bool, count: int) -> float:
     ):
         last = len(conversation.get_history())
         assert abs(last - length) < 5
-        spent: list[float] = []
+        seconds: list[float] = []
         for _ in range(count):
             began = time.perf_counter()
             fork = conversation.fork(last if at_end else last - 1)
-            spent.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - began)
             store.delete(fork.id)
-        return sorted(spent)[count // 2] * 1000
+        return sorted(seconds)[count // 2] * 1000
 
 
 def bare(path: str, count: int) -> float:
-    """The floor, in milliseconds."""
+    """Measure the floor, in milliseconds."""
     db: Any = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute("CREATE TABLE IF NOT EXISTS forks (number INTEGER PRIMARY KEY, id TEXT, base TEXT)")
-    spent: list[float] = []
+    seconds: list[float] = []
     for number in range(count):
         began = time.perf_counter()
         db.execute("INSERT INTO forks (id, base) VALUES (?, ?)", (f"{number:032x}", "[[1,10000]]"))
-        spent.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
     db.close()
-    return sorted(spent)[count // 2] * 1000
+    return sorted(seconds)[count // 2] * 1000
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     count = 5 if quick else 20
     with harness.scratch() as folder:
         for length in (1000, 10000):
@@ -65,12 +65,12 @@ def rows(quick: bool) -> list[Row]:
             }
             measured = in_turns(2 if quick else 5, ways)
             goal = Goal(5) if length == 10000 else None
-            found.append(
+            table.append(
                 Row(
                     f"{length:,} events, at the last", "ms", measured["end"], measured["bare"], goal
                 )
             )
-            found.append(
+            table.append(
                 Row(
                     f"{length:,} events, at the one before it",
                     "ms",
@@ -79,4 +79,4 @@ def rows(quick: bool) -> list[Row]:
                     goal,
                 )
             )
-    return found
+    return table

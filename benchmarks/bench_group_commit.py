@@ -30,7 +30,7 @@ SIZES = {"300 B": 300, "1.4 KB (the median event)": 1400, "9.5 KB (the mean tool
 
 
 class Naive:
-    """A committer thread, as one would write it."""
+    """A thread that commits for others, written the plain way."""
 
     def __init__(self, path: str, clustered: bool) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -48,9 +48,9 @@ class Naive:
         self._thread.start()
 
     def append(self, conversation: str, event: Any) -> None:
-        done = threading.Event()
-        self._queue.put(((conversation, event.seq, event.to_json()), done))
-        done.wait()
+        committed = threading.Event()
+        self._queue.put(((conversation, event.seq, event.to_json()), committed))
+        committed.wait()
 
     def _commit(self) -> None:
         while (first := self._queue.get()) is not None:
@@ -63,8 +63,8 @@ class Naive:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", [row for row, _ in batch])
             self._db.execute("COMMIT")
-            for _, done in batch:
-                done.set()
+            for _, committed in batch:
+                committed.set()
 
     def close(self) -> None:
         self._queue.put(None)
@@ -73,7 +73,7 @@ class Naive:
 
 
 def message(seq: int, size: int) -> Any:
-    """An event of about that many bytes."""
+    """Return an event of about `size` bytes."""
     from holdfast import TextContent
     from holdfast.events import MessageAdded
 
@@ -86,7 +86,7 @@ def message(seq: int, size: int) -> Any:
 
 
 def per_event(appends: list[Callable[[Any], None]], each: int, size: int) -> float:
-    """Microseconds per event, of wall time, when every one of `appends` is called `each` times on a
+    """Return the microseconds of wall time per event. Each of `appends` is called `each` times on a
     thread of its own."""
     events = [message(seq, size) for seq in range(1, each + 1)]
     ready = threading.Barrier(len(appends) + 1)
@@ -107,19 +107,19 @@ def per_event(appends: list[Callable[[Any], None]], each: int, size: int) -> flo
 
 
 def by_hand(each: int, size: int, clustered: bool, folder: str) -> float:
-    """The floor."""
+    """Measure the floor."""
     from functools import partial
 
     naive = Naive(f"{folder}/naive-{time.monotonic_ns()}.db", clustered)
-    found = per_event(
+    microseconds = per_event(
         [partial(naive.append, f"c{number}") for number in range(THREADS)], each, size
     )
     naive.close()
-    return found
+    return microseconds
 
 
 def by_store(each: int, size: int, folder: str) -> float:
-    """`SQLiteStore.append`."""
+    """Measure `SQLiteStore.append`."""
     from holdfast import SQLiteStore
     from holdfast.store import Batch, Summary
 
@@ -130,16 +130,16 @@ def by_store(each: int, size: int, folder: str) -> float:
         lease = store.acquire(f"c{number}")
         return lambda event: store.append(lease, Batch([event], summaries[event.seq]))
 
-    found = per_event([appender(number) for number in range(THREADS)], each, size)
+    microseconds = per_event([appender(number) for number in range(THREADS)], each, size)
     assert all(len(store.read(f"c{number}")) == each for number in range(THREADS))
     store.close()
-    return found
+    return microseconds
 
 
 def rows(quick: bool) -> list[Row]:
-    """See the module's docstring."""
+    """Return the rows of the table."""
     each = 20 if quick else 100
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.scratch() as folder:
         for name, size in SIZES.items():
             measured = in_turns(
@@ -150,7 +150,7 @@ def rows(quick: bool) -> list[Row]:
                     "store": lambda size=size: in_child(by_store, each, size, folder),
                 },
             )
-            found.append(
+            table.append(
                 Row(
                     f"{THREADS} threads, events of {name}",
                     "us",
@@ -159,5 +159,5 @@ def rows(quick: bool) -> list[Row]:
                     Goal(0.77, "ratio"),
                 )
             )
-            found.append(Row("  clustered", "us", measured["store"], measured["clustered"]))
-    return found
+            table.append(Row("  clustered", "us", measured["store"], measured["clustered"]))
+    return table

@@ -1,11 +1,11 @@
 """The HTTP pool beside a small one over `http.client` and urllib3: POSTs, streams, TLS, a proxy,
 200 threads, cancels, imports.
 
-All of them send 2 KB and read 1 KB, or a stream of 50 events that comes at once, from one server
-process, over a connection that stays open. Their floor is a bare socket that sends prepared bytes
-and counts what comes. CPU and wall are the medians of single requests (`time.thread_time`), client
-and server on one core: across cores, waking one that sleeps costs more than the client does, and
-nobody knows when it is paid.
+Each client sends 2 KB and reads 1 KB, or a stream of 50 events that comes at once, from one server
+process, over a connection that stays open. The floor is a bare socket that sends prepared bytes and
+counts the bytes of the answer. CPU and wall are the medians of single requests
+(`time.thread_time`), client and server on one core. Across cores, waking a sleeping thread costs
+more than the client does, and the cost falls at random on one of them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ HEADERS = {
     "User-Agent": "bench",
     "Accept": "*/*",
 }
-BOUND = 2.0  # seconds that a cancel is waited for
-THREADS, CALLS, DELAY = 200, 20, 20  # milliseconds that the server takes
+BOUND = 2.0  # seconds to wait for a cancel
+THREADS, CALLS, DELAY = 200, 20, 20  # milliseconds per answer of the server
 
 # As many headers as providers send.
 HEAD = """HTTP/1.1 200 OK\r
@@ -68,8 +68,8 @@ def plain(body: str) -> dict[str, Any]:
 
 
 def streamed(events: list[str], pace: float = 0, whole: bool = True) -> dict[str, Any]:
-    """One of server-sent events, each in a chunk of its own, `pace` seconds apart. One that is not
-    `whole` never ends."""
+    """Return a prepared answer of server-sent events, each in a chunk of its own, `pace` seconds
+    apart. An answer that is not `whole` never ends."""
     chunks = [f"{len(event):x}\r\n{event}\r\n" for event in events] + (
         ["0\r\n\r\n"] if whole else []
     )
@@ -101,7 +101,7 @@ SIZES = {
 
 @contextlib.contextmanager
 def canned(answers: dict[str, Any], certificate: str = "") -> Iterator[list[int]]:
-    """The ports (HTTP, TLS, proxy) of a server of these answers in a process of its own."""
+    """Run a server of these answers in a process of its own. Yields its ports: HTTP, TLS, proxy."""
     command = [sys.executable, str(harness.HERE / "mock_model.py"), "canned", certificate]
     with harness.process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -115,7 +115,7 @@ def canned(answers: dict[str, Any], certificate: str = "") -> Iterator[list[int]
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """Processes that are started in this block share one core."""
+    """Give one core to all processes that are started in this block."""
     all_of_them = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(all_of_them)})
     try:
@@ -125,19 +125,19 @@ def one_core() -> Iterator[None]:
 
 
 def stats(port: int) -> dict[str, int]:
-    """What the server counted, without the connection that asks."""
+    """Return the server's counts, without the connection of this request."""
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"POST /stats/0 HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-        found = json.loads(sock.recv(65536).partition(b"\r\n\r\n")[2])
+        counts = json.loads(sock.recv(65536).partition(b"\r\n\r\n")[2])
     return {
-        "accepted": found["accepted"] - 1,
-        "open": found["open"] - 1,
-        "requests": found["requests"] - 1,
+        "accepted": counts["accepted"] - 1,
+        "open": counts["open"] - 1,
+        "requests": counts["requests"] - 1,
     }
 
 
 def certificate(folder: str) -> str:
-    """A self-signed certificate with its key; "" where there is no openssl."""
+    """Return a self-signed certificate with its key, or "" on a machine without openssl."""
     if not shutil.which("openssl"):
         return ""
     path = f"{folder}/certificate.pem"
@@ -158,8 +158,8 @@ Call = Callable[[str, bytes], int]
 
 
 class SmallPool:
-    """The least pool over `http.client` that does what ours does: shared by threads, keep-alive, a
-    second try, a cancel."""
+    """The smallest pool over `http.client` with the features of Holdfast's: shared by threads,
+    keep-alive, a second try, a cancel."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class SmallPool:
         return connection
 
     def post(self, path: str, body: bytes, cancelled: Any = None) -> Iterator[bytes]:
-        """The answer's body as it comes."""
+        """Yield the answer's body in pieces."""
         while True:
             with self.lock:
                 connection = self.idle.pop() if self.idle else None
@@ -204,7 +204,7 @@ class SmallPool:
                 response = connection.getresponse()
                 while chunk := response.read1(65536):
                     yield chunk
-                response.close()  # which read1 forgets
+                response.close()  # `read1` leaves the response open at its end
             except (http.client.HTTPException, OSError):
                 connection.close()
                 if cancelled or not reused:
@@ -250,7 +250,7 @@ def of_holdfast(port: int, context: ssl.SSLContext | None, proxy: int) -> Call:
 def of_urllib3(port: int, context: ssl.SSLContext | None, proxy: int) -> Call:
     import urllib3
 
-    # Its own default, but through a proxy: there it leaves Nagle's algorithm on, and a request
+    # urllib3's own default, except through a proxy: there it leaves Nagle's algorithm on, and a request
     # waits 40 ms for an acknowledgement.
     nodelay = urllib3.connection.HTTPConnection.default_socket_options
     options: dict[str, Any] = {
@@ -299,10 +299,10 @@ def of_bare_socket(port: int, context: ssl.SSLContext | None, proxy: int) -> Cal
                 f" {len(body)}\r\n\r\n"
             )
             prepared[path] = head.encode() + body, SIZES[path.split("/")[1]]
-        request, left = prepared[path]
+        request, remaining = prepared[path]
         sock.sendall(request)
-        while left > 0:
-            left -= len(sock.recv(65536))
+        while remaining > 0:
+            remaining -= len(sock.recv(65536))
         return SIZES[path.split("/")[1]]
 
     return call
@@ -320,13 +320,14 @@ def client(name: str, port: int, context: ssl.SSLContext | None = None, proxy: i
     return CLIENTS[name](port, context, proxy)
 
 
-# --- what is measured, each in a fresh process ---
+# --- the measurements, each in a fresh process ---
 
 
 def requests(
     name: str, ports: list[int], certificate: str, number: int
 ) -> dict[str, tuple[float, float]]:
-    """(microseconds of CPU, of wall) of the median request of each kind, one after the other."""
+    """Return the microseconds of CPU and of wall time of the median request of each kind, one after
+    the other."""
     port, tls, proxy = ports
     lines = {"HTTP": client(name, port), "HTTP, proxy": client(name, port, None, proxy)}
     if certificate:
@@ -335,7 +336,7 @@ def requests(
             "TLS": client(name, tls, context),
             "TLS, proxy": client(name, tls, context, proxy),
         }
-    found: dict[str, tuple[float, float]] = {}
+    medians: dict[str, tuple[float, float]] = {}
     for line, call in lines.items():
         for kind in ("plain", "streamed"):
             path = f"/{kind}/0{PATH}"
@@ -344,19 +345,19 @@ def requests(
             cpu: list[float] = []
             wall: list[float] = []
             for _ in range(number):
-                began, spent = time.perf_counter(), time.thread_time()
+                began, cpu_began = time.perf_counter(), time.thread_time()
                 call(path, BODY)
-                cpu.append(time.thread_time() - spent)
+                cpu.append(time.thread_time() - cpu_began)
                 wall.append(time.perf_counter() - began)
-            found[f"{line}, {kind}"] = (
+            medians[f"{line}, {kind}"] = (
                 sorted(cpu)[number // 2] * 1e6,
                 sorted(wall)[number // 2] * 1e6,
             )
-    return found
+    return medians
 
 
 def crowd(name: str, port: int) -> tuple[float, float, int, int]:
-    """(seconds, seconds of CPU, connections made, errors) of threads that share a pool."""
+    """Return the seconds, seconds of CPU, connections made and errors of threads that share a pool."""
     call = client(name, port)
     call(f"/plain/0{PATH}", BODY)
     before = stats(port)["accepted"]
@@ -379,25 +380,25 @@ def crowd(name: str, port: int) -> tuple[float, float, int, int]:
     began, cpu = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.join()
-    seconds, spent = time.perf_counter() - began, time.process_time() - cpu
-    return seconds, spent, stats(port)["accepted"] - before, len(errors)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    return seconds, cpu_seconds, stats(port)["accepted"] - before, len(errors)
 
 
-def cancels(name: str, port: int, begun: bool, number: int) -> list[float]:
-    """Milliseconds from a cancel to the return of the thread that waits for a silent server; at
-    most `BOUND`."""
-    path = f"/{'begun' if begun else 'silence'}/0{PATH}"
-    return [one_cancel(name, port, path, begun) for _ in range(number)]
+def cancels(name: str, port: int, streaming: bool, number: int) -> list[float]:
+    """Return the milliseconds from a cancel to the return of the thread that waits for a silent
+    server, at most `BOUND`."""
+    path = f"/{'begun' if streaming else 'silence'}/0{PATH}"
+    return [one_cancel(name, port, path, streaming) for _ in range(number)]
 
 
-def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
+def one_cancel(name: str, port: int, path: str, streaming: bool) -> float:
     from holdfast.tools.context import Cancellation
 
     cancelled = Cancellation()
     cancel: list[Callable[[], object]] = [cancelled.cancel]
     returned = threading.Event()
 
-    def read() -> None:
+    def read_body() -> None:
         with contextlib.suppress(Exception):
             if name == "holdfast":
                 from holdfast.llm.http import HTTPPool
@@ -413,7 +414,7 @@ def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
                 import urllib3
 
                 pool = urllib3.HTTPConnectionPool("127.0.0.1", port)
-                cancel[0] = pool.close  # before there is a response, all that can be closed
+                cancel[0] = pool.close  # before there is a response, only the pool can be closed
                 response = pool.urlopen(
                     "POST", path, BODY, HEADERS, preload_content=False, retries=False
                 )
@@ -422,7 +423,7 @@ def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
                     pass
         returned.set()
 
-    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read_body, daemon=True).start()
     time.sleep(0.2 if "urllib3" in name else 0.1)
     began = time.perf_counter()
     threading.Thread(
@@ -436,7 +437,7 @@ def rows(quick: bool) -> list[Row]:
     names = list(CLIENTS)
     if importlib.util.find_spec("urllib3") is None:
         names.remove("urllib3")
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.scratch() as folder:
         pem = certificate(folder)
         with one_core(), canned(ANSWERS, pem) as ports:
@@ -450,11 +451,10 @@ def rows(quick: bool) -> list[Row]:
                 1 if quick else 3,
                 {name: lambda n=name: in_child(crowd, n, ports[0]) for name in names},
             )
-            ways = [(name, begun) for name in names[1:] for begun in (False, True)]
+            ways = [(name, streaming) for name in names[1:] for streaming in (False, True)]
             if "urllib3" in names:
-                ways.append(
-                    ("urllib3 shutdown", True)
-                )  # since 2.3; there is nothing like it before the first byte
+                # since 2.3; it has no equivalent before the first byte
+                ways.append(("urllib3 shutdown", True))
             woken = {
                 way: in_child(
                     cancels, way[0], ports[0], way[1], 2 if quick or way[0] == "urllib3" else 10
@@ -467,11 +467,11 @@ def rows(quick: bool) -> list[Row]:
                 values, floor = (
                     [one[kind][index] for one in single[which]] for which in (name, "socket")
                 )
-                found.append(
+                table.append(
                     Row(f"{'  ' if index else ''}{kind}, {name}, {what}", "us", values, floor)
                 )
     if not pem:
-        found.append(Row("TLS", "us", skipped="there is no openssl command to make a certificate"))
+        table.append(Row("TLS", "us", skipped="there is no openssl command to make a certificate"))
     for name in names[1:]:
         for index, (what, unit) in enumerate(
             (("wall", "s"), ("CPU", "s"), ("connections made", ""), ("errors", ""))
@@ -484,12 +484,14 @@ def rows(quick: bool) -> list[Row]:
                 if not index
                 else f"  {what}"
             )
-            found.append(Row(title, unit, values, floor if index < 2 else ()))
-    for (name, begun), values in woken.items():
-        what = f"cancel to return, {'in mid-stream' if begun else 'before the first byte'}, {name}"
+            table.append(Row(title, unit, values, floor if index < 2 else ()))
+    for (name, streaming), values in woken.items():
+        what = (
+            f"cancel to return, {'in mid-stream' if streaming else 'before the first byte'}, {name}"
+        )
         if name == "urllib3":
             what += f" close ({BOUND:g} s: never)"
-        found.append(Row(what, "ms", values, (), Goal(100) if name == "holdfast" else None))
+        table.append(Row(what, "ms", values, (), Goal(100) if name == "holdfast" else None))
     programs = {
         "holdfast": "import holdfast.llm.http",
         "holdfast and ssl": "import holdfast.llm.http, ssl",
@@ -510,7 +512,7 @@ def rows(quick: bool) -> list[Row]:
         )
     for index, (what, unit) in enumerate((("CPU", "ms"), ("peak RSS", "MB"))):
         for name in list(programs)[1:]:
-            found.append(
+            table.append(
                 Row(
                     f"import, {name}, {what}",
                     unit,
@@ -519,5 +521,5 @@ def rows(quick: bool) -> list[Row]:
                 )
             )
     if "urllib3" not in names:
-        found.append(Row("urllib3", "us", skipped="it is not installed (`pip install urllib3`)"))
-    return found
+        table.append(Row("urllib3", "us", skipped="it is not installed (`pip install urllib3`)"))
+    return table

@@ -1,9 +1,9 @@
 """CPU and peak memory of `from holdfast import LLM, Agent, Tool, Conversation` in a fresh process,
 beside a bare interpreter.
 
-CPU is what the kernel charged the child for, user and system (`os.wait4`). Memory is the child's
-own high-water mark (`VmHWM`): the one of `wait4` begins at the size of whoever started it. Both
-include the interpreter, whose own figures are the floor.
+CPU is the time that the kernel charged the child for, user and system (`os.wait4`). Memory is the
+child's own high-water mark (`VmHWM`); the mark of `wait4` would begin at the size of the parent
+process. Both include the interpreter, whose own figures are the floor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PEAK = (
 
 
 def measure(program: str) -> tuple[float, float]:
-    """(milliseconds of CPU, peak MB) of a Python process that runs `program`."""
+    """Return the milliseconds of CPU and the peak MB of a Python process that runs `program`."""
     with harness.process(
         [sys.executable, "-c", f"{program}\n{PEAK}"], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -44,13 +44,13 @@ def rows(quick: bool) -> list[Row]:
     }
     with compiled():
         for program in figures.values():
-            measure(program)  # once for the disk and the compiled files
-        found = in_turns(
+            measure(program)  # the first start fills the disk cache and compiles the files
+        pairs = in_turns(
             3 if quick else 15,
             {name: lambda program=program: measure(program) for name, program in figures.items()},
         )
-    cpu = {name: [one[0] for one in found[name]] for name in figures}
-    peak = {name: [one[1] for one in found[name]] for name in figures}
+    cpu = {name: [one[0] for one in pairs[name]] for name in figures}
+    peak = {name: [one[1] for one in pairs[name]] for name in figures}
     return [
         Row("the four names, CPU", "ms", cpu["names"], cpu["pass"], Goal(100)),
         Row("the four names, peak RSS", "MB", peak["names"], peak["pass"], Goal(30)),

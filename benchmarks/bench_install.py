@@ -14,7 +14,7 @@ from pathlib import Path
 import harness
 from harness import Failed, Goal, Row
 
-BROUGHT = (
+VENV_PACKAGES = (
     "pip",
     "setuptools",
     "pkg_resources",
@@ -33,7 +33,7 @@ UNREACHABLE = (
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files under a folder."""
+    """Return the bytes of all files under a folder."""
     return sum(
         path.lstat().st_size
         for path in folder.rglob("*")
@@ -61,7 +61,7 @@ def rows(quick: bool) -> list[Row]:
                 raise
             return [Row("base install", "", skipped="the package index cannot be reached")]
         packages = next(Path(folder).glob("lib/python*/site-packages"))
-        ours = [entry for entry in packages.iterdir() if not entry.name.startswith(BROUGHT)]
+        ours = [entry for entry in packages.iterdir() if not entry.name.startswith(VENV_PACKAGES)]
         distributions = [entry for entry in ours if entry.suffix == ".dist-info"]
         total = sum(size(entry) if entry.is_dir() else entry.stat().st_size for entry in ours)
         largest = sorted((entry for entry in ours if entry.is_dir()), key=size, reverse=True)[:5]

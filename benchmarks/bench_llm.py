@@ -1,11 +1,12 @@
-"""What an LLM adds to its HTTP pool, on each wire: per call, with a long history, with 200 threads,
-per delta; imports and cancels.
+"""Overhead of an LLM over its HTTP pool, on each wire: per call, with a long history, with 200
+threads, per delta; imports and cancels.
 
-The floor is `HTTPPool` sending as many bytes and reading the same answer, in turns with the LLM;
-with a long history it joins them first, of a piece for each message, as whoever keeps one must. Of
-the threads, it is a pool of its own for each. CPU and wall are medians of single calls, client and
-server on one core as in `bench_http`. Each call is a conversation's: a `Transcript` that has two
-new items, and the tools and prompt of its head. A wire whose module is not there is left out.
+The floor is `HTTPPool` sending as many bytes and reading the same answer, in turns with the LLM.
+With a long history the floor first joins one piece per message, since every client that keeps a
+history has to. With threads, the floor is a pool for each of them. CPU and wall are medians of
+single calls, client and server on one core as in `bench_http`. Each call is a conversation's: a
+`Transcript` that has two new items, and the tools and prompt of its head. A wire whose module does
+not exist is left out.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ import harness
 from bench_http import canned, one_core, stats
 from harness import Goal, Row, compiled, in_child, in_turns
 
-TEXT = (
-    "The parser reads one line at a time, and this is what is known of it. " * 9
-)  # 630 characters, about 150 tokens
+# 630 characters, about 150 tokens
+TEXT = "The parser reads one line at a time, and this is what is known of it. " * 9
 ARGUMENTS = '{"path":"src/parser.py","limit":200}'
 DELTAS = 2000
 PACE = 0.0001  # seconds between packets: enough for each delta to be read on its own
-THREADS, CALLS, DELAY = 200, 20, 50  # milliseconds that the model takes
+THREADS, CALLS, DELAY = 200, 20, 50  # milliseconds per answer of the model
 LONG = 1000  # messages
 
 # --- the same answer on each wire: whole; and as a stream of `count` deltas, of text or of a call's arguments ------------
@@ -139,20 +139,20 @@ def responses(count: int = 0, kind: str = "") -> Any:
     if not kind:
         return response([message(TEXT), call(ARGUMENTS)])
     if kind == "text":
-        begin, found = {**message(""), "content": []}, pieces(count)
+        begin, parts = {**message(""), "content": []}, pieces(count)
         name, end, more = (
             "response.output_text.delta",
-            message("".join(found)),
+            message("".join(parts)),
             {"content_index": 0, "logprobs": []},
         )
     else:
-        begin, found = call(""), arguments(count)
-        name, end, more = "response.function_call_arguments.delta", call("".join(found)), {}
+        begin, parts = call(""), arguments(count)
+        name, end, more = "response.function_call_arguments.delta", call("".join(parts)), {}
     events: list[Any] = [{"type": "response.created", "response": response([], "in_progress")}]
     events += [{"type": "response.output_item.added", "output_index": 0, "item": begin}]
     events += [
         {"type": name, "item_id": begin["id"], "output_index": 0, **more, "delta": piece}
-        for piece in found
+        for piece in parts
     ]
     events += [{"type": "response.output_item.done", "output_index": 0, "item": end}]
     events += [{"type": "response.completed", "response": response([end])}]
@@ -180,13 +180,13 @@ def messages(count: int = 0, kind: str = "") -> Any:
         content = [{"type": "text", "text": TEXT}, {**call, "input": json.loads(ARGUMENTS)}]
         return {**answer, "content": content, "stop_reason": "tool_use"}
     if kind == "text":
-        begin, reason, found = (
+        begin, reason, parts = (
             {"type": "text", "text": ""},
             "end_turn",
             [{"type": "text_delta", "text": piece} for piece in pieces(count)],
         )
     else:
-        begin, reason, found = (
+        begin, reason, parts = (
             call,
             "tool_use",
             [{"type": "input_json_delta", "partial_json": piece} for piece in arguments(count)],
@@ -194,7 +194,7 @@ def messages(count: int = 0, kind: str = "") -> Any:
     return [
         {"type": "message_start", "message": {**answer, "content": []}},
         {"type": "content_block_start", "index": 0, "content_block": begin},
-        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in found),
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in parts),
         {"type": "content_block_stop", "index": 0},
         {
             "type": "message_delta",
@@ -234,7 +234,7 @@ def pieces(count: int) -> list[str]:
 
 
 def arguments(count: int) -> list[str]:
-    """One JSON object in so many pieces."""
+    """Return the pieces of one JSON object, `count` of them."""
     return ['{"text":"', *(f"word{number % 10} " for number in range(count - 2)), '"}']
 
 
@@ -249,36 +249,36 @@ WIRES: dict[str, tuple[Callable[..., Any], bool, bool]] = {
 
 def events(wire: str, count: int, kind: str) -> list[str]:
     """The events of a stream as text."""
-    make, named, _ = WIRES[wire]
-    found = [
-        (f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n"
+    make, has_names, _ = WIRES[wire]
+    texts = [
+        (f"event: {event['type']}\n" if has_names else "") + f"data: {json.dumps(event)}\n\n"
         for event in make(count, kind)
     ]
-    return [*found, "data: [DONE]\n\n"] if wire == "openai_chat" else found
+    return [*texts, "data: [DONE]\n\n"] if wire == "openai_chat" else texts
 
 
 def answers(wires: list[str]) -> dict[str, Any]:
-    """All prepared answers, as `WIRE-what`."""
-    found: dict[str, Any] = {}
+    """Return all prepared answers, keyed `WIRE-kind`."""
+    prepared: dict[str, Any] = {}
     for wire in wires:
-        found[f"{wire}-plain"] = bench_http.plain(json.dumps(WIRES[wire][0]()))
-        found[f"{wire}-streamed"] = bench_http.streamed(events(wire, 50, "text"))
-        found[f"{wire}-begun"] = bench_http.streamed(events(wire, 20, "text")[:12], whole=False)
+        prepared[f"{wire}-plain"] = bench_http.plain(json.dumps(WIRES[wire][0]()))
+        prepared[f"{wire}-streamed"] = bench_http.streamed(events(wire, 50, "text"))
+        prepared[f"{wire}-begun"] = bench_http.streamed(events(wire, 20, "text")[:12], whole=False)
         for kind in ("text", "tool"):
             if kind == "text" or WIRES[wire][2]:
-                found[f"{wire}-{kind}-burst"] = bench_http.streamed(events(wire, DELTAS, kind))
-                found[f"{wire}-{kind}-paced"] = bench_http.streamed(
+                prepared[f"{wire}-{kind}-burst"] = bench_http.streamed(events(wire, DELTAS, kind))
+                prepared[f"{wire}-{kind}-paced"] = bench_http.streamed(
                     events(wire, DELTAS, kind), PACE
                 )
-    return found
+    return prepared
 
 
-# --- a client that sends what a conversation sends ---
+# --- a client that sends the requests of a conversation ---
 
 
-class Kept:
-    """A transport that keeps its first request, so that a bare pool can send it again. Later
-    requests go to `inner` directly: the calls that are measured pay for no further layer."""
+class FirstRequestTransport:
+    """A transport that records its first request, so that a bare pool can send it again. Later
+    requests go to `inner` directly, so that the measured calls pass no further layer."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -295,15 +295,15 @@ class Kept:
 
 def model(
     port: int, wire: str, answer: str, stream: bool, delay: int = 0
-) -> tuple[Any, list[Kept]]:
-    """An LLM that is answered `answer`, and its transport."""
+) -> tuple[Any, list[FirstRequestTransport]]:
+    """Return an LLM whose server answers with `answer`, and its transports."""
     from holdfast.llm import LLM
 
-    kept: list[Kept] = []
+    transports: list[FirstRequestTransport] = []
 
     def keep(transport: Any, _: Any) -> Any:
-        kept.append(Kept(transport))
-        return kept[0]
+        transports.append(FirstRequestTransport(transport))
+        return transports[0]
 
     llm = LLM(
         "mock",
@@ -313,12 +313,12 @@ def model(
         stream=stream,
         max_retries=0,
     )
-    return llm.with_transport(keep), kept
+    return llm.with_transport(keep), transports
 
 
 def conversation(llm: Any, messages: int) -> tuple[Any, Any, Callable[[], tuple[Any, Any]]]:
-    """(transcript, head, a function that makes the two items of a further step). As a provider does,
-    it gives each call an id of its own."""
+    """Return a transcript, its head, and a function that makes the two items of a further step.
+    Each call has an id of its own, as from a provider."""
     import itertools
     from datetime import UTC, datetime
 
@@ -374,68 +374,72 @@ def ask(
     llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
 
 
-def drain(pool: Any, kept: list[Kept], pieces: Sequence[bytes] = ()) -> int:
-    """The floor: the same request, joined of `pieces` if there are any, the answer read as it
-    comes. The number of its bytes."""
-    request = kept[0]
+def drain(pool: Any, transports: list[FirstRequestTransport], pieces: Sequence[bytes] = ()) -> int:
+    """Measure the floor: send the same request, joined from `pieces` if there are any, and read the
+    answer as it arrives. Returns the number of its bytes."""
+    request = transports[0]
     response = pool.post(
         request.path, b"".join(pieces) if pieces else request.body, request.headers, stream=True
     )
     return sum([len(chunk) for chunk in response])
 
 
-# --- what is measured, each in a fresh process ---
+# --- the measurements, each in a fresh process ---
 
 
 def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
-    """Microseconds of the median call: (CPU, wall) of the LLM, (CPU, wall) of the bare pool."""
+    """Return the microseconds of the median call: CPU and wall of the LLM, CPU and wall of the bare
+    pool."""
     from holdfast.llm.http import HTTPPool
 
     pool = HTTPPool(f"http://127.0.0.1:{port}")
-    found: dict[str, list[float]] = {}
+    medians: dict[str, list[float]] = {}
     for what, stream, size in (
         ("plain", False, 10),
         ("streamed", True, 10),
         ("plain, long", False, LONG),
     ):
-        llm, kept = model(port, wire, f"{wire}-{'streamed' if stream else 'plain'}", stream)
-        taken: list[list[float]] = [[], [], [], []]
+        llm, transports = model(port, wire, f"{wire}-{'streamed' if stream else 'plain'}", stream)
+        times: list[list[float]] = [[], [], [], []]
         pieces: list[bytes] = []
         for round in range(number):
-            if round % 20 == 0:  # so that a short history stays short
+            if round % 20 == 0:  # keeps the short history short
                 transcript, head, step = conversation(llm, size)
                 llm.completion(transcript, head=head)
-                drain(pool, kept)
-                width = len(kept[0].body) // size + 1
+                drain(pool, transports)
+                width = len(transports[0].body) // size + 1
                 pieces = (
-                    [kept[0].body[at : at + width] for at in range(0, len(kept[0].body), width)]
+                    [
+                        transports[0].body[at : at + width]
+                        for at in range(0, len(transports[0].body), width)
+                    ]
                     if size == LONG
                     else []
                 )
             for item in step():
                 transcript.append(item)
-            for index, (work, given) in enumerate(
-                ((ask, (llm, transcript, head)), (drain, (pool, kept, pieces)))
+            for index, (work, arguments) in enumerate(
+                ((ask, (llm, transcript, head)), (drain, (pool, transports, pieces)))
             ):
-                began, spent = time.perf_counter(), time.thread_time()
-                work(*given)
-                taken[index * 2].append(time.thread_time() - spent)
-                taken[index * 2 + 1].append(time.perf_counter() - began)
-        found[what] = [statistics.median(each) * 1e6 for each in taken]
-    return found
+                began, cpu_began = time.perf_counter(), time.thread_time()
+                work(*arguments)
+                times[index * 2].append(time.thread_time() - cpu_began)
+                times[index * 2 + 1].append(time.perf_counter() - began)
+        medians[what] = [statistics.median(each) * 1e6 for each in times]
+    return medians
 
 
 def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
-    """(seconds, seconds of CPU) of threads that share one LLM, or have each a bare pool or a bare
-    socket."""
+    """Return the seconds and seconds of CPU of threads that share one LLM, or have a bare pool or a
+    bare socket each."""
     from holdfast.llm.http import HTTPPool
 
     warm, _ = model(port, wire, f"{wire}-plain", False)
     transcript, head, _ = conversation(warm, 10)
     warm.completion(transcript, head=head)
-    llm, kept = model(port, wire, f"{wire}-plain", False, DELAY)
+    llm, transports = model(port, wire, f"{wire}-plain", False, DELAY)
     llm.completion(transcript, head=head)
-    request = kept[0]
+    request = transports[0]
     llm.close()
     prepared = bench_http.plain(json.dumps(WIRES[wire][0]()))
     size = len(prepared["head"]) + len(prepared["pieces"][0])
@@ -447,7 +451,7 @@ def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
 
     def with_pool() -> Callable[[], object]:
         pool = HTTPPool(f"http://127.0.0.1:{port}")
-        return lambda: drain(pool, kept)
+        return lambda: drain(pool, transports)
 
     def with_socket() -> Callable[[], object]:
         import socket
@@ -462,9 +466,9 @@ def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
 
         def call() -> None:
             sock.sendall(text)
-            left = size
-            while left > 0:
-                left -= len(sock.recv(65536))
+            remaining = size
+            while remaining > 0:
+                remaining -= len(sock.recv(65536))
 
         return call
 
@@ -485,69 +489,73 @@ def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
 
 
 def deltas(port: int, wire: str) -> dict[str, tuple[float, float]]:
-    """Microseconds of CPU per delta: of the LLM, of the bare pool."""
+    """Return the microseconds of CPU per delta: of the LLM, of the bare pool."""
     from holdfast.llm.http import HTTPPool
 
     pool = HTTPPool(f"http://127.0.0.1:{port}")
-    found: dict[str, tuple[float, float]] = {}
+    microseconds: dict[str, tuple[float, float]] = {}
     for kind in ("text", "tool") if WIRES[wire][2] else ("text",):
         for pace in ("burst", "paced"):
-            llm, kept = model(port, wire, f"{wire}-{kind}-{pace}", True)
+            llm, transports = model(port, wire, f"{wire}-{kind}-{pace}", True)
             transcript, head, _ = conversation(llm, 10)
             if pace == "burst":
-                heard: list[Any] = []
-                ask(llm, transcript, head, heard.append)
-                assert len(heard) >= DELTAS - 2, (wire, kind, len(heard))
-                assert {delta.kind for delta in heard} == {kind}, (wire, kind)
-            spent: list[float] = []
-            for work, given in ((ask, (llm, transcript, head)), (drain, (pool, kept))):
+                deltas: list[Any] = []
+                ask(llm, transcript, head, deltas.append)
+                assert len(deltas) >= DELTAS - 2, (wire, kind, len(deltas))
+                assert {delta.kind for delta in deltas} == {kind}, (wire, kind)
+            cpu_times: list[float] = []
+            for work, arguments in ((ask, (llm, transcript, head)), (drain, (pool, transports))):
                 before = time.thread_time()
-                work(*given)
-                spent.append((time.thread_time() - before) / DELTAS * 1e6)
-            found[f"{kind}, {pace}"] = (spent[0], spent[1])
-    return found
+                work(*arguments)
+                cpu_times.append((time.thread_time() - before) / DELTAS * 1e6)
+            microseconds[f"{kind}, {pace}"] = (cpu_times[0], cpu_times[1])
+    return microseconds
 
 
 def until_cancelled(
-    asked: tuple[Any, Any, Any], heard: threading.Event, cancelled: Any, returned: list[float]
+    request: tuple[Any, Any, Any],
+    first_delta: threading.Event,
+    cancelled: Any,
+    returned: list[float],
 ) -> None:
     from holdfast.errors import Cancelled
 
     with contextlib.suppress(Cancelled):
-        ask(*asked, lambda _: heard.set(), cancelled)
+        ask(*request, lambda _: first_delta.set(), cancelled)
     returned.append(time.perf_counter())
 
 
 def cancels(port: int, wire: str, number: int) -> dict[str, Any]:
-    """Milliseconds from cancel to return, half of them before the first byte; what stays open of
-    the connections."""
+    """Return the milliseconds from cancel to return, half of them before the first byte, and the
+    number of connections that stay open."""
     from holdfast.tools.context import Cancellation
 
-    found: dict[str, Any] = {"before the first byte": [], "in mid-stream": []}
+    milliseconds: dict[str, Any] = {"before the first byte": [], "in mid-stream": []}
     sockets_before, open_before = open_sockets(), stats(port)["open"]
     for which, answer in (("before the first byte", "silence"), ("in mid-stream", f"{wire}-begun")):
         llm, _ = model(port, wire, answer, True)
         transcript, head, _ = conversation(llm, 10)
         for round in range(number):
             cancelled = Cancellation()
-            heard = threading.Event()
+            first_delta = threading.Event()
             returned: list[float] = []
             thread = threading.Thread(
-                target=until_cancelled, args=((llm, transcript, head), heard, cancelled, returned)
+                target=until_cancelled,
+                args=((llm, transcript, head), first_delta, cancelled, returned),
             )
             thread.start()
             if answer != "silence":
-                heard.wait(10)
+                first_delta.wait(10)
             time.sleep(0.002 + 0.001 * round)
             began = time.perf_counter()
             cancelled.cancel()
             thread.join(10)
-            found[which].append((returned[0] - began) * 1000 if returned else 10000.0)
+            milliseconds[which].append((returned[0] - began) * 1000 if returned else 10000.0)
     until = time.monotonic() + 1
     while stats(port)["open"] > open_before and time.monotonic() < until:
         time.sleep(0.005)
     return {
-        **found,
+        **milliseconds,
         "open": stats(port)["open"] - open_before,
         "sockets": open_sockets() - sockets_before,
     }
@@ -563,7 +571,8 @@ def open_sockets() -> int:
 
 
 def imports(wire: str, *first: str) -> float:
-    """Milliseconds of CPU that importing a wire, its streams included, takes after others."""
+    """Return the milliseconds of CPU that importing a wire and its streams takes after the imports
+    in `first`."""
     module = f"holdfast.llm.wires.{wire}"
     program = (
         f"import time, {', '.join(first)}\nbegan = time.process_time()\nimport"
@@ -574,7 +583,7 @@ def imports(wire: str, *first: str) -> float:
 
 def rows(quick: bool) -> list[Row]:
     wires = [name for name in WIRES if importlib.util.find_spec(f"holdfast.llm.wires.{name}")]
-    found: list[Row] = []
+    table: list[Row] = []
     repeats = 1 if quick else 3
     with one_core(), canned(answers(wires)) as (port, _, _):
         single = in_turns(
@@ -612,14 +621,14 @@ def rows(quick: bool) -> list[Row]:
                 kind = what.replace("long", f"{LONG:,} messages").replace(
                     "streamed", "streamed (50 deltas)"
                 )
-                found.append(
+                table.append(
                     Row(f"{wire}, a call, {kind}, {title}", unit, of_llm, floor, Goal(2, "ratio"))
                 )
         added = [
             [one[what][0] - one[what][2] for one in single[wire]]
             for what in ("plain, long", "plain")
         ]
-        found.append(
+        table.append(
             Row(
                 f"{wire}, CPU beside the floor's, {LONG:,} messages; floor: 10",
                 "us",
@@ -629,7 +638,7 @@ def rows(quick: bool) -> list[Row]:
         )
     wall, cpu = ({who: [one[index] for one in many[who]] for who in many} for index in (0, 1))
     title = f"{THREADS} threads, {CALLS} calls of {DELAY} ms each"
-    found.append(
+    table.append(
         Row(
             f"{title}, one LLM; floor: a pool each",
             "s",
@@ -638,21 +647,21 @@ def rows(quick: bool) -> list[Row]:
             Goal(1.1, "ratio"),
         )
     )
-    found.append(Row("  floor: a bare socket each", "s", wall["llm"], wall["socket"]))
-    found.append(Row("  CPU of this; floor: a pool each", "s", cpu["llm"], cpu["pool"]))
-    found += [
+    table.append(Row("  floor: a bare socket each", "s", wall["llm"], wall["socket"]))
+    table.append(Row("  CPU of this; floor: a pool each", "s", cpu["llm"], cpu["pool"]))
+    table += [
         Row(f"import {name}, CPU", "ms", values, (), Goal(10)) for name, values in cost.items()
     ]
     for wire in wires:
         for which in ("before the first byte", "in mid-stream"):
-            found.append(
+            table.append(
                 Row(f"{wire}, cancel to return, {which}", "ms", woken[wire][which], (), Goal(100))
             )
-            found.append(Row("  the slowest", "ms", [max(woken[wire][which])], (), Goal(100)))
-        found.append(
+            table.append(Row("  the slowest", "ms", [max(woken[wire][which])], (), Goal(100)))
+        table.append(
             Row("  connections that the server still has", "", [woken[wire]["open"]], (), Goal(0))
         )
-        found.append(Row("  sockets left open", "", [woken[wire]["sockets"]], (), Goal(0)))
+        table.append(Row("  sockets left open", "", [woken[wire]["sockets"]], (), Goal(0)))
     for wire in wires:
         for what in delta[wire][0]:
             of_llm, floor = ([one[what][at] for one in delta[wire]] for at in (0, 1))
@@ -661,9 +670,9 @@ def rows(quick: bool) -> list[Row]:
                 .replace("paced", "in packets of their own")
                 .replace("burst", "at once")
             )
-            found.append(Row(f"{wire}, a delta of {title}, CPU", "us", of_llm, floor, Goal(30)))
+            table.append(Row(f"{wire}, a delta of {title}, CPU", "us", of_llm, floor, Goal(30)))
         if not WIRES[wire][2]:
-            found.append(
+            table.append(
                 Row(f"{wire}, a delta of arguments", "us", skipped="the wire sends them whole")
             )
-    return found
+    return table

@@ -21,12 +21,12 @@ WARM = 50  # conversations before the first reading, so that pools and caches ar
 
 
 def grow(port: int, count: int, kind: str, traced: bool) -> tuple[float, float]:
-    """Kilobytes per conversation: what the process grew by, and the events as JSON."""
+    """Return the kilobytes per conversation: the growth of the process, and the events as JSON."""
     from holdfast import LLM, Agent, Conversation, MemoryStore
 
     agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/2/2/0"), [look_up])
     shared = MemoryStore() if kind == "shared" else None
-    kept: list[Any] = []
+    conversations: list[Any] = []
 
     def one(number: int) -> None:
         conversation = Conversation(agent, shared)
@@ -38,7 +38,7 @@ def grow(port: int, count: int, kind: str, traced: bool) -> tuple[float, float]:
         else:
             conversation.run()
         assert len(conversation.get_history()) == 10
-        kept.append(conversation)
+        conversations.append(conversation)
 
     if traced:
         tracemalloc.start()
@@ -50,16 +50,16 @@ def grow(port: int, count: int, kind: str, traced: bool) -> tuple[float, float]:
         one(WARM + number)
     gc.collect()
     after = tracemalloc.get_traced_memory()[0] if traced else harness.rss()
-    said = sum(len(event.to_json()) for event in kept[-1].get_history())
-    for conversation in kept:
+    json_bytes = sum(len(event.to_json()) for event in conversations[-1].get_history())
+    for conversation in conversations:
         conversation.close()
-    return (after - before) / count / 1000, said / 1000
+    return (after - before) / count / 1000, json_bytes / 1000
 
 
 def rows(quick: bool) -> list[Row]:
     count, threads, repeats = (200, 50, 1) if quick else (2000, 300, 3)
     with harness.mock_model() as port:
-        found = in_turns(
+        pairs = in_turns(
             repeats,
             {
                 "own": lambda: in_child(grow, port, count, "own", False),
@@ -67,15 +67,15 @@ def rows(quick: bool) -> list[Row]:
                 "threads": lambda: in_child(grow, port, threads, "threads", False),
             },
         )
-        # An allocator's count does not depend on how busy the machine is: once is enough.
+        # An allocator's count does not depend on the machine's load: one repeat is enough.
         objects = {
             kind: [in_child(grow, port, min(count, 500), kind, True)] for kind in ("own", "shared")
         }
     grown = {
         kind: [one[0] for one in repeats]
-        for kind, repeats in (found | {f"{k} objects": v for k, v in objects.items()}).items()
+        for kind, repeats in (pairs | {f"{k} objects": v for k, v in objects.items()}).items()
     }
-    floor = [one[1] for one in found["own"]]
+    floor = [one[1] for one in pairs["own"]]
     return [
         Row("a MemoryStore each, RSS", "KB", grown["own"], floor, Goal(10)),
         Row("a MemoryStore each, objects", "KB", grown["own objects"], floor),

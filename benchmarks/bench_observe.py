@@ -1,11 +1,11 @@
-"""What observing costs: a tool call's span with OpenTelemetry's SDK, with its API alone, and with
-nothing; a log's line; `stats` of a store.
+"""Cost of observing: a tool call's span with OpenTelemetry's SDK, with its API alone, and without
+an observer; a line of the log; `stats` of a store.
 
-CPU microseconds per span, from the events that begin and end it to the exporter, which drops it,
-the span being current while the call runs; in a fresh process, the least of several rounds. The
-floor is the same span made by hand: seven attributes, attach, detach, end. Without an observer it
-is what the checks for one take. The log's line is that of a tool's result of 300 characters.
-`stats` is seconds for a journal of 100,000 events.
+CPU microseconds per span, from the events that begin and end it to the exporter, which drops it.
+The span is current while the call runs. Each figure is the least of several rounds in a fresh
+process. The floor is the same span made by hand: seven attributes, attach, detach, end. Without an
+observer the figure is the cost of the checks for one. The line of the log is that of a tool's
+result of 300 characters. `stats` is seconds for a journal of 100,000 events.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _events() -> tuple[list[Any], list[Any]]:
 
 
 def _spans(observer: Any, count: int) -> float:
-    """Microseconds of CPU per span."""
+    """Return the microseconds of CPU per span."""
     from holdfast import ToolCall
     from holdfast import events as ev
     from holdfast.conversation.observer import Observed
@@ -127,7 +127,7 @@ def _by_hand(tracer: Any, trace: Any, context: Any, count: int) -> float:
 
 
 def without(count: int) -> float:
-    """The checks that a call passes: of its start, its run and its result."""
+    """Measure the checks that a call passes: at its start, its run and its result."""
     from holdfast import Agent, Conversation, ScriptedLLM
 
     journal: Any = Conversation(Agent(ScriptedLLM(["done"]))).hosting.journal  # pyright: ignore
@@ -155,7 +155,7 @@ def without(count: int) -> float:
 
 
 def line(count: int, path: str) -> float:
-    """Microseconds of CPU for one line."""
+    """Return the microseconds of CPU for one line."""
     from holdfast.observe import JsonLog
 
     (event,) = _events()[1]
@@ -170,7 +170,7 @@ def line(count: int, path: str) -> float:
 
 
 def statistics(count: int, path: str) -> list[float]:
-    """Seconds for a journal of `count` events, and MB of memory that it took at most."""
+    """Return the seconds for a journal of `count` events, and the most MB of memory in use."""
     import tracemalloc
 
     from holdfast import SQLiteStore, ToolCall, ToolResult
@@ -211,9 +211,9 @@ def statistics(count: int, path: str) -> list[float]:
         store.release(lease)
         began = time.perf_counter()
         (summary,) = tree(store, "long")
-        found = stats(store, summary)
+        summary_stats = stats(store, summary)
         seconds = time.perf_counter() - began
-        assert found.steps == len(range(1, count + 1, 3)), found
+        assert summary_stats.steps == len(range(1, count + 1, 3)), summary_stats
         tracemalloc.start()
         stats(store, summary)
         return [seconds, tracemalloc.get_traced_memory()[1] / 1e6]
@@ -227,7 +227,7 @@ def rows(quick: bool) -> list[Row]:
         )
         for function in (with_sdk, sdk_by_hand, with_api, api_by_hand, without)
     }
-    found = in_turns(repeats, figures)
+    times = in_turns(repeats, figures)
     with harness.scratch() as folder:
         lines = [in_child(line, count, f"{folder}/log") for _ in range(repeats)]
         long = [
@@ -235,9 +235,9 @@ def rows(quick: bool) -> list[Row]:
             for number in range(1 if quick else 3)
         ]
     return [
-        Row("a span, with the SDK", "us", found["with_sdk"], found["sdk_by_hand"], Goal(30)),
-        Row("a span, with the API alone", "us", found["with_api"], found["api_by_hand"], Goal(8)),
-        Row("a span, with no observer", "us", found["without"], goal=Goal(0.5)),
+        Row("a span, with the SDK", "us", times["with_sdk"], times["sdk_by_hand"], Goal(30)),
+        Row("a span, with the API alone", "us", times["with_api"], times["api_by_hand"], Goal(8)),
+        Row("a span, with no observer", "us", times["without"], goal=Goal(0.5)),
         Row("a line of the log", "us", lines),
         Row("stats of 100,000 events", "s", [seconds for seconds, _ in long]),
         Row("stats of 100,000 events, memory", "MB", [memory for _, memory in long]),

@@ -1,11 +1,11 @@
 """CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model
-request, of all of it or of what a condensation left.
+request, of the whole journal or of the rest that a condensation left.
 
-From `Conversation(agent, store, id)` through `send_message` and `run` to the moment at which the
-model, a scripted one, is asked: what it is given then are the bytes of the request. The floor reads
-the same rows with sqlite3 and decodes each as JSON of no particular shape. A run is made of
-answers, starts and results in turn; the outputs are of 0.3 KB, or of 9.5 KB as they are in real
-runs on average. The condensation leaves the last 30 events to the model.
+The time runs from `Conversation(agent, store, id)` through `send_message` and `run` until the
+scripted model receives the bytes of the request. The floor reads the same rows with sqlite3 and
+decodes each as JSON of no particular shape. A run consists of answers, starts and results in turn.
+The outputs are of 0.3 KB, or of 9.5 KB, the average of real runs. The condensation leaves the last
+30 events to the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REAL = 9500  # characters of a tool output in recorded runs, on average
 
 
 def write(path: str, length: int, output: int, condensed: bool) -> None:
-    """A store in which the conversation "c" is a run of about that many events, with outputs of
-    `output` characters."""
+    """Write a store in which the conversation "c" is a run of about `length` events, with outputs
+    of `output` characters."""
     from holdfast import SQLiteStore, TextContent, ToolCall, ToolResult
     from holdfast import events as ev
     from holdfast.content import Usage
@@ -86,17 +86,18 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
 
 
 def reopen(path: str, length: int, condensed: bool) -> tuple[float, float, float]:
-    """Milliseconds of CPU: to the open conversation, to the request; and of wall to the request."""
+    """Return the milliseconds of CPU to the open conversation and to the request, and of wall time
+    to the request."""
     from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
 
-    asked: list[tuple[float, float, int]] = []
+    requests: list[tuple[float, float, int]] = []
 
     def answer(request: Any) -> str:
-        asked.append((time.process_time(), time.perf_counter(), len(request.body)))
+        requests.append((time.process_time(), time.perf_counter(), len(request.body)))
         return "Nothing new."
 
     agent = Agent(ScriptedLLM(answer), [look_up])
-    with Conversation(agent) as warm:  # the imports and the tool's schema
+    with Conversation(agent) as warm:  # imports, and the tool's schema
         warm.send_message("hello")
         warm.run()
     with SQLiteStore(path) as store:
@@ -108,28 +109,28 @@ def reopen(path: str, length: int, condensed: bool) -> tuple[float, float, float
         conversation.close()
         assert len(conversation.get_history()) > length
         if condensed:
-            assert asked[-1][2] < 200_000, "the request holds what was condensed"
+            assert requests[-1][2] < 200_000, "the request holds what was condensed"
         else:
-            assert asked[-1][2] > length * 50, "the request does not hold the whole view"
-    return (opened - cpu) * 1000, (asked[-1][0] - cpu) * 1000, (asked[-1][1] - wall) * 1000
+            assert requests[-1][2] > length * 50, "the request does not hold the whole view"
+    return (opened - cpu) * 1000, (requests[-1][0] - cpu) * 1000, (requests[-1][1] - wall) * 1000
 
 
 def bare(path: str) -> float:
-    """Milliseconds of CPU of the floor."""
+    """Return the milliseconds of CPU of the floor."""
     import msgspec
 
     decode = msgspec.json.Decoder().decode
     db = sqlite3.connect(path)
     began = time.process_time()
-    found = [decode(data) for (data,) in db.execute("SELECT data FROM events ORDER BY key")]
-    spent = time.process_time() - began
+    events = [decode(data) for (data,) in db.execute("SELECT data FROM events ORDER BY key")]
+    seconds = time.process_time() - began
     db.close()
-    assert found
-    return spent * 1000
+    assert events
+    return seconds * 1000
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.scratch() as folder:
         for condensed, limits in ((False, (15, 130)), (True, (5, 10))):
             for output in (len(NOTE), REAL):
@@ -141,22 +142,22 @@ def rows(quick: bool) -> list[Row]:
                         "ours": lambda p=path, n=length, c=condensed: in_child(reopen, p, n, c),
                     }
                     measured = in_turns(2 if quick else 7, ways)
-                    opened, asked, wall = (
+                    opened, to_request, wall = (
                         [one[which] for one in measured["ours"]] for which in range(3)
                     )
                     what = (
                         f"{length:,} events, outputs of {output / 1000:.1f}"
                         f" KB{', condensed' if condensed else ''}"
                     )
-                    found.append(
+                    table.append(
                         Row(
                             f"{what}: opened and asked, CPU",
                             "ms",
-                            asked,
+                            to_request,
                             measured["bare"],
                             Goal(limit),
                         )
                     )
-                    found.append(Row("  of this, opened", "ms", opened, measured["bare"]))
-                    found.append(Row("  wall to the request", "ms", wall))
-    return found
+                    table.append(Row("  of this, opened", "ms", opened, measured["bare"]))
+                    table.append(Row("  wall to the request", "ms", wall))
+    return table

@@ -45,7 +45,7 @@ new Promise(done => {
 
 
 def rows(quick: bool) -> list[Row]:
-    """The table."""
+    """Return the rows of the table."""
     from tests.browser import CHROMIUM, SKIP
 
     names = (
@@ -58,10 +58,10 @@ def rows(quick: bool) -> list[Row]:
     )
     if CHROMIUM is None:
         return [Row(what, unit, goal=goal, skipped=SKIP) for what, unit, goal in names]
-    found = _measured(quick)
+    figures = _measured(quick)
     return [
         Row(what, unit, values, floor, goal)
-        for (what, unit, goal), (values, floor) in zip(names, found, strict=True)
+        for (what, unit, goal), (values, floor) in zip(names, figures, strict=True)
     ]
 
 
@@ -97,7 +97,7 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
                 )
                 browser.close_tabs()
 
-        seen = _seen(server, browser, 3 * repeats)
+        latencies = _event_latencies(server, browser, 3 * repeats)
         opened: list[float] = []
         work: list[float] = []
         middle: list[float] = []
@@ -114,9 +114,9 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
             page.until("document.querySelector('#facts').innerText.includes('steps')")
             page.run("new Promise(done => setTimeout(done, 300))")
             page.ask("Performance.enable", timeDomain="threadTicks")
-            spent = _busy(page)
+            busy_before = _busy(page)
             frames: list[float] = page.run(SCROLL.replace("STEPS", "200" if quick else "600"))
-            work.append((_busy(page) - spent) * 1000 / len(frames))
+            work.append((_busy(page) - busy_before) * 1000 / len(frames))
             middle.append(statistics.median(frames))
             longest.append(max(frames))
             bare = browser.open(f"{url}/page/page.css")
@@ -130,7 +130,7 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
             browser.close_tabs()
     return [
         (paints, bare_paints),
-        (seen, []),
+        (latencies, []),
         (opened, []),
         (work, []),
         (middle, floor_middle),
@@ -139,7 +139,7 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
 
 
 def _busy(page: Any) -> float:
-    """Seconds of CPU that the page's main thread has spent on tasks."""
+    """Return the seconds of CPU that the page's main thread has spent on tasks."""
     return next(
         one["value"]
         for one in page.ask("Performance.getMetrics")["metrics"]
@@ -147,9 +147,9 @@ def _busy(page: Any) -> float:
     )
 
 
-def _seen(server: Any, browser: Any, times: int) -> list[float]:
-    """Milliseconds from an event's append to the frame that has it, with the conversation open in a
-    tab."""
+def _event_latencies(server: Any, browser: Any, times: int) -> list[float]:
+    """Return the milliseconds from an event's append to the frame that shows it, with the
+    conversation open in a tab."""
     appended: dict[int, float] = {}
     listener = server.host._store._listener
 

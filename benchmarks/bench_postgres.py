@@ -1,11 +1,11 @@
-"""Appends to a journal in Postgres beside a bare `INSERT` with commit, and the time until a follower
-in another process sees an event.
+"""Appends to a journal in Postgres beside a bare `INSERT` with commit, and the delay of a follower
+in another process.
 
 The server is PostgreSQL on this machine with fsync on. `append` is `PostgresStore.append` of one
-event of 1.4 KB, as a conversation hands it over, which has encoded it; the floor inserts the same
-bytes into a table with the same key, on one connection in autocommit mode with a prepared statement,
-in turns with it. `seen` is the time
-from the call of `append` in one process until `follow` yields the event in another one.
+event of 1.4 KB that is encoded already, as a conversation hands it over. The floor inserts the same
+bytes into a table with the same key, on one connection in autocommit mode with a prepared
+statement, in turns with it. `follower_latencies` measures the time from the call of `append` in one
+process until `follow` yields the event in another one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ with PostgresStore(sys.argv[1]) as store:
 
 
 def one_append(dsn: str) -> tuple[float, float]:
-    """Milliseconds per durable append, and per bare insert, in turns of 20."""
+    """Return the milliseconds per durable append and per bare insert, in turns of 20."""
     import psycopg
 
     from holdfast.events import RecordedEvents
@@ -50,7 +50,7 @@ def one_append(dsn: str) -> tuple[float, float]:
         )
         lease = store.acquire(name)
         number = time.monotonic_ns()
-        spent = [0.0, 0.0]
+        seconds = [0.0, 0.0]
         for start in range(1, APPENDS + 41, 20):
             events = [(seq, RecordedEvents([message(seq)])) for seq in range(start, start + 20)]
             began = time.perf_counter()
@@ -62,13 +62,13 @@ def one_append(dsn: str) -> tuple[float, float]:
                 row = (number, seq, zlib.crc32(data), data)
                 bare.execute("INSERT INTO bare VALUES (%s, %s, %s, %s)", row)
             if start > 40:  # warm
-                spent[0] += middle - began
-                spent[1] += time.perf_counter() - middle
-    return spent[0] / APPENDS * 1000, spent[1] / APPENDS * 1000
+                seconds[0] += middle - began
+                seconds[1] += time.perf_counter() - middle
+    return seconds[0] / APPENDS * 1000, seconds[1] / APPENDS * 1000
 
 
-def seen(dsn: str) -> list[float]:
-    """Milliseconds until a follower in another process sees each event."""
+def follower_latencies(dsn: str) -> list[float]:
+    """Return the milliseconds until a follower in another process receives each event."""
     from holdfast.store import Batch, PostgresStore, Summary
 
     with PostgresStore(dsn) as store:
@@ -104,9 +104,9 @@ def rows(quick: bool) -> list[Row]:
     late = Row("event seen in another process, 99 %", "ms", goal=Goal(50))
     try:
         with private_server(fsync=True) as server:
-            found = [one_append(server.dsn()) for _ in range(2 if quick else REPEATS)]
-            append.values, append.floor = [one[0] for one in found], [one[1] for one in found]
-            times = [sorted(seen(server.dsn())) for _ in range(1 if quick else 3)]
+            pairs = [one_append(server.dsn()) for _ in range(2 if quick else REPEATS)]
+            append.values, append.floor = [one[0] for one in pairs], [one[1] for one in pairs]
+            times = [sorted(follower_latencies(server.dsn())) for _ in range(1 if quick else 3)]
             follow.values = [statistics.median(one) for one in times]
             late.values = [one[math.ceil(len(one) * 0.99) - 1] for one in times]
     except (NoPostgres, ModuleNotFoundError) as problem:

@@ -1,9 +1,9 @@
-"""The agent server and its clients: start, CPU per step beside a local run, fifty at once, replay,
-and what ten thousand parked ones cost.
+"""The agent server and its clients: start, CPU per step beside a local run, fifty conversations at
+once, replay, and the cost of ten thousand parked ones.
 
 Each figure has a server process of its own (`holdfast serve`), a client in another one, and a mock
-model in a third, over loopback. CPU is read per process. What is local is measured in the same
-turns. `ideal` is what the model's answers take one after another.
+model in a third, over loopback. CPU is read per process. Local runs are measured in the same turns.
+`ideal` is the time of the model's answers alone, one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from harness import Goal, Row, in_child, in_turns
 
 KEY = "hf_key-of-the-benchmarks-0123456789"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
-CALLS, DELAY = 10, 50  # of each conversation of the fleet; milliseconds that the model takes
+# Calls of each conversation of the fleet; milliseconds per answer of the model.
+CALLS, DELAY = 10, 50
 IDEAL = (CALLS + 1) * DELAY / 1000
 STATUSES = (
     "finished",
@@ -39,9 +40,9 @@ STATUSES = (
     "error",
     "stuck",
     "waiting_for_confirmation",
-)  # of parked ones, in turns; none is idle
+)  # the statuses of parked conversations, in turns; none is idle
 READY = re.compile(r"Serving agents at http://127\.0\.0\.1:(\d+)\.")
-# The least that answers /health: what any server with these packages takes to start.
+# The smallest app that answers /health: the time that any server with these packages takes to start.
 BARE = """
 import socket
 import uvicorn
@@ -59,7 +60,7 @@ uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off")).run([listen
 
 
 class Server(NamedTuple):
-    """A server that answers; `took` seconds after its process was started."""
+    """A server that answers, and the seconds from the start of its process until then (`took`)."""
 
     port: int
     pid: int
@@ -72,7 +73,8 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[Server]:
-    """A server process that says on stdout or stderr where it listens, once /health answers."""
+    """Start a server process that prints its address to stdout or stderr. Yields once /health
+    answers."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
     }
@@ -90,13 +92,13 @@ def started(command: list[str]) -> Iterator[Server]:
         env=environment,
     ) as child:
         assert child.stdout is not None
-        said = ""
-        while (found := READY.search(said)) is None:
+        output = ""
+        while (address := READY.search(output)) is None:
             line = child.stdout.readline()
             if not line:
-                raise harness.Failed(f"the server ended at once: {said}")
-            said += line
-        port = int(found[1])
+                raise harness.Failed(f"the server ended at once: {output}")
+            output += line
+        port = int(address[1])
         while True:
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -108,9 +110,8 @@ def started(command: list[str]) -> Iterator[Server]:
             finally:
                 connection.close()
         took = time.perf_counter() - began
-        drain = threading.Thread(
-            target=child.stdout.read, daemon=True
-        )  # so that it can say as much as it likes
+        # keeps the pipe from filling up
+        drain = threading.Thread(target=child.stdout.read, daemon=True)
         drain.start()
         try:
             yield Server(port, child.pid, took)
@@ -120,7 +121,7 @@ def started(command: list[str]) -> Iterator[Server]:
 
 
 def serving(store: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
-    """`holdfast serve` over a store's file."""
+    """Run `holdfast serve` over the file of a store."""
     tools = ["--allow-tools", "remote_tool", "--rate", "0"]
     return started(
         [
@@ -139,19 +140,19 @@ def serving(store: str, *arguments: str) -> contextlib.AbstractContextManager[Se
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used, all of its threads: its clock, see
+    """Return the seconds of CPU that all threads of a process have used, from its clock: see
     clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """MB of RSS and PSS."""
-    found = dict(
+    """Return the MB of RSS and PSS."""
+    kilobytes = dict(
         re.findall(
             r"^(Rss|Pss): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE
         )
     )
-    return int(found["Rss"]) * 1024 / 1e6, int(found["Pss"]) * 1024 / 1e6
+    return int(kilobytes["Rss"]) * 1024 / 1e6, int(kilobytes["Pss"]) * 1024 / 1e6
 
 
 def threads(pid: int) -> int:
@@ -164,7 +165,7 @@ def threads(pid: int) -> int:
 def start(
     command: Callable[[], contextlib.AbstractContextManager[Server]],
 ) -> tuple[float, float, float, float]:
-    """(seconds to healthy, CPU of these, MB of RSS, MB of PSS)."""
+    """Return the seconds until healthy, the CPU seconds of these, the MB of RSS and of PSS."""
     with command() as server:
         return server.took, cpu(server.pid), *memory(server.pid)
 
@@ -173,8 +174,8 @@ def start(
 
 
 def step(url: str, pid: int, port: int, steps: int, where: str) -> tuple[float, float]:
-    """Milliseconds of CPU per step: of the server, of this client. `where` the tool is run:
-    "server" or "client"."""
+    """Return the milliseconds of CPU per step of the server and of this client. The tool runs in
+    `where`: "server" or "client"."""
     import remote_tool
 
     from holdfast import LLM, Agent, Limits, RemoteConversation, RemoteWorkspace
@@ -202,7 +203,7 @@ def steps_rows(quick: bool, port: int, folder: str) -> list[Row]:
         with serving(f"{folder}/{time.monotonic_ns()}.db") as server:
             return tuple(in_child(step, server.url, server.pid, port, steps, where))
 
-    found: list[Row] = []
+    table: list[Row] = []
     more: dict[int, list[float]] = {}
     for steps in (50, 200) if quick else (50, 200, 1000):
         measured = in_turns(
@@ -223,16 +224,16 @@ def steps_rows(quick: bool, port: int, folder: str) -> list[Row]:
             )
             added = [its - ours for its, ours in zip(one, local, strict=True)]
             what = "" if where == "server" else ", tool run by the client"
-            found.append(
+            table.append(
                 Row(f"{steps} steps{what}, the server; floor: a local run", "ms", one, local)
             )
-            found.append(Row("  more than the local run", "ms", added, goal=goal))
-            found.append(Row("  the client beside it; floor: a local run", "ms", other, local))
+            table.append(Row("  more than the local run", "ms", added, goal=goal))
+            table.append(Row("  the client beside it; floor: a local run", "ms", other, local))
             if where == "server":
                 more[steps] = added
     least, most = min(more), max(more)
     grown = [long / short for long, short in zip(more[most], more[least], strict=True)]
-    found.append(
+    table.append(
         Row(
             f"more than the local run, {most} steps over {least} (flat: 1)",
             "",
@@ -240,15 +241,16 @@ def steps_rows(quick: bool, port: int, folder: str) -> list[Row]:
             goal=Goal(1.25),
         )
     )
-    return found
+    return table
 
 
 # --- many at once ---
 
 
 def fleet(url: str, pid: int, port: int, size: int, at_once: bool) -> tuple[float, float, float]:
-    """(seconds, seconds of CPU of the server, of this client) until all are finished, making them
-    included; each by a thread of its own or all by one, one after another."""
+    """Return the seconds, and the seconds of CPU of the server and of this client, until all
+    conversations are finished. Making them is included. Each is begun by a thread of its own, or
+    all by one thread."""
     import remote_tool
 
     from holdfast import LLM, Agent, RemoteConversation, RemoteWorkspace
@@ -261,20 +263,20 @@ def fleet(url: str, pid: int, port: int, size: int, at_once: bool) -> tuple[floa
             [remote_tool.look_up],
         )
 
-    def begun(agent: Any) -> Any:
+    def conversation_of(agent: Any) -> Any:
         conversation = RemoteConversation(agent, workspace=workspace)
         conversation.start_thread()
         conversation.send_message("What is known of these items?")
         return conversation
 
-    with begun(agent(1, 0)) as warm:
+    with conversation_of(agent(1, 0)) as warm:
         assert warm.wait(60) == "finished"
     shared = agent(CALLS, DELAY)
     open: list[Any] = []
     statuses: list[Any] = []
 
     def one() -> None:
-        conversation = begun(shared)
+        conversation = conversation_of(shared)
         open.append(conversation)
         statuses.append(conversation.wait(60))
 
@@ -286,7 +288,7 @@ def fleet(url: str, pid: int, port: int, size: int, at_once: bool) -> tuple[floa
         for thread in clients:
             thread.join()
     else:
-        open += [begun(shared) for _ in range(size)]
+        open += [conversation_of(shared) for _ in range(size)]
         statuses += [conversation.wait(60) for conversation in open]
     took = time.perf_counter() - began, cpu(pid) - server, time.process_time() - client
     assert statuses == ["finished"] * size, statuses
@@ -337,7 +339,7 @@ def fleet_rows(quick: bool, port: int, folder: str) -> list[Row]:
 
 
 def lived(url: str, port: int, calls: int, width: int) -> tuple[str, int]:
-    """Makes a conversation of so many calls, and returns its id and the seq of its last event."""
+    """Make a conversation of `calls` calls, and return its id and the seq of its last event."""
     import remote_tool
 
     from holdfast import LLM, Agent, Limits, RemoteConversation, RemoteWorkspace
@@ -355,8 +357,8 @@ def lived(url: str, port: int, calls: int, width: int) -> tuple[str, int]:
 
 
 def replay(port: int, id: str, last: int) -> float:
-    """Microseconds per event, from the request to the last byte of the last event, for a reader
-    that only takes bytes."""
+    """Return the microseconds per event, from the request to the last byte of the last event, for a
+    reader that only receives bytes."""
     end, tail = b"id: %d\n" % last, b""
     received: list[bytes] = []
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -371,36 +373,36 @@ def replay(port: int, id: str, last: int) -> float:
             assert data, b"".join(received)[-1000:]
             received.append(data)
             tail = (tail + data)[-(1 << 16) :]
-        spent = time.perf_counter() - began
+        seconds = time.perf_counter() - began
     count = len(re.findall(rb"^id: \d+\r?$", b"".join(received), re.MULTILINE))
     assert last * 0.99 <= count <= last, (count, last)  # a chunk's border may cut through a line
-    return spent / last * 1e6
+    return seconds / last * 1e6
 
 
 def replayed(url: str, id: str, last: int) -> float:
-    """Microseconds per event, wall, until a client has them all as events."""
+    """Return the microseconds of wall time per event until a client has them all as events."""
     from holdfast import RemoteConversation, RemoteWorkspace
 
     began = time.perf_counter()
     conversation = RemoteConversation(None, RemoteWorkspace(url, KEY), id)
     assert len(conversation.get_history()) == last
-    spent = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     conversation.detach()
-    return spent / last * 1e6
+    return seconds / last * 1e6
 
 
 def bare_replay(store: str, last: int) -> float:
-    """The same of the floor: rows out of the file, in pages of 500, as server-sent events into a
-    socket, nothing looked at."""
+    """Measure the floor of a replay: rows out of the file, in pages of 500, as server-sent events
+    into a socket, without any look at them."""
     listening = socket.create_server(("127.0.0.1", 0))
     sizes: list[int] = []
 
-    def read() -> None:
+    def drain() -> None:
         with socket.create_connection(listening.getsockname()) as connection:
             while data := connection.recv(1 << 18):
                 sizes.append(len(data))
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=drain)
     began = time.perf_counter()
     reader.start()
     connection, _ = listening.accept()
@@ -423,11 +425,11 @@ def bare_replay(store: str, last: int) -> float:
                 )
             )
     reader.join()
-    spent = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     db.close()
     listening.close()
     assert sum(sizes) > 100 * last
-    return spent / last * 1e6
+    return seconds / last * 1e6
 
 
 def replay_rows(quick: bool, port: int, folder: str) -> list[Row]:
@@ -460,8 +462,8 @@ def replay_rows(quick: bool, port: int, folder: str) -> list[Row]:
 
 
 def park(store: str, count: int) -> None:
-    """Puts so many conversations that a server would have parked beside the one that is there:
-    their records, and journals of two events."""
+    """Store `count` parked conversations beside the existing one, as a server leaves them: records,
+    and journals of two events."""
     import msgspec
 
     from holdfast.server.records import Records
@@ -469,10 +471,10 @@ def park(store: str, count: int) -> None:
     from holdfast.store import Batch, SQLiteStore
 
     db = sqlite3.connect(f"{store}.server.db")
-    known = db.execute("SELECT id FROM conversations").fetchone()[0]
+    existing = db.execute("SELECT id FROM conversations").fetchone()[0]
     journal = SQLiteStore(store, durability="process")
-    (summary,) = journal.list([known])
-    events = journal.read(known, 0, 2)
+    (summary,) = journal.list([existing])
+    events = journal.read(existing, 0, 2)
     ids = [f"{number:032x}" for number in range(count)]
     for number, id in enumerate(ids):
         lease = journal.acquire(id)
@@ -482,22 +484,22 @@ def park(store: str, count: int) -> None:
         )
         journal.release(lease)
     journal.close()
-    # As they are after a restart of a server that had started them all.
+    # The store is in the state after a restart of a server that had started all of them.
     columns = "state, driven, workspace, own_workspace, agent, tools, options, secrets, created"
     db.executemany(
         f"INSERT INTO conversations (tenant, id, {columns}) SELECT tenant, ?,"
         f" {columns.replace('driven', '2')} FROM conversations WHERE id = ?",
-        [(id, known) for id in ids],
+        [(id, existing) for id in ids],
     )
     db.commit()
     db.close()
     Records(
         f"{store}.server.db", Seal.of_file(Path(f"{store}.server.key"))
-    ).close()  # it can be read as what it is
+    ).close()  # the record is readable as its own type
 
 
-class Asking:
-    """A connection on which lists are asked for."""
+class ListClient:
+    """A connection that requests lists."""
 
     def __init__(self, server: Server) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -510,25 +512,25 @@ class Asking:
         return json.loads(body)
 
     def page(self, status: str = "") -> tuple[float, int]:
-        """(milliseconds, conversations) of the first page of 100."""
+        """Return the milliseconds and the number of conversations of the first page of 100."""
         began = time.perf_counter()
-        found = self.get(f"/api/conversations?limit=100{f'&status={status}' if status else ''}")
-        return (time.perf_counter() - began) * 1000, len(found["items"])
+        listing = self.get(f"/api/conversations?limit=100{f'&status={status}' if status else ''}")
+        return (time.perf_counter() - began) * 1000, len(listing["items"])
 
     def whole(self, limit: int = 1000) -> tuple[float, int]:
-        """The same of all, page by page."""
+        """Return the milliseconds and the number of conversations of all pages."""
         began, count, cursor = time.perf_counter(), 0, ""
         while cursor is not None:
-            found = self.get(
+            listing = self.get(
                 f"/api/conversations?limit={limit}{f'&cursor={cursor}' if cursor else ''}"
             )
-            count += len(found["items"])
-            cursor = found["next"]
+            count += len(listing["items"])
+            cursor = listing["next"]
         return (time.perf_counter() - began) * 1000, count
 
 
 def bare_list(store: str, count: int) -> float:
-    """Milliseconds of the floor: the rows of two files, joined, as JSON."""
+    """Measure the floor in milliseconds: the rows of two files, joined, as JSON."""
     db = sqlite3.connect(store)
     db.execute("ATTACH ? AS records", (f"{store}.server.db",))
     began = time.perf_counter()
@@ -539,14 +541,15 @@ def bare_list(store: str, count: int) -> float:
         (count,),
     ).fetchall()
     json.dumps(rows)
-    spent = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     db.close()
     assert len(rows) == count
-    return spent * 1000
+    return seconds * 1000
 
 
 def churned(url: str, pid: int, port: int, count: int) -> float:
-    """KB by which the server grows for each conversation that is made, run and parked again."""
+    """Return the KB by which the server grows for each conversation that is made, run and parked
+    again."""
     import remote_tool
 
     from holdfast import LLM, Agent, RemoteConversation, RemoteWorkspace
@@ -574,11 +577,11 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
     in_child(park, full, count)
 
     def look(store: str) -> tuple[float, int, dict[str, list[float]], float]:
-        """(MB after all lists, threads before them, milliseconds of each list, seconds to
-        start)."""
+        """Return the MB after all lists, the threads before them, the milliseconds of each list,
+        and the seconds to start."""
         lists: dict[str, list[float]] = {}
         with serving(store) as server:
-            asking = Asking(server)
+            asking = ListClient(server)
             while True:
                 with contextlib.suppress(AssertionError):
                     asking.get("/ready")
@@ -635,7 +638,7 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
 
 def rows(quick: bool) -> list[Row]:
     with harness.compiled(), harness.mock_model() as port, harness.scratch() as folder:
-        begun = in_turns(
+        starts = in_turns(
             3 if quick else 9,
             {
                 "bare": lambda: start(lambda: started([sys.executable, "-c", BARE])),
@@ -648,16 +651,16 @@ def rows(quick: bool) -> list[Row]:
             ("  RSS then", "MB", Goal(90)),
             ("  PSS then", "MB", None),
         )
-        found = [
+        table = [
             Row(
                 what,
                 unit,
-                [one[index] for one in begun["ours"]],
-                [one[index] for one in begun["bare"]],
+                [one[index] for one in starts["ours"]],
+                [one[index] for one in starts["bare"]],
                 goal,
             )
             for index, (what, unit, goal) in enumerate(names)
         ]
         for part in (steps_rows, fleet_rows, replay_rows, parked_rows):
-            found += part(quick, port, folder)
-        return found
+            table += part(quick, port, folder)
+        return table

@@ -1,9 +1,10 @@
 """Time of a new box and of a command in a box that stays, and the memory of a box.
 
 A new box is that of a search or clone: `true` runs in it, from its start until its end is reported.
-A command in a live box is `run_command(":")`, the next to `LocalRuntime`'s. The memory of a box is
-the proportional share (PSS) of its processes, and of those outside of it that make it, while its
-shell waits for a command; other shells share the pages of bash. Each mechanism has rows of its own.
+A command in a live box is `run_command(":")`, beside that of `LocalRuntime`. The memory of a box is
+the proportional share (PSS) of its processes, and of the processes outside that maintain it, while
+its shell waits for a command. Other shells share the pages of bash. Each mechanism has rows of its
+own.
 """
 
 from __future__ import annotations
@@ -22,47 +23,48 @@ _TIMES = 40
 
 
 def new_box(mechanism: str) -> list[float]:
-    """Milliseconds of each of some new boxes."""
+    """Return the milliseconds of each of some new boxes."""
     from holdfast import SandboxedRuntime
     from holdfast.tools.launch import start
 
-    found: list[float] = []
+    milliseconds: list[float] = []
     with SandboxedRuntime(mechanism=mechanism) as runtime:
         for _ in range(_TIMES):
             began = time.perf_counter()
             process = start(runtime.launcher, ["true"], cwd=None, env={"PATH": "/usr/bin:/bin"})
             process.communicate()
             assert process.returncode == 0
-            found.append((time.perf_counter() - began) * 1000)
-    return found
+            milliseconds.append((time.perf_counter() - began) * 1000)
+    return milliseconds
 
 
 def plain_process() -> list[float]:
-    """Milliseconds of each of some plain processes."""
-    found: list[float] = []
+    """Return the milliseconds of each of some plain processes."""
+    milliseconds: list[float] = []
     for _ in range(_TIMES):
         began = time.perf_counter()
         subprocess.run(["true"], check=True)
-        found.append((time.perf_counter() - began) * 1000)
-    return found
+        milliseconds.append((time.perf_counter() - began) * 1000)
+    return milliseconds
 
 
 def commands(mechanism: str) -> list[float]:
-    """Milliseconds of each of some commands in one shell, after the first; "" for no box."""
+    """Return the milliseconds of each of some commands in one shell, after the first. The mechanism
+    "" is no box."""
     from holdfast import LocalRuntime, SandboxedRuntime
 
-    found: list[float] = []
+    milliseconds: list[float] = []
     with SandboxedRuntime(mechanism=mechanism) if mechanism else LocalRuntime() as runtime:
         runtime.run_command(":")
         for _ in range(_TIMES):
             began = time.perf_counter()
             runtime.run_command(":")
-            found.append((time.perf_counter() - began) * 1000)
-    return found
+            milliseconds.append((time.perf_counter() - began) * 1000)
+    return milliseconds
 
 
 def memory(mechanism: str) -> list[float]:
-    """Megabytes of one live box, over ten of them."""
+    """Return the megabytes of one live box, over ten of them."""
     from holdfast import SandboxedRuntime
 
     with SandboxedRuntime(mechanism=mechanism) as runtime:
@@ -79,7 +81,7 @@ def memory(mechanism: str) -> list[float]:
 
 
 def descendants() -> list[int]:
-    """The processes that this one has started, and theirs."""
+    """Return the ids of all processes under this one."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -87,10 +89,10 @@ def descendants() -> list[int]:
         except OSError:
             continue
         children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found = children.get(os.getpid(), [])
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    ids = children.get(os.getpid(), [])
+    for pid in ids:
+        ids += children.get(pid, [])
+    return ids
 
 
 def rows(quick: bool) -> list[Row]:
@@ -107,14 +109,14 @@ def rows(quick: bool) -> list[Row]:
         ways[f"memory {name}"] = partial(in_child, memory, name)
     measured = in_turns(2 if quick else 5, ways)
     medians = {name: [sorted(one)[len(one) // 2] for one in measured[name]] for name in measured}
-    found: list[Row] = []
+    table: list[Row] = []
     for one in MECHANISMS:
         if one.name not in names:
-            found.append(Row(f"a box of {one.name}", "ms", skipped=one.missing()))
+            table.append(Row(f"a box of {one.name}", "ms", skipped=one.missing()))
             continue
         boxed, plain = medians[f"boxed {one.name}"], medians["plain"]
         extra = [first - second for first, second in zip(boxed, plain, strict=True)]
-        found += [
+        table += [
             Row(
                 f"a new box of {one.name}",
                 "ms",
@@ -126,4 +128,4 @@ def rows(quick: bool) -> list[Row]:
             Row("  beyond LocalRuntime", "ms", extra, goal=Goal(1)),
             Row("  memory of a live box", "MB", medians[f"memory {one.name}"], goal=Goal(4)),
         ]
-    return found
+    return table

@@ -1,9 +1,10 @@
-"""What a store costs as it fills: the same work beside few parked conversations and beside many.
+"""Cost of a store as it fills: the same work beside few parked conversations and beside many.
 
 The parked conversations are copies of one that a worker has driven, made by the database: its
-events, its inbox, and a timer of next year for each tenth of them. Then a worker drives new ones,
-and the looks that each worker takes every second are timed, as is the deletion of old ones. The
-last lines plan for a million conversations from these figures; `docs/scale.md` quotes them.
+events, its inbox, and a timer of next year for each tenth of them. Then a worker drives new ones.
+The queries that each worker sends every second are timed, and so is the deletion of old
+conversations. The last lines plan for a million conversations from these figures; `docs/scale.md`
+quotes them.
 """
 
 from __future__ import annotations
@@ -79,12 +80,12 @@ def filled(dsn: str, before: int, count: int) -> Figures:
 
     def timed(work: Callable[[], Any], times: int = 5) -> float:
         work()
-        found: list[float] = []
+        milliseconds: list[float] = []
         for _ in range(times):
             began = time.perf_counter()
             work()
-            found.append((time.perf_counter() - began) * 1000)
-        return statistics.median(found)
+            milliseconds.append((time.perf_counter() - began) * 1000)
+        return statistics.median(milliseconds)
 
     if not before:
         drive(["first"])
@@ -122,11 +123,11 @@ def filled(dsn: str, before: int, count: int) -> Figures:
 
 
 class Plan(NamedTuple):
-    """A load: conversations that are kept, turns of each in a day, events and bytes of a turn."""
+    """A load: conversations in the store, turns of each in a day, events and bytes of a turn."""
 
     conversations: int = 1_000_000
     turns_per_day: float = 1
-    peak: float = 4  # times the mean
+    peak: float = 4  # peak over the mean
     calls_per_turn: float = 3
     events_per_call: float = 3
     event_bytes: float = 1400
@@ -134,9 +135,10 @@ class Plan(NamedTuple):
 
 
 def planned(plan: Plan, figures: Figures) -> dict[str, float]:
-    """Return what a plan asks of the database, from the figures beside as many conversations."""
+    """Return the database load of a plan, from the figures beside as many conversations."""
     turns = plan.conversations * plan.turns_per_day / 86_400
-    appends = 4 + plan.calls_per_turn * plan.events_per_call * 2 / 3  # starts share an answer's
+    # starts share the commit of an answer
+    appends = 4 + plan.calls_per_turn * plan.events_per_call * 2 / 3
     events = 5 + plan.calls_per_turn * plan.events_per_call
     overhead = 60  # bytes of a row and its index entry, beside its data
     event_bytes = plan.event_bytes + overhead
@@ -173,14 +175,14 @@ def rows(quick: bool) -> list[Row]:
         "stats": ("state of the queue", "ms"),
         "delete": ("deletion of a conversation", "ms"),
     }
-    found = [
+    table = [
         Row(f"{text}: beside {many:,}, beside {few:,}", unit, [getattr(large, name)], [getattr(small, name)])
         for name, (text, unit) in texts.items()
     ]  # fmt: skip
-    found += [
+    table += [
         Row(f"bytes of a conversation in {name}", "B", [size], [small.bytes[name]])
         for name, size in large.bytes.items()
         if size >= 1
     ]
-    found += [Row(f"plan: {what}", "", [value]) for what, value in planned(Plan(), large).items()]
-    return found
+    table += [Row(f"plan: {what}", "", [value]) for what, value in planned(Plan(), large).items()]
+    return table

@@ -1,4 +1,4 @@
-"""What the rules cost: milliseconds for ordinary commands, and for hostile ones. `python
+"""Milliseconds of the shell rules for ordinary commands and for hostile ones. `python
 benchmarks/bench_security.py`"""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HOSTILE = {
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the table."""
     analyzer, about = standard(), Surroundings(workdir=str(Path(__file__).parents[1] / "docs"))
     took = {
         one: (

@@ -1,11 +1,11 @@
 """Client CPU per step: one model call over loopback HTTP and one validated tool call, for journals
 in memory and in SQLite.
 
-The CPU time (all threads, user and system) of a run of N steps after a warm-up, divided by N, in a
-fresh process for each figure. The floor is a loop over `http.client` that appends bytes to the
-history and sends it to the same server; it parses nothing and runs no tool. What a journal adds is
-the difference to the run in memory of the same turn; its floor is two bare sqlite3 inserts per
-step.
+The figure is the CPU time (all threads, user and system) of a run of N steps after a warm-up,
+divided by N, in a fresh process for each figure. The floor is a loop over `http.client` that
+appends bytes to the history and sends it to the same server; it parses nothing and runs no tool.
+The cost of a journal is the difference to the run in memory of the same turn; its floor is two bare
+sqlite3 inserts per step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTE = (
     "A line of what was found, as long as a short answer of a tool is: a path, a number, some"
     " words. " * 3
 )  # 288 characters
-MUCH = 33  # times that are 9.5 KB, the mean tool output of recorded runs
+MUCH = 33  # 33 times this is 9.5 KB, the mean tool output of recorded runs
 
 
 def look_up(key: str, limit: int = 10) -> str:
@@ -49,7 +49,7 @@ def look_up_much(key: str, limit: int = 10) -> str:
 def holdfast(
     port: int, steps: int, store: str, stream: bool, folder: str, much: bool = False
 ) -> float:
-    """Milliseconds of CPU per step."""
+    """Return the milliseconds of CPU per step."""
     from holdfast import LLM, Agent, Conversation, Limits, SQLiteStore, Tool
 
     tool = Tool.from_function(look_up_much if much else look_up, name="look_up")
@@ -68,15 +68,15 @@ def holdfast(
             conversation.send_message("What is known of these items?")
             began = time.process_time()
             state = conversation.run()
-            spent = time.process_time() - began
+            seconds = time.process_time() - began
         assert (state.status, state.steps) == ("finished", calls + 1), (state, state.error)
         if measured and where is not None:
             where.close()
-    return spent / steps * 1000
+    return seconds / steps * 1000
 
 
 def bare(port: int, steps: int, stream: bool, much: bool = False) -> float:
-    """Milliseconds of CPU per step of the floor."""
+    """Return the milliseconds of CPU per step of the floor."""
     end = b'],"stream":true}' if stream else b"]}"
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
     for calls in (20, steps):
@@ -86,7 +86,7 @@ def bare(port: int, steps: int, stream: bool, much: bool = False) -> float:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         began = time.process_time()
         for number in range(calls + 1):
-            history += end  # and off again: nothing is copied but by the kernel
+            history += end  # cork and uncork: only the kernel copies
             connection.request("POST", f"/{calls}/1/0/chat/completions", history, headers)
             connection.getresponse().read()
             del history[-len(end) :]
@@ -97,14 +97,14 @@ def bare(port: int, steps: int, stream: bool, much: bool = False) -> float:
                 number,
                 note,
             )
-        spent = time.process_time() - began
+        seconds = time.process_time() - began
         connection.close()
-    return spent / steps * 1000
+    return seconds / steps * 1000
 
 
 def bare_journal(steps: int, durability: str, folder: str, much: bool = False) -> float:
-    """Milliseconds of CPU per step of writing down what a step says, in two transactions as
-    Holdfast does: an answer, then a result."""
+    """Return the milliseconds of CPU per step of recording a step in two transactions, as Holdfast
+    does: an answer, then a result."""
     db = sqlite3.connect(f"{folder}/bare-{time.monotonic_ns()}.db", isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
@@ -116,13 +116,13 @@ def bare_journal(steps: int, durability: str, folder: str, much: bool = False) -
             for data in (call(number), (NOTE * (MUCH if much else 1)).encode()):
                 seq += 1
                 db.execute("INSERT INTO events VALUES (?, ?)", (seq, data))
-        spent = time.process_time() - began
+        seconds = time.process_time() - began
     db.close()
-    return spent / steps * 1000
+    return seconds / steps * 1000
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     with harness.mock_model() as port, harness.scratch() as folder:
         for steps, limit, much in (
             (50, 0.5, False),
@@ -155,7 +155,7 @@ def rows(quick: bool) -> list[Row]:
             )
             memory = measured["memory"]
             what = f"{steps} steps{', outputs of 9.5 KB' if much else ''}"
-            found.append(
+            table.append(
                 Row(
                     f"{what}, memory",
                     "ms",
@@ -165,11 +165,11 @@ def rows(quick: bool) -> list[Row]:
                 )
             )
             for kind, more in (("process", 0.2), ("durable", 0.4)):
-                found.append(
+                table.append(
                     Row(f"{what}, SQLite, {kind}", "ms", measured[kind], measured["floor"])
                 )
                 added = [one - other for one, other in zip(measured[kind], memory, strict=True)]
-                found.append(
+                table.append(
                     Row(
                         "  of this, the journal", "ms", added, measured[f"{kind} floor"], Goal(more)
                     )
@@ -181,7 +181,7 @@ def rows(quick: bool) -> list[Row]:
                 "memory": lambda: in_child(holdfast, port, 200, "memory", True, folder),
             },
         )
-        found.append(
+        table.append(
             Row("200 steps, memory, streamed", "ms", streamed["memory"], streamed["floor"])
         )
-    return found
+    return table

@@ -50,7 +50,7 @@ def record(store: Any, id: str, requests: int, seed: int) -> None:
 
 
 def seconds(journals: int) -> dict[str, float]:
-    """Seconds for the replay and for reading alone, and the journals' average size in KB."""
+    """Return the seconds of the replay and of reading alone, and the journals' average size in KB."""
     from holdfast import SQLiteStore
     from holdfast.testing.suite import JournalSuite
 
@@ -60,7 +60,7 @@ def seconds(journals: int) -> dict[str, float]:
                 for number in range(begin, min(begin + PER_FILE, journals)):
                     record(store, f"c{number}", REQUESTS[number % len(REQUESTS)], number)
         size = sum(path.stat().st_size for path in Path(folder).glob("*.db*")) / journals / 1024
-        found = {"size": size}
+        figures = {"size": size}
         for what in ("replay", "read"):
             wall, cpu = time.perf_counter(), time.process_time()
             with JournalSuite(folder) as suite:
@@ -71,21 +71,21 @@ def seconds(journals: int) -> dict[str, float]:
                 else:
                     for journal in suite:
                         journal.read()
-            found[f"{what} wall"] = time.perf_counter() - wall
-            found[f"{what} CPU"] = time.process_time() - cpu
-        return found
+            figures[f"{what} wall"] = time.perf_counter() - wall
+            figures[f"{what} CPU"] = time.process_time() - cpu
+        return figures
 
 
 def rows(quick: bool) -> list[Row]:
     journals = 80 if quick else JOURNALS
-    found = [in_child(seconds, journals) for _ in range(1 if quick else 3)]
-    size = sum(one["size"] for one in found) / len(found)
+    repeats = [in_child(seconds, journals) for _ in range(1 if quick else 3)]
+    size = sum(one["size"] for one in repeats) / len(repeats)
     return [
         Row(
             f"{journals:,} journals of {size:.0f} KB, {kind}",
             "s",
-            [one[f"replay {kind}"] for one in found],
-            [one[f"read {kind}"] for one in found],
+            [one[f"replay {kind}"] for one in repeats],
+            [one[f"read {kind}"] for one in repeats],
             Goal(60 * journals / JOURNALS),
         )
         for kind in ("wall", "CPU")

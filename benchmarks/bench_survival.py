@@ -1,9 +1,10 @@
 """Thousands of conversations on three workers, one of which is killed or frozen every ten seconds.
 
-Parked conversations stand in the same tables and have nothing to do, but for a few that get a
-message meanwhile. Each live one calls a tool that may not be repeated and one that its receiver
-deduplicates; who has finished gets its next message, until the time is over. Then everything must
-come to rest, and the effects, which are lines in files, are compared with the journals.
+Parked conversations are in the same tables and have nothing to do, except a few that get a message
+meanwhile. Each live conversation calls a tool that may not be repeated and one that its receiver
+deduplicates. A conversation that has finished gets its next message, until the time is over. Then
+everything must come to rest, and the effects, which are lines in files, are compared with the
+journals.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WITH source AS (SELECT * FROM conversations WHERE id = 'parked/0'), made AS (
 INSERT INTO events (conversation, seq, crc, data)
 SELECT m.number, e.seq, e.crc, e.data FROM made m, events e JOIN source s ON s.number = e.conversation
 """
-# Not `Store.list`, whose entries would cost as much as the workers do.
+# `Store.list` would be as expensive as the workers are.
 _IDLE = """
 SELECT c.id FROM conversations c WHERE c.id = ANY(%s) AND c.status = 'finished' AND NOT EXISTS (
     SELECT FROM inbox i WHERE i.conversation = c.number AND i.data IS NOT NULL
@@ -137,7 +138,7 @@ class Survival:
         self.start()
 
     def idle(self) -> list[str]:
-        """Return the conversations that have done all that they were asked for."""
+        """Return the conversations that have finished all their work."""
         return [id for (id,) in self.db.execute(_IDLE, (list(self.posted),)).fetchall()]
 
     def run(self) -> Outcome:
@@ -157,13 +158,13 @@ class Survival:
         ended = time.monotonic()
         if self.frozen is not None:
             self.frozen.go_on()
-        left = len(self.posted)
+        unfinished = len(self.posted)
         until = ended + 600
-        while left and time.monotonic() < until:
+        while unfinished and time.monotonic() < until:
             time.sleep(0.5)
-            left = len(self.posted) - len(self.idle())
+            unfinished = len(self.posted) - len(self.idle())
         rest = time.monotonic()
-        return self._checked(left, rest - began, rest - ended)
+        return self._checked(unfinished, rest - began, rest - ended)
 
     def _checked(self, unfinished: int, seconds: float, rest: float) -> Outcome:
         from holdfast import events as ev
@@ -177,19 +178,20 @@ class Survival:
             runs += sum(
                 isinstance(one, ev.StatusChanged) and one.status == "finished" for one in events
             )
-            copied = id.startswith("parked/") and id != "parked/0"  # its first run was another's
+            # its first run belongs to the original
+            copied = id.startswith("parked/") and id != "parked/0"
             for number, answer in enumerate(_answers(events)):
                 for call in answer.calls:
                     if copied and number < 2:
                         continue
                     key, result = f"{id}:{call.id}", results.get(call.id)
-                    told = "" if result is None else outcome(result.result)
+                    outcome_text = "" if result is None else outcome(result.result)
                     if call.name == "mail":
-                        mails += key not in received or not told.startswith("sent")
-                    elif told == "unknown":
+                        mails += key not in received or not outcome_text.startswith("sent")
+                    elif outcome_text == "unknown":
                         unknown += 1
                     else:
-                        untold += told != "struck" or strikes[key] != 1
+                        untold += outcome_text != "struck" or strikes[key] != 1
         twice = sum(count > 1 for count in strikes.values())
         begun = len(strikes)
         return Outcome(
@@ -212,7 +214,7 @@ def _answers(events: Sequence[Any]) -> list[Any]:
 
 
 def survive(kind: str, size: Size) -> Outcome:
-    """Run once, on a server of its own."""
+    """Run once, on a Postgres server of its own."""
     from tests.fleet_program import Settings
     from tests.postgres import private_server
 
@@ -228,7 +230,7 @@ def survive(kind: str, size: Size) -> Outcome:
 def rows(quick: bool) -> list[Row]:
     from tests.postgres import NoPostgres
 
-    size, found = QUICK if quick else FULL, list[Row]()
+    size, table = QUICK if quick else FULL, list[Row]()
     none = Goal(0)
     for kind in ("table", "procrastinate"):
         try:
@@ -237,7 +239,7 @@ def rows(quick: bool) -> list[Row]:
             return [Row("conversations that survive", "", skipped=str(reason))]
         print(f"  {kind}: {one}", flush=True)
         faults = f"{one.kills} kills, {one.stops} freezes"
-        found += [
+        table += [
             Row(
                 f"{size.live:,} live, {size.parked:,} parked, {kind}: {faults}", "s", [one.seconds]
             ),
@@ -254,4 +256,4 @@ def rows(quick: bool) -> list[Row]:
             Row("  deduplicated effects not there once", "", [one.mails_wrong], goal=none),
             Row("  conversations not finished", "", [one.unfinished], goal=none),
         ]
-    return found
+    return table

@@ -1,11 +1,13 @@
-"""Timers that are due at once: until all have fired, and the time of the turns that answer them.
+"""Timers that are due at once: the time until all have fired, and the time of the turns that answer
+them.
 
 Each conversation has one timer, and none is open. "Fired" is the commit that appends the last of
-their messages to its journal, counted from the due time, by one worker that drives conversations
-as well: they become due while it runs. The turns that the messages begin are another matter, for
-which the worker has a limited time: "a turn that answers one" is this time by the turns that ended
-in it, with a model that takes no time. Its floor is a turn of the same worker for a posted message.
-The CPU is that of the worker's process until all have fired, which a busy machine changes less.
+their messages to its journal, counted from the due time. One worker fires them and drives
+conversations as well; the timers become due while it runs. The worker has a limited time for the
+turns that the messages begin: "a turn that answers one" is this time divided by the turns that
+ended in it, with a model that takes no time. Its floor is a turn of the same worker for a posted
+message. The CPU is that of the worker's process until all have fired, which depends less on the
+machine's load.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def fired(kind: str, place: str, count: int) -> tuple[float, float, float, float
         return Worker(store, conversation, backend, concurrency=THREADS).start()
 
     def set_timers(ids: list[str], due: datetime) -> float:
-        """Return the seconds that this takes."""
+        """Set a timer for each conversation, and return the seconds that this takes."""
 
         def set_timer(id: str) -> None:
             with conversation(id) as one:
@@ -64,7 +66,7 @@ def fired(kind: str, place: str, count: int) -> tuple[float, float, float, float
         return time.perf_counter() - began
 
     def milliseconds_per_turn() -> float:
-        """Wait for the turns of this worker, for a limited time."""
+        """Return the milliseconds per turn of this worker, over a limited time."""
         before, began = worker.counts().runs, time.perf_counter()
         while any(backend.stats()[:3]) and time.perf_counter() - began < TURNS_SECONDS:
             time.sleep(0.05)
@@ -91,7 +93,8 @@ def fired(kind: str, place: str, count: int) -> tuple[float, float, float, float
     began = time.process_time()
     until(lambda: not store.due(due, 1), FIRING_SECONDS - seconds_since(due))
     firing, cpu = seconds_since(due), time.process_time() - began
-    unfired = len(store.list(waiting=True))  # rung, but left to whoever opens the conversation
+    # rung, but left to the process that opens the conversation
+    unfired = len(store.list(waiting=True))
     answering_turn = milliseconds_per_turn()
     worker.close()
     if unfired:
@@ -117,24 +120,29 @@ def rows(quick: bool) -> list[Row]:
     from tests.postgres import NoPostgres, private_server
 
     count, repeats = (1000, 1) if quick else (10_000, 2)
-    found: dict[str, list[tuple[float, float, float, float]]] = {"SQLite": [], "Postgres": []}
+    figures_by_store: dict[str, list[tuple[float, float, float, float]]] = {
+        "SQLite": [],
+        "Postgres": [],
+    }
     skipped = ""
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             place = f"{folder}/store.db"
-            found["SQLite"].append(in_child(fired, "table", place, count, timeout=300))
+            figures_by_store["SQLite"].append(in_child(fired, "table", place, count, timeout=300))
         try:
             with private_server(fsync=True) as server:
-                found["Postgres"].append(in_child(fired, "table", server.dsn(), count, timeout=300))
+                figures_by_store["Postgres"].append(
+                    in_child(fired, "table", server.dsn(), count, timeout=300)
+                )
         except NoPostgres as reason:
             skipped = str(reason)
-    made: list[Row] = []
-    for name, times in found.items():
+    table: list[Row] = []
+    for name, times in figures_by_store.items():
         firing, cpu, answering, posted = ([one[part] for one in times] for part in range(4))
         what = f"{count:,} timers due at once, {name}"
-        made += [
+        table += [
             Row(f"{what}: fired", "s", firing, goal=Goal(2), skipped=skipped),
             Row("  CPU of this", "s", cpu, skipped=skipped),
             Row("  a turn that answers one", "ms", answering, posted, skipped=skipped),
         ]
-    return made
+    return table

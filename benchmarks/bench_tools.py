@@ -2,8 +2,8 @@
 definitions of 500 tools.
 
 A call goes to a real server, over stdio and over HTTP. Its floor is the same call on a session of
-the package in the same process: awaited on the session's own loop, and (as a program without async
-must) driven from another thread. What lies between the two is two wake-ups of a thread.
+the package in the same process: awaited on the session's own loop, and driven from another thread,
+which a program without async has to do. The difference between the two is two wake-ups of a thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if sys.argv[1] == "stdio":
 else:
     server.run("streamable-http", port=int(sys.argv[2]))
 """
-# In sh: it starts in a millisecond, so that fifty of them measure us and not themselves.
+# A shell script starts in a millisecond, so that fifty of them hardly load the machine.
 STUB = r"""sleep 0.5
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%[,\}]*}
@@ -49,8 +49,8 @@ ARGUMENTS = {"a": 1, "b": 2}
 
 
 def calls(kind: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds per call, the median of each round: ours, the raw session on its loop, and
-    driven from a thread."""
+    """Return the milliseconds per call, the median of each round: of Holdfast, of the raw session
+    on its loop, and of the session driven from a thread."""
     from mcp import Client, StdioServerParameters
 
     from holdfast import MCPClient
@@ -82,20 +82,20 @@ def calls(kind: str, rounds: int) -> dict[str, list[float]]:
             await over.wait()
 
     async def timed(count: int) -> float:
-        found: list[float] = []
+        seconds: list[float] = []
         for _ in range(count):
             began = time.perf_counter()
             await session["client"].call_tool("add", ARGUMENTS)
-            found.append(time.perf_counter() - began)
-        return statistics.median(found) * 1e3
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds) * 1e3
 
     def median(call: Callable[[], object], count: int) -> float:
-        found: list[float] = []
+        seconds: list[float] = []
         for _ in range(count):
             began = time.perf_counter()
             call()
-            found.append(time.perf_counter() - began)
-        return statistics.median(found) * 1e3
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds) * 1e3
 
     life = asyncio.run_coroutine_threadsafe(live(), loop)
     assert ready.wait(30)
@@ -146,8 +146,8 @@ def _await_port(port: int) -> None:
 
 
 def discovery(repeats: int) -> list[float]:
-    """Seconds until a manager has the tools of fifty servers, each of which takes half a second to
-    start."""
+    """Return the seconds until a manager has the tools of fifty servers, each of which takes half a
+    second to start."""
     import logging
 
     import mcp  # its import is the process', not the discovery's  # noqa: F401
@@ -155,22 +155,22 @@ def discovery(repeats: int) -> list[float]:
     from holdfast import MCPClient, ToolManager
 
     logging.disable()
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(repeats + 1):
         servers = {
             f"s{n}": {"command": "sh", "args": ["-c", STUB], "mode": "legacy"} for n in range(50)
         }
-        began = time.perf_counter()  # the manager asks its services when it is made
+        began = time.perf_counter()  # the manager begins discovery when it is made
         with ToolManager(sources=MCPClient(servers).sources()) as manager:
             assert len(manager.discover()) == 50
-            found.append(time.perf_counter() - began)
-    return found[1:]
+            seconds.append(time.perf_counter() - began)
+    return seconds[1:]
 
 
 def definitions(repeats: int) -> dict[str, list[float]]:
-    """Microseconds for the definitions of 500 tools as a step asks for them, the first time after
-    a change and each time after that; and for a copy of them in OpenAI's form, which no step
-    makes."""
+    """Return the microseconds for the definitions of 500 tools as a step requests them: the first
+    time after a change and each time after that. A third figure is for a copy of them in OpenAI's
+    form, which no step makes."""
     from holdfast import Tool, ToolManager
 
     schema = {
@@ -201,10 +201,10 @@ def definitions(repeats: int) -> dict[str, list[float]]:
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     for kind in ("stdio", "http"):
         times = in_child(calls, kind, 3 if quick else 9)
-        found += [
+        table += [
             Row(f"a call over {kind}", "ms", times["ours"], times["thread"]),
             Row(
                 "    more than the session driven from a thread",
@@ -214,7 +214,7 @@ def rows(quick: bool) -> list[Row]:
             ),
             Row("    more than the session awaited on its own loop", "ms", _more(times, "loop")),
         ]
-    found.append(
+    table.append(
         Row(
             "50 servers of 0.5 s each, discovered",
             "s",
@@ -222,11 +222,11 @@ def rows(quick: bool) -> list[Row]:
             goal=Goal(1.0),
         )
     )
-    told = in_child(definitions, 3 if quick else 9)
-    found.append(Row("definitions of 500 tools, the first time", "us", told["first"]))
-    found.append(Row("    at each later step", "us", told["later"], goal=Goal(5)))
-    found.append(Row("    a copy in OpenAI's form, for a caller", "us", told["copy"]))
-    return found
+    definition_times = in_child(definitions, 3 if quick else 9)
+    table.append(Row("definitions of 500 tools, the first time", "us", definition_times["first"]))
+    table.append(Row("    at each later step", "us", definition_times["later"], goal=Goal(5)))
+    table.append(Row("    a copy in OpenAI's form, for a caller", "us", definition_times["copy"]))
+    return table
 
 
 def _more(times: dict[str, list[float]], than: str) -> list[float]:

@@ -1,9 +1,9 @@
 """CPU of a tree of 1,000 children, each a conversation of two steps: with a budget of steps, tokens
 and dollars, and without one (the floor).
 
-The root's model asks for a hundred children at a time, which its tool runs one after the other on
-the call's thread. Models are scripted, so that the figure is what the tree itself costs. CPU and
-not wall time: the threads take turns.
+The root's model calls for a hundred children at a time, which its tool runs one after the other on
+the call's thread. Models are scripted, so that the figure is the cost of the tree itself. The unit
+is CPU and not wall time, since the threads take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHILDREN = 1000
 
 
 def tree(path: str, bounded: bool, children: int) -> float:
-    """Milliseconds of CPU of a whole tree."""
+    """Return the milliseconds of CPU of a whole tree."""
     from holdfast import (
         Agent,
         Conversation,
@@ -68,14 +68,14 @@ def tree(path: str, bounded: bool, children: int) -> float:
         root.send_message("Have all of it done.")
         began = time.process_time()
         state = root.run()
-        spent = time.process_time() - began
+        seconds = time.process_time() - began
         assert state.answer == "done", state.error
         assert len(root.children) == children
-    return spent * 1000
+    return seconds * 1000
 
 
 def rows(quick: bool) -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     children = 200 if quick else CHILDREN
     with harness.scratch() as folder:
         for name, file in (("in memory", ""), ("SQLite, process", f"{folder}/tree")):
@@ -88,7 +88,7 @@ def rows(quick: bool) -> list[Row]:
                 2 if quick else 7,
                 {"free": lambda m=measure: m(False), "bounded": lambda m=measure: m(True)},
             )
-            found.append(
+            table.append(
                 Row(
                     f"{children:,} children, {name}",
                     "ms",
@@ -97,4 +97,4 @@ def rows(quick: bool) -> list[Row]:
                     Goal(1.2, "ratio"),
                 )
             )
-    return found
+    return table

@@ -45,7 +45,7 @@ def turns(kind: str, dsn: str, count: int) -> tuple[float, float]:
     store, backend = opened(kind, dsn)
     agent = Agent(ScriptedLLM(lambda request: "ok"))
     post(store, [f"t{number % 5}/c{number}" for number in range(count)])
-    began, spent = time.perf_counter(), time.process_time()
+    began, cpu_began = time.perf_counter(), time.process_time()
     worker = Worker(
         store, lambda name: Conversation(agent, store, name), backend, concurrency=THREADS
     )
@@ -53,7 +53,7 @@ def turns(kind: str, dsn: str, count: int) -> tuple[float, float]:
     while any(backend.stats()[:3]):
         time.sleep(0.05)
     seconds = time.perf_counter() - began
-    cpu = time.process_time() - spent
+    cpu = time.process_time() - cpu_began
     worker.close()
     assert {one.status for one in store.list()} == {"finished"}
     store.close()
@@ -93,7 +93,7 @@ def bare_commits(dsn: str, count: int) -> float:
 
 
 def takeover(kind: str, dsn: str, folder: str) -> float:
-    """Seconds from the SIGKILL of a worker to the next event of its conversation."""
+    """Return the seconds from the SIGKILL of a worker to the next event of its conversation."""
     from tests.fleet_program import Effects, Settings, WorkerProcess, post
 
     settings = Settings(dsn, folder, kind, kind)
@@ -121,25 +121,25 @@ def rows(quick: bool) -> list[Row]:
     from tests.postgres import NoPostgres, private_server
 
     count, repeats = (300, 1) if quick else (2000, 3)
-    found: list[Row] = []
+    table: list[Row] = []
     try:
         for kind in ("table", "procrastinate"):
             rates: list[float] = []
             bare: list[float] = []
-            spent: list[float] = []
+            cpu_times: list[float] = []
             seconds: list[float] = []
             for _ in range(repeats):
                 with private_server(fsync=True) as server, tempfile.TemporaryDirectory() as folder:
                     bare.append(in_child(bare_commits, server.dsn(), 1600))
                     rate, cpu = in_child(turns, kind, server.dsn(), count)
                     rates.append(1000 / rate)
-                    spent.append(cpu)
+                    cpu_times.append(cpu)
                     seconds.append(in_child(takeover, kind, server.dsn(), folder))
-            found += [
+            table += [
                 Row(f"a turn, {kind}", "ms", rates, bare, Goal(1000 / GOALS[kind])),
-                Row("  CPU of the worker", "ms", spent),
+                Row("  CPU of the worker", "ms", cpu_times),
                 Row("  takeover after a SIGKILL", "s", seconds, goal=Goal(10)),
             ]
     except NoPostgres as reason:
-        found.append(Row("a turn", "ms", skipped=str(reason)))
-    return found
+        table.append(Row("a turn", "ms", skipped=str(reason)))
+    return table

@@ -1,7 +1,7 @@
 """Wall time of a snapshot for undo, of a work folder of 5,000 files.
 
-The first one, one without a change, and one after a change of one file. Each call that may write takes two. The floor is `git status` of the same folder with a repository
-of its own.
+The rows are the first snapshot, one without a change, and one after a change of one file. Each call
+that may write takes two. The floor is `git status` of the same folder with a repository of its own.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def fill(folder: str) -> None:
 
 
 def snapshot(work: str, place: str, way: str, count: int) -> float:
-    """Milliseconds per snapshot."""
+    """Return the milliseconds per snapshot."""
     from holdfast.runtime.snapshots import Snapshots
 
-    spent: list[float] = []
+    seconds: list[float] = []
     for number in range(count):
         snapshots = Snapshots(
             Path(f"{place}-{time.time_ns()}" if way == "first" else place), Path(work), *BOUNDS
@@ -39,18 +39,18 @@ def snapshot(work: str, place: str, way: str, count: int) -> float:
             Path(work, "f0", "0.py").write_text(f"{number}")
         began = time.perf_counter()
         snapshots.take(f"{number}/before")
-        spent.append(time.perf_counter() - began)
-    return sorted(spent)[count // 2] * 1000
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds)[count // 2] * 1000
 
 
 def status(work: str, count: int) -> float:
-    """The floor, in milliseconds."""
-    spent: list[float] = []
+    """Measure the floor, in milliseconds."""
+    seconds: list[float] = []
     for _ in range(count):
         began = time.perf_counter()
         subprocess.run(["git", "status", "--porcelain"], cwd=work, capture_output=True, check=True)
-        spent.append(time.perf_counter() - began)
-    return sorted(spent)[count // 2] * 1000
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds)[count // 2] * 1000
 
 
 def rows(quick: bool) -> list[Row]:

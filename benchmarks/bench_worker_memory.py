@@ -1,6 +1,6 @@
 """Memory of a worker after many turns, beside its memory after fewer.
 
-Each turn is that of a new conversation, so a worker that kept anything of a conversation would
+Each turn is that of a new conversation, so a worker that held anything of a conversation would
 grow.
 """
 
@@ -16,9 +16,9 @@ from harness import Goal, Row, in_child
 
 
 def memory(folder: str, rounds: tuple[int, int], size: int = 1000) -> tuple[float, float]:
-    """Return a worker's RSS in MB after so many rounds of `size` turns, each of a conversation of
-    its own. The store is an SQLite file, which takes them faster than Postgres. The allocator is
-    set up as `holdfast worker` does it."""
+    """Return a worker's RSS in MB after `rounds` of `size` turns, each of a conversation of its
+    own. The store is an SQLite file, which is faster than Postgres. The allocator is set up as
+    `holdfast worker` does it."""
     from holdfast import Agent, Conversation, ScriptedLLM
     from holdfast.cli.arenas import limit_arenas
     from holdfast.fleet import Worker
@@ -27,21 +27,21 @@ def memory(folder: str, rounds: tuple[int, int], size: int = 1000) -> tuple[floa
     store, backend = opened("table", f"{folder}/memory.db")
     model = ScriptedLLM(lambda request: "ok")
     agent = Agent(model)
-    found: list[float] = []
+    megabytes: list[float] = []
     worker = Worker(store, lambda name: Conversation(agent, store, name), backend)
     worker.start()
     for number in range(1, max(rounds) + 1):
         post(store, [f"r{number}/c{one}" for one in range(size)])
         while any(backend.stats()[:3]):
             time.sleep(0.01)
-        model.requests.clear()  # it keeps them all
+        model.requests.clear()  # the scripted model stores every request
         if number in rounds:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            found.append(pages * resource.getpagesize() / 1e6)
+            megabytes.append(pages * resource.getpagesize() / 1e6)
     worker.close()
     store.close()
     backend.close()
-    return found[0], found[1]
+    return megabytes[0], megabytes[1]
 
 
 def rows(quick: bool) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Runs one function of one benchmark in this fresh process and prints what it returns: `child.py
+"""Run one function of one benchmark in this fresh process and print its result: `child.py
 MODULE:FUNCTION JSON_ARGUMENTS`."""
 
 import json

@@ -37,21 +37,21 @@ def run(settings: Settings) -> int:
         post(store, id, [("strike", pause), ("mail", pause)] * 2, "1")
     print(f"{len(ids)} conversations of 4 calls are posted; {WORKERS} workers start")
     workers = [WorkerProcess(settings) for _ in range(WORKERS)]
-    kills, killed_at, left = 0, time.monotonic(), len(ids)
-    while left:
+    kills, killed_at, unfinished = 0, time.monotonic(), len(ids)
+    while unfinished:
         time.sleep(0.2)
-        left = len(ids) - len(store.list(ids, status="finished"))
-        if left and time.monotonic() - killed_at > KILL_SECONDS:
+        unfinished = len(ids) - len(store.list(ids, status="finished"))
+        if unfinished and time.monotonic() - killed_at > KILL_SECONDS:
             killed_at = time.monotonic()
             victim = random.choice(workers)
             workers.remove(victim)
             victim.close()
             workers.append(WorkerProcess(settings))
             kills += 1
-            print(f"  killed worker {victim.pid}; {left} conversations left")
+            print(f"  killed worker {victim.pid}; {unfinished} conversations left")
     for worker in workers:
         worker.close()
-    strikes, sent = effects.strikes(), effects.lines("sent")
+    strikes, mails = effects.strikes(), effects.lines("sent")
     unknown = sum(
         isinstance(event, ev.ToolCallFinished) and outcome(event.result) == "unknown"
         for id in ids
@@ -62,10 +62,12 @@ def run(settings: Settings) -> int:
     print(f"All {len(ids)} conversations finished; {kills} workers were killed.")
     print(f"Calls that may not be repeated: {len(strikes)} begun, {sum(strikes.values())} effects")
     print(f"  ({unknown} were cut off, and the model was told that their outcome is unknown)")
-    print(f"Mails, deduplicated by idempotency key: {len(sent)} sent, {len(set(sent))} distinct")
-    once = set(strikes.values()) == {1} and len(sent) == len(set(sent)) == 2 * len(ids)
-    print("Every effect happened once." if once else "AN EFFECT HAPPENED TWICE, OR NOT AT ALL.")
-    return 0 if once else 1
+    print(f"Mails, deduplicated by idempotency key: {len(mails)} sent, {len(set(mails))} distinct")
+    every_once = set(strikes.values()) == {1} and len(mails) == len(set(mails)) == 2 * len(ids)
+    print(
+        "Every effect happened once." if every_once else "AN EFFECT HAPPENED TWICE, OR NOT AT ALL."
+    )
+    return 0 if every_once else 1
 
 
 if __name__ == "__main__":

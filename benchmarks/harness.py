@@ -1,4 +1,5 @@
-"""What all benchmarks share: fresh processes, a mock model, CPU and memory readings, and the table.
+"""Shared parts of all benchmarks: fresh processes, a mock model, CPU and memory readings, and the
+table.
 
 A figure is the median of several repeats, each in a fresh process, shown with its least and
 greatest. Its floor is measured in the same run, in turns with it, so that a busy machine slows
@@ -28,7 +29,7 @@ REPOSITORY = HERE.parent
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure to stay at or below: the median itself, or its ratio to the floor's."""
+    """An upper limit: for the median itself, or for its ratio to the floor's."""
 
     limit: float
     of: Literal["median", "ratio"] = "median"
@@ -43,7 +44,7 @@ class Row:
     values: Sequence[float] = ()
     floor: Sequence[float] = ()
     goal: Goal | None = None
-    skipped: str = ""  # why nothing was measured
+    skipped: str = ""  # the reason why nothing was measured
 
     @property
     def median(self) -> float:
@@ -51,21 +52,21 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Of the medians; None without a floor."""
+        """Return the ratio of the medians, or None without a floor."""
         if not self.floor or not self.values:
             return None
         return self.median / statistics.median(self.floor)
 
     @property
     def met(self) -> bool | None:
-        """None where there is no goal, or nothing was measured."""
+        """True if the goal is met; None without a goal or without a measurement."""
         if self.goal is None or not self.values:
             return None
         figure = self.median if self.goal.of == "median" else self.ratio
         return figure is not None and figure <= self.goal.limit
 
     def cells(self) -> list[str]:
-        """What a table shows of it, under `HEADINGS`."""
+        """Return the cells of the row in a table, under `HEADINGS`."""
         if not self.values:
             return [self.what, f"skipped: {self.skipped}", "", "", "", self._goal(), ""]
         spread = (
@@ -103,7 +104,7 @@ class Row:
         return "MISSED, by the floor too" if beyond else "MISSED"
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the row as data for `--json`."""
         goal = None if self.goal is None else {"limit": self.goal.limit, "of": self.goal.of}
         return {
             "what": self.what,
@@ -121,7 +122,7 @@ HEADINGS = ["what", "measured", "min-max", "floor", "ratio", "goal", ""]
 
 
 def number(value: float) -> str:
-    """Three digits that mean something."""
+    """Return the value with three significant digits."""
     size = abs(value)
     if size >= 100 or value == int(value):
         return f"{value:.0f}"
@@ -129,13 +130,13 @@ def number(value: float) -> str:
 
 
 def table(rows: Sequence[Row], markdown: bool = False) -> str:
-    """The rows, aligned; with `markdown`, as a table of that."""
+    """Return the rows as an aligned table, or as one in Markdown."""
     lines = [HEADINGS, *(row.cells() for row in rows)]
     if markdown:
         lines.insert(1, ["---"] * len(HEADINGS))
         return "\n".join("| " + " | ".join(cell.strip() for cell in line) + " |" for line in lines)
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    # A skipped row's reason runs over the columns behind it.
+    # The reason of a skipped row runs over the columns behind it.
     widths[1] = max(len(line[1]) for line in lines if not line[1].startswith("skipped"))
     return "\n".join(
         "  "
@@ -145,13 +146,13 @@ def table(rows: Sequence[Row], markdown: bool = False) -> str:
 
 
 def in_turns(repeats: int, figures: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-    """Every figure measured `repeats` times, one after the other each time, so that a slow minute
+    """Measure every figure `repeats` times, one after the other each time, so that a slow minute
     slows all of them."""
-    found: dict[str, list[Any]] = {name: [] for name in figures}
+    repeats_of: dict[str, list[Any]] = {name: [] for name in figures}
     for _ in range(repeats):
         for name, measure in figures.items():
-            found[name].append(measure())
-    return found
+            repeats_of[name].append(measure())
+    return repeats_of
 
 
 # --- processes ---
@@ -161,8 +162,7 @@ _running: set[subprocess.Popen[Any]] = set()
 
 @contextlib.contextmanager
 def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A child in a process group of its own, which is killed when the block ends, however it
-    ends."""
+    """Run a child in a process group of its own, which is killed however the block ends."""
     child = subprocess.Popen(arguments, start_new_session=True, **options)
     _running.add(child)
     try:
@@ -172,8 +172,8 @@ def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
 
 
 def end(child: subprocess.Popen[Any]) -> None:
-    """Kill a child and its group, if there is any left of it."""
-    if child.returncode is None:  # not reaped yet, so the number still is its own
+    """Kill a child and the rest of its group."""
+    if child.returncode is None:  # not reaped yet, so the number is still the child's
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -184,18 +184,18 @@ def end(child: subprocess.Popen[Any]) -> None:
 
 
 def end_all() -> None:
-    """Kill what still runs: the last thing that `run.py` does."""
+    """Kill every child that still runs. `run.py` does this last."""
     for child in list(_running):
         end(child)
 
 
 class Failed(Exception):
-    """A child that was to measure something did not."""
+    """Raised when a child could not measure its figure."""
 
 
 def run(arguments: Sequence[str], timeout: float = 300.0, **options: Any) -> str:
-    """A command's output. Raises `Failed` with what it wrote to stderr if it failed or took longer
-    than `timeout` seconds."""
+    """Return a command's output. Raises `Failed` with its stderr if it failed or took longer than
+    `timeout` seconds."""
     with process(
         arguments,
         stdin=subprocess.DEVNULL,
@@ -214,7 +214,8 @@ def run(arguments: Sequence[str], timeout: float = 300.0, **options: Any) -> str
 
 
 def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 120.0) -> Any:
-    """What a module's function returns in a fresh process; arguments and result are JSON."""
+    """Run a module's function in a fresh process and return its result. Arguments and result are
+    JSON."""
     target = f"{Path(function.__code__.co_filename).stem}:{function.__name__}"
     out = run([sys.executable, str(HERE / "child.py"), target, json.dumps(arguments)], timeout)
     return json.loads(out.splitlines()[-1])
@@ -222,8 +223,8 @@ def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 120
 
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
-    """Processes that are started in this block find compiled files, whatever the environment says
-    of writing them."""
+    """Let processes that are started in this block use compiled files, whatever the environment
+    says about writing them."""
     before = dict(os.environ)
     with scratch() as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -237,8 +238,8 @@ def compiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mock_model() -> Iterator[int]:
-    """The port of a mock model server in a process of its own (see `mock_model.py` for the paths
-    that it serves)."""
+    """Run a mock model server in a process of its own, and yield its port. `mock_model.py` lists
+    the paths that it serves."""
     with process(
         [sys.executable, str(HERE / "mock_model.py")],
         stdin=subprocess.PIPE,
@@ -251,7 +252,7 @@ def mock_model() -> Iterator[int]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A temporary folder, in the parent's hands so that a killed child leaves nothing."""
+    """Yield a temporary folder that belongs to the parent, so that a killed child leaves nothing."""
     with tempfile.TemporaryDirectory(
         prefix="holdfast-bench-", ignore_cleanup_errors=True
     ) as folder:
@@ -259,28 +260,28 @@ def scratch() -> Iterator[str]:
 
 
 def filesystem(folder: str) -> str:
-    """What a folder's file system is: on tmpfs, durable writes cost nothing and their figures mean
-    nothing."""
-    found = ("", "unknown")
+    """Return the type of a folder's file system: on tmpfs, durable writes are free and their
+    figures mean nothing."""
+    mount = ("", "unknown")
     for line in Path("/proc/mounts").read_text().splitlines():
         _, place, kind, *_ = line.split()
-        if os.path.commonpath([place, folder]) == place and len(place) >= len(found[0]):
-            found = (place, kind)
-    return found[1]
+        if os.path.commonpath([place, folder]) == place and len(place) >= len(mount[0]):
+            mount = (place, kind)
+    return mount[1]
 
 
 # --- readings, for use in a child ---
 
 
 def rss() -> int:
-    """Bytes of memory in use by this process now."""
+    """Return the bytes of memory that this process uses now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
 class Machine:
-    """Where a run was made, without names."""
+    """The machine of a run, without names."""
 
     python: str = field(default_factory=lambda: sys.version.split()[0])
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))

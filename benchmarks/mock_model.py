@@ -1,22 +1,22 @@
-"""A model server on loopback that takes no time to speak of: Chat Completions over keep-alive
-connections, in a process of its own.
+"""A model server on loopback that answers at once: Chat Completions over keep-alive connections, in
+a process of its own.
 
     POST /{calls}/{width}/{delay}/chat/completions
 
 answers with tool calls, `width` at once, until `calls` of them have been made, and with a text from
-then on; `delay` is how many milliseconds an answer takes. It parses nothing: the calls are
-numbered, and the number of the last one stands in the last bytes of the request, so that a request
-costs the same however long the history is. A request that asks for a stream gets one.
+then on. An answer takes `delay` milliseconds. The server parses nothing: the calls are numbered,
+and the number of the last one is in the last bytes of the request, so that a request costs the same
+however long the history is. A request for a stream gets one.
 
 Prints its port; ends when its stdin does, so that it never outlives the benchmark.
 
     POST /{answer}/{delay}/anything, to `mock_model.py canned [CERTIFICATE]`
 
-answers with prepared bytes, which its first line of stdin tells as JSON: {answer: {"head",
+answers with prepared bytes. The first line of stdin describes them as JSON: {answer: {"head",
 "pieces", "pace"}}. The pieces of a stream go out at once, or each in a packet of its own with
-`pace` seconds before it. The answer `silence` is none, and `stats` says how many connections there
-were and are, and requests. Prints its ports: for HTTP, for TLS, and of a proxy to both, which only
-forwards bytes.
+`pace` seconds before it. The answer `silence` sends nothing, and `stats` reports the connections
+made, the connections open, and the requests. Prints its ports: for HTTP, for TLS, and of a proxy to
+both, which only forwards bytes.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ USAGE = b'"usage":{"prompt_tokens":1200,"completion_tokens":24,"total_tokens":12
 
 
 def arguments(number: int) -> bytes:
-    """What call `number` is made with."""
+    """Return the arguments of call `number`."""
     return b'{"key":"item-%d","limit":3}' % number
 
 
 def call(number: int) -> bytes:
-    """Call `number`, as it stands in an answer."""
+    """Return call `number` in the form that an answer has."""
     quoted = arguments(number).replace(b'"', b'\\"')
     return b'{"id":"call_%d","type":"function","function":{"name":"%s","arguments":"%s"}}' % (
         number,
@@ -58,7 +58,7 @@ def call(number: int) -> bytes:
 
 
 def plain(first: int, calls: int, width: int) -> bytes:
-    """An answer in one piece."""
+    """Return an answer in one piece."""
     message, reason = b'"content":"That is all there is to say about these items."', b"stop"
     if first < calls:
         message, reason = (
@@ -75,7 +75,7 @@ def plain(first: int, calls: int, width: int) -> bytes:
 
 
 def streamed(first: int, calls: int, width: int) -> bytes:
-    """An answer in ten or more server-sent events, each in an HTTP chunk of its own, sent at
+    """Return an answer in ten or more server-sent events, each in an HTTP chunk of its own, sent at
     once."""
     deltas = [b'{"role":"assistant","content":""}']
     if first < calls:
@@ -112,18 +112,18 @@ def streamed(first: int, calls: int, width: int) -> bytes:
 
 
 class Exchange(asyncio.Protocol):
-    """One connection: request after request, each answered when its last byte is there."""
+    """One connection: answers each request after its last byte has arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.head = b""  # of a request whose body has not begun
-        self.left = 0  # bytes of the body to come
+        self.head = b""  # the head of a request whose body has not begun
+        self.remaining = 0  # bytes of the body that are still to come
         self.tail = b""
         self.path = b""
 
     def data_received(self, data: bytes) -> None:
-        if self.left:
-            self.left -= len(data)
+        if self.remaining:
+            self.remaining -= len(data)
             self.tail = (self.tail + data)[-TAIL:]
         else:
             self.head += data
@@ -132,16 +132,16 @@ class Exchange(asyncio.Protocol):
                 return
             head, self.tail = self.head[:end].lower(), self.head[end + 4 :]
             at = head.index(b"content-length:") + 15
-            self.left = int(head[at:].split(b"\r\n", 1)[0]) - len(self.tail)
+            self.remaining = int(head[at:].split(b"\r\n", 1)[0]) - len(self.tail)
             self.path = head.split(b" ", 2)[1]
             self.head, self.tail = b"", self.tail[-TAIL:]
-        if not self.left:
+        if not self.remaining:
             self.answer()
 
     def answer(self) -> None:
         calls, width, delay = map(int, self.path.split(b"/")[1:4])
         at = self.tail.rfind(b'"tool_call_id":"call_')
-        # A message of the user's behind the last result begins a new count.
+        # A user message after the last result begins a new count.
         fresh = at < 0 or self.tail.rfind(b'"role":"user"') > at
         first = 0 if fresh else int(self.tail[at + 21 :].split(b'"', 1)[0]) + 1
         make = streamed if b'"stream":true' in self.tail else plain
@@ -172,18 +172,18 @@ def end_with_stdin() -> None:
 
 
 class Canned:
-    """One thread, epoll and nothing else: a third of what a request costs asyncio, so that 200
-    clients do not wait for it."""
+    """A server of prepared answers on one thread with epoll: a third of the cost of asyncio per
+    request, so that 200 clients do not wait for it."""
 
     def __init__(self, answers: dict[str, Any], certificate: str) -> None:
         self.answers: dict[bytes, tuple[list[bytes], float]] = {}
         for name, answer in answers.items():
             pieces = [piece.encode() for piece in answer["pieces"]]
             if answer["pace"]:
-                sent = [answer["head"].encode(), *pieces]
+                packets = [answer["head"].encode(), *pieces]
             else:
-                sent = [answer["head"].encode() + b"".join(pieces)]
-            self.answers[name.encode()] = (sent, answer["pace"])
+                packets = [answer["head"].encode() + b"".join(pieces)]
+            self.answers[name.encode()] = (packets, answer["pace"])
         self.poll = select.epoll()
         self.ready: dict[int, Callable[[], None]] = {}  # by file descriptor
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -236,8 +236,8 @@ class Canned:
         self.accept(self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
 
     def accept_proxied(self, sock: socket.socket) -> None:
-        """The first line says where to; from then on bytes are forwarded both ways. Ours take a
-        whole URL as a plain path."""
+        """Accept a connection to the proxy. Its first line has the target; from then on bytes are
+        forwarded both ways. The servers here read a whole URL as a plain path."""
 
         def begin() -> None:
             head = sock.recv(262144)
@@ -273,20 +273,19 @@ class Canned:
 
 
 class CannedExchange:
-    """One connection, and the request that is coming in."""
+    """One connection, and the request that is arriving."""
 
-    __slots__ = ("head", "left", "path", "server", "sock")
+    __slots__ = ("head", "path", "remaining", "server", "sock")
 
     def __init__(self, server: Canned, sock: socket.socket) -> None:
         self.server = server
         self.sock = sock
         self.head = b""
-        self.left = 0  # bytes of the body to come
+        self.remaining = 0  # bytes of the body that are still to come
         self.path: list[bytes] = []
 
     def read(self) -> None:
-        """Read what there is: of TLS all of it, since poll does not know of what is decrypted
-        already."""
+        """Read all available data. With TLS, poll does not report data that is decrypted already."""
         while True:
             try:
                 data = self.sock.recv(262144)
@@ -297,8 +296,8 @@ class CannedExchange:
             if not data:
                 self.close()
                 return
-            if self.left:
-                self.left -= len(data)
+            if self.remaining:
+                self.remaining -= len(data)
             else:
                 self.head += data
                 end = self.head.find(b"\r\n\r\n")
@@ -306,12 +305,12 @@ class CannedExchange:
                     continue
                 head = self.head[:end].lower()
                 at = head.index(b"content-length:") + 15
-                self.left = int(head[at:].split(b"\r\n", 1)[0]) - (len(self.head) - end - 4)
+                self.remaining = int(head[at:].split(b"\r\n", 1)[0]) - (len(self.head) - end - 4)
                 self.path = head.split(b" ", 2)[1].split(b"/")
                 if self.path[0] == b"http:":
                     self.path = self.path[2:]
                 self.head = b""
-            if not self.left:
+            if not self.remaining:
                 self.answer()
             if not isinstance(self.sock, ssl.SSLSocket):
                 return
@@ -333,10 +332,14 @@ class CannedExchange:
         elif delay == b"0":
             self.send(*server.answers[name])
         else:
-            made = server.answers[name]
+            prepared = server.answers[name]
             heapq.heappush(
                 server.timers,
-                (time.monotonic() + int(delay) / 1000, server.requests, lambda: self.send(*made)),
+                (
+                    time.monotonic() + int(delay) / 1000,
+                    server.requests,
+                    lambda: self.send(*prepared),
+                ),
             )
 
     def send(self, pieces: list[bytes], pace: float) -> None:
@@ -355,7 +358,7 @@ class CannedExchange:
 
 
 def send(sock: socket.socket, data: bytes) -> None:
-    """All of it, waiting where the peer is slow."""
+    """Send all data, waiting for a slow peer."""
     view = memoryview(data)
     while view:
         try:

@@ -1,5 +1,5 @@
-"""The tool of `remote` in a module that declares it: an agent server that imports this runs it
-itself. `bench_step.look_up` is the client's."""
+"""The tool of `remote` in a module that declares it: an agent server that imports this module runs
+the tool itself. `bench_step.look_up` is the client's."""
 
 from bench_step import look_up as function
 

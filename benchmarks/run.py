@@ -1,5 +1,5 @@
-"""Runs the benchmarks and prints their tables: `run.py [SUBJECT ...] [--quick] [--markdown] [--json
-FILE]`; all but the long ones by default."""
+"""Run the benchmarks and print their tables: `run.py [SUBJECT ...] [--quick] [--markdown] [--json
+FILE]`. Without subjects, all run but the long ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import harness
 
-# Subject `x` is `bench_x.py`: a docstring whose first line is the heading, and `rows(quick)`.
+# Subject `x` is `bench_x.py`: the first paragraph of its docstring is the heading, and it has a
+# function `rows(quick)`.
 SUBJECTS = [
     "install",
     "import",
@@ -47,7 +48,7 @@ SUBJECTS = [
     "suite",
     "doors",
 ]
-# Minutes each at full size, so only on request.
+# Each takes minutes at full size, so they run only on request.
 LONG_SUBJECTS = ["survival", "scale", "worker_memory"]
 
 
@@ -70,10 +71,10 @@ def main() -> int:
         "--json", type=Path, metavar="FILE", help="write every repeat of every figure there"
     )
     options = parser.parse_args()
-    known = [*SUBJECTS, *LONG_SUBJECTS]
-    unknown = [name for name in options.subjects if name not in known]
+    subjects = [*SUBJECTS, *LONG_SUBJECTS]
+    unknown = [name for name in options.subjects if name not in subjects]
     if unknown:
-        parser.error(f"no subject {unknown[0]!r}; there are {', '.join(known)}")
+        parser.error(f"no subject {unknown[0]!r}; there are {', '.join(subjects)}")
 
     began = time.monotonic()
     machine = harness.Machine()
@@ -82,7 +83,7 @@ def main() -> int:
     failures = missed = 0
     for subject in options.subjects or SUBJECTS:
         module = import_module(f"bench_{subject}")
-        heading = (module.__doc__ or "").split("\n", 1)[0]
+        heading = " ".join((module.__doc__ or "").split("\n\n", 1)[0].split())
         print(
             f"### {subject}\n\n{heading}\n" if options.markdown else f"{subject}: {heading}",
             flush=True,
@@ -113,9 +114,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that a kill, too, goes through the `finally`s
+    # a kill, too, runs the `finally` blocks
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Conversations of a host in worker processes (`isolation="process"`) beside those in its threads:
 start, memory, CPU per step.
 
-Parts for a benchmark: each function is to be called in a fresh process (`harness.in_child`), with
+These are parts for a benchmark: call each function in a fresh process (`harness.in_child`), with
 the port of a `mock_model`.
 """
 
@@ -28,7 +28,7 @@ T = "default"
 
 @contextmanager
 def host_of(folder: str, isolation: str) -> Iterator[Host]:
-    """A host on files of its own, whose fork server (if it has one) is ready."""
+    """Run a host on files of its own. Its fork server, if it has one, is ready."""
     place = Path(folder) / str(time.monotonic_ns())
     place.mkdir()
     records = Records(place / "records.db", Seal.of_file(place / "key"))
@@ -45,7 +45,7 @@ def host_of(folder: str, isolation: str) -> Iterator[Host]:
 
 
 def request(port: int, calls: int, id: str = "") -> CreateRequest:
-    """An agent that makes so many calls of a tool which the host imports."""
+    """Return a request for an agent that makes `calls` calls of a tool that the host imports."""
     import remote_tool
 
     agent = Agent(
@@ -58,7 +58,7 @@ def request(port: int, calls: int, id: str = "") -> CreateRequest:
 
 
 def finished(host: Host, id: str, pause: float = 0.002) -> None:
-    """Wait until a conversation has come to its end."""
+    """Wait until a conversation has finished."""
     until = time.monotonic() + 300.0
     while host.status(T, id) != "finished":
         assert time.monotonic() < until, host.get(T, id)
@@ -66,25 +66,25 @@ def finished(host: Host, id: str, pause: float = 0.002) -> None:
 
 
 def clock(pid: int) -> float:
-    """Seconds of CPU that a process has used, all of its threads."""
+    """Return the seconds of CPU that all threads of a process have used."""
     return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
 
 
 def pss(pid: int) -> float:
-    """MB of memory that are a process's share."""
+    """Return a process's proportional share of memory, in MB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def pids(host: Host) -> list[int]:
-    """Those of the workers."""
+    """Return the process ids of the workers."""
     return [] if host._workers is None else host._workers.processes.pids()
 
 
 def first_request(port: int, folder: str, isolation: str, times: int = 20) -> float:
-    """Milliseconds from a message to a parked conversation until its request to the model is
-    answered and journaled (median): opening it included, which starts a worker where there are any.
-    """
+    """Return the median of the milliseconds from a message to a parked conversation until the
+    answer of the model is journaled. Opening the conversation is included, which starts a worker if
+    the host has workers."""
     took: list[float] = []
     with host_of(folder, isolation) as host:
         for number in range(times):
@@ -102,7 +102,8 @@ def first_request(port: int, folder: str, isolation: str, times: int = 20) -> fl
 
 
 def memory(port: int, folder: str, count: int = 20) -> tuple[float, float]:
-    """(MB of PSS for each of `count` open workers that have answered, of the fork server)."""
+    """Return the MB of PSS for each of `count` open workers that have answered, and of the fork
+    server."""
     with host_of(folder, "process") as host:
         for number in range(count):
             id = f"c{number}"
@@ -111,13 +112,13 @@ def memory(port: int, folder: str, count: int = 20) -> tuple[float, float]:
             host.execute(T, id, Send("hello"))
             finished(host, id)
         assert host._workers is not None
-        found = [pss(pid) for pid in pids(host)]
-        assert len(found) == count
-        return sum(found) / count, pss(host._workers.processes.pid)
+        shares = [pss(pid) for pid in pids(host)]
+        assert len(shares) == count
+        return sum(shares) / count, pss(host._workers.processes.pid)
 
 
 def step(port: int, folder: str, isolation: str, steps: int) -> tuple[float, float]:
-    """Milliseconds of CPU per step: of the server, of the worker (0 without)."""
+    """Return the milliseconds of CPU per step: of the server, and of the worker (0 without one)."""
     with host_of(folder, isolation) as host:
         for calls in (20, steps):
             id = f"c{calls}"
@@ -133,7 +134,7 @@ def step(port: int, folder: str, isolation: str, steps: int) -> tuple[float, flo
 
 
 def main() -> None:
-    """Print all of them, once."""
+    """Print all measurements, each made once."""
     import harness
 
     with harness.mock_model() as port, harness.scratch() as folder:

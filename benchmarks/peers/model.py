@@ -4,10 +4,10 @@ way: Chat Completions, plain or streamed.
     POST /{run}/{calls}/{tool}/chat/completions
 
 answers with `calls` calls of `tool`, one per request, then with a text, and then begins anew. It
-counts requests by `run` and parses nothing but whether a stream is asked for, so that it works with
-any history. With `twice` as `calls` it looks into the history instead: it asks for the tool until
-two results stand in it, which is what a model does that has lost nothing in a crash but what it is
-not shown. `GET /{run}` gives what that run sent: how many requests, and the last one.
+counts requests by `run` and only looks whether the request asks for a stream, so that it works with
+any history. With `twice` as `calls` it reads the history instead: it calls the tool until the
+history has two results. A real model does the same after a crash if it sees all results. `GET
+/{run}` returns the number of requests of that run, and the last one.
 
 Prints its port; ends when its stdin does.
 """
@@ -32,8 +32,9 @@ ARGUMENTS = {
 LAST = b"That is all there is to say about these items."
 
 
-def said(number: int, tool: str, end: bool) -> tuple[bytes, bytes, bytes]:
-    """(text or nothing, name of the called tool or nothing, its arguments) of an answer."""
+def answer_parts(number: int, tool: str, end: bool) -> tuple[bytes, bytes, bytes]:
+    """Return the text or nothing, the name of the called tool or nothing, and its arguments, of an
+    answer."""
     if end and tool == "look_up-final_answer":  # smolagents ends with a call, too
         return b"", b"final_answer", b'{"answer":"%s"}' % LAST
     if end and tool == "bash":  # and so does mini-swe-agent
@@ -44,14 +45,14 @@ def said(number: int, tool: str, end: bool) -> tuple[bytes, bytes, bytes]:
     return b"", name.encode(), ARGUMENTS.get(name, arguments)(number)
 
 
-def plain(number: int, text: bytes, name: bytes, given: bytes) -> bytes:
-    """An answer in one piece."""
+def plain(number: int, text: bytes, name: bytes, arguments: bytes) -> bytes:
+    """Return an answer in one piece."""
     message, reason = b'"content":"%s"' % text, b"stop"
     if name:
         call = b'{"id":"call_%d","type":"function","function":{"name":"%s","arguments":%s}}' % (
             number,
             name,
-            json.dumps(given.decode()).encode(),
+            json.dumps(arguments.decode()).encode(),
         )
         message, reason = b'"content":null,"tool_calls":[%s]' % call, b"tool_calls"
     body = (
@@ -61,15 +62,15 @@ def plain(number: int, text: bytes, name: bytes, given: bytes) -> bytes:
     return HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(body)) + body
 
 
-def streamed(number: int, text: bytes, name: bytes, given: bytes) -> bytes:
-    """The same as four server-sent events, sent at once."""
+def streamed(number: int, text: bytes, name: bytes, arguments: bytes) -> bytes:
+    """Return the same answer as four server-sent events, sent at once."""
     delta, reason = b'{"role":"assistant","content":"%s"}' % text, b"stop"
     if name:
         call = (
             b'{"index":0,"id":"call_%d","type":"function","function":{"name":"%s","arguments":%s}}'
         )
         delta = b'{"role":"assistant","content":null,"tool_calls":[%s]}' % (
-            call % (number, name, json.dumps(given.decode()).encode())
+            call % (number, name, json.dumps(arguments.decode()).encode())
         )
         reason = b"tool_calls"
     shell = (
@@ -92,7 +93,7 @@ last: dict[bytes, bytes] = {}
 
 
 class Exchange(asyncio.Protocol):
-    """One connection: request after request, each answered when its last byte is there."""
+    """One connection: answers each request after its last byte has arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -115,10 +116,10 @@ class Exchange(asyncio.Protocol):
     def answer(self, path: bytes, body: bytes) -> bytes:
         run, *rest = path.strip(b"/").split(b"/")
         if not body:
-            found = json.dumps(
+            report = json.dumps(
                 {"requests": counts.get(run, 0), "last": last.get(run, b"").decode()}
             ).encode()
-            return HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(found)) + found
+            return HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(report)) + report
         counts[run] = number = counts.get(run, 0) + 1
         calls, tool = rest[0], rest[1].decode()
         if calls == b"twice":
@@ -129,7 +130,7 @@ class Exchange(asyncio.Protocol):
             number = (number - 1) % (int(calls) + 1)
             end = number == int(calls)
         make = streamed if re.search(rb'"stream": ?true', body) else plain
-        return make(number, *said(number, tool, end))
+        return make(number, *answer_parts(number, tool, end))
 
 
 async def serve() -> None:

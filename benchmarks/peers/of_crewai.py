@@ -4,9 +4,7 @@ checkpoints, at every event."""
 from crewai import LLM, Agent
 from crewai.tools import tool as as_tool
 
-EVENTS = [
-    "*"
-]  # those that come from an agent, a task or a crew: calls of the model and of tools make none
+EVENTS = ["*"]  # the sources of events to save: calls of the model and of tools make no checkpoint
 
 
 def make(url, tool, **more):

@@ -1,5 +1,5 @@
-"""The floor: `http.client` and a history of bytes. It parses, checks and remembers nothing; the
-tool is called with what it is known to be asked."""
+"""The floor: `http.client` and a history of bytes. It parses, checks and remembers nothing, and
+calls the tool with the arguments that the mock model is known to send."""
 
 import http.client
 

@@ -31,7 +31,7 @@ async def ask(runner, text):
         user_id=USER, session_id=session.id, new_message=content(text), run_config=config
     ):
         pass
-    return session.id  # what is kept is in the runner's session service
+    return session.id  # the history is in the runner's session service
 
 
 async def crash(url, folder, effect, again):
@@ -48,11 +48,11 @@ async def crash(url, folder, effect, again):
     runner = Runner(app=app, session_service=service)
     if again:
         session = await service.get_session(app_name=APP, user_id=USER, session_id="work")
-        given = {"invocation_id": session.events[-1].invocation_id}
+        arguments = {"invocation_id": session.events[-1].invocation_id}
     else:
         await service.create_session(app_name=APP, user_id=USER, session_id="work")
-        given = {"new_message": content("Do it.")}
-    said = ""
-    async for event in runner.run_async(user_id=USER, session_id="work", **given):
-        said = event.content and event.content.parts and event.content.parts[0].text
-    return said
+        arguments = {"new_message": content("Do it.")}
+    text = ""
+    async for event in runner.run_async(user_id=USER, session_id="work", **arguments):
+        text = event.content and event.content.parts and event.content.parts[0].text
+    return text

@@ -29,7 +29,7 @@ def crash(url, folder, effect, again):
 
     with SqliteSaver.from_conn_string(f"{folder}/checkpoints.db") as saver:
         agent = make(url, effect, checkpointer=saver)
-        given = None if again else {"messages": [("user", "Do it.")]}
-        return agent.invoke(given, {"configurable": {"thread_id": "work"}}, durability="sync")[
+        start = None if again else {"messages": [("user", "Do it.")]}
+        return agent.invoke(start, {"configurable": {"thread_id": "work"}}, durability="sync")[
             "messages"
         ][-1].content

@@ -13,7 +13,7 @@ TOOL = "bash"
 
 
 class Environment:
-    """What `LocalEnvironment` does, without the subprocess."""
+    """`LocalEnvironment` without the subprocess."""
 
     config = None
 

@@ -10,9 +10,9 @@ TOOL = "look_up-final_answer"
 
 
 def make(url, tool):
-    made, model = as_tool(tool), OpenAIServerModel("mock", api_base=url, api_key="none")
+    agent_tool, model = as_tool(tool), OpenAIServerModel("mock", api_base=url, api_key="none")
     return lambda: ToolCallingAgent(
-        [made], model, max_steps=sys.maxsize, verbosity_level=LogLevel.OFF
+        [agent_tool], model, max_steps=sys.maxsize, verbosity_level=LogLevel.OFF
     )
 
 

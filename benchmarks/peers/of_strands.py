@@ -7,11 +7,11 @@ from strands.models.openai import OpenAIModel
 
 
 def make(url, tool):
-    made, model = (
+    agent_tool, model = (
         as_tool(tool),
         OpenAIModel(client_args={"base_url": url, "api_key": "none"}, model_id="mock"),
     )
-    return lambda **more: Agent(model=model, tools=[made], callback_handler=None, **more)
+    return lambda **more: Agent(model=model, tools=[agent_tool], callback_handler=None, **more)
 
 
 def ask(agent, text):

@@ -2,12 +2,12 @@
 [--quick] [--markdown] [--json FILE]`; all of them by default.
 
 Each is installed from PyPI, at the version below, into a fresh virtual environment of its own under
-a temporary folder (or under DIR, where it is found again the next time), Holdfast from this
-checkout; all speak Chat Completions with one mock model on loopback (`model.py`). A peer's part is
-`of_<name>.py`, `driver.py` runs it in its environment, and this program starts the processes, in
-turns, so that a busy machine slows all of them.
+a temporary folder (or under DIR, which a later run uses again). Holdfast is installed from this
+checkout. All use Chat Completions with one mock model on loopback (`model.py`). The program of a
+peer is `of_<name>.py`, `driver.py` runs it in its environment, and this program starts the
+processes, in turns, so that a busy machine slows all of them.
 
-Not a part of CI: it takes a network, 4 GB of disk and half an hour.
+It is not part of CI: it needs a network, 4 GB of disk and half an hour.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import harness  # noqa: E402
-from bench_install import BROUGHT, size  # noqa: E402
-from model import plain, said, streamed  # noqa: E402
+from bench_install import VENV_PACKAGES, size  # noqa: E402
+from model import answer_parts, plain, streamed  # noqa: E402
 
 LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else its import asks github.com for the prices
 # seconds that a run of 1,000 steps may take; a peer that is expected to take longer has none
@@ -46,7 +46,7 @@ class Peer:
     requires: tuple[str, ...]
     more: tuple[str, ...] = ()  # for the crash alone: installed last, not counted
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    idle: bool = True  # has it something that is kept between runs?
+    idle: bool = True  # does it hold objects between runs?
     crash: bool = True  # can it save a run before its end?
 
     @property
@@ -96,12 +96,12 @@ ALL = {peer.name: peer for peer in PEERS}
 
 
 def result(out: str) -> dict[str, Any]:
-    """What the driver said, whatever else the peer prints."""
+    """Return the driver's result, among the other output of the peer."""
     return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
 
 
 class Bench:
-    """Where the environments are, and the model."""
+    """The environments of the peers, and the port of the model."""
 
     def __init__(self, folder: Path, port: int, scratch: str) -> None:
         self.folder, self.port, self.scratch = folder, port, scratch
@@ -110,21 +110,25 @@ class Bench:
         return str(self.folder / peer.name / "bin" / "python")
 
     def environment(self, peer: Peer) -> dict[str, str]:
-        """A home of its own, so that nothing of this user's is read and nothing is left there."""
+        """Return an environment with a home of its own, so that the run reads and leaves no files
+        of this user."""
         home = Path(self.scratch) / "home" / peer.name
         home.mkdir(parents=True, exist_ok=True)
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        return kept | {"HOME": str(home), "OPENAI_API_KEY": "none"} | peer.environment
+        inherited = {
+            name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ
+        }
+        return inherited | {"HOME": str(home), "OPENAI_API_KEY": "none"} | peer.environment
 
     # --- installing ---
 
     def install(self, peer: Peer) -> dict[str, Any]:
-        """Distributions and MB of what the peer brings, compiled files included."""
+        """Install a peer. Returns the number of distributions and their MB, compiled files
+        included."""
         place, noted = self.folder / peer.name, self.folder / f"{peer.name}.json"
         if noted.exists() and peer.name != "holdfast":
-            found = json.loads(noted.read_text())
-            if found["requires"] == [*peer.requires, *peer.more]:
-                return found
+            record = json.loads(noted.read_text())
+            if record["requires"] == [*peer.requires, *peer.more]:
+                return record
         print(f"  installing {peer.name}", flush=True)
         harness.run([sys.executable, "-m", "venv", "--clear", str(place)])
         began = time.monotonic()
@@ -133,15 +137,20 @@ class Bench:
             harness.run([*pip, *peer.requires], timeout=900)
         seconds = time.monotonic() - began
         packages = next(place.glob("lib/python*/site-packages"))
-        brought = [entry for entry in packages.iterdir() if not entry.name.startswith(BROUGHT)]
+        distributions = [
+            entry for entry in packages.iterdir() if not entry.name.startswith(VENV_PACKAGES)
+        ]
         frozen = harness.run(
             [self.python(peer), "-m", "pip", "freeze", "--disable-pip-version-check"]
         ).splitlines()
-        found = {
+        record = {
             "requires": [*peer.requires, *peer.more],
-            "distributions": sum(entry.suffix == ".dist-info" for entry in brought),
+            "distributions": sum(entry.suffix == ".dist-info" for entry in distributions),
             "mb": (
-                sum(size(entry) if entry.is_dir() else entry.stat().st_size for entry in brought)
+                sum(
+                    size(entry) if entry.is_dir() else entry.stat().st_size
+                    for entry in distributions
+                )
                 / 1e6
             ),
             "seconds": seconds,
@@ -149,8 +158,8 @@ class Bench:
         }
         if peer.more:
             harness.run([*pip, *peer.more], timeout=600)
-        noted.write_text(json.dumps(found, indent=1) + "\n")
-        return found
+        noted.write_text(json.dumps(record, indent=1) + "\n")
+        return record
 
     # --- measuring ---
 
@@ -164,8 +173,8 @@ class Bench:
         return f"http://127.0.0.1:{self.port}"
 
     def imports(self, peer: Peer) -> dict[str, float]:
-        """Of the peer's program without running it: ms of CPU, MB at the most, both with the
-        interpreter's own."""
+        """Return the milliseconds of CPU and the peak MB of importing the peer's program, both with
+        the interpreter's own."""
         program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import {peer.module}\n"
         program += (
             "print([line for line in open('/proc/self/status') if"
@@ -192,8 +201,8 @@ class Bench:
         }
 
     def first_request(self, peer: Peer) -> dict[str, float]:
-        """Seconds from the start of the process to the first byte of its first request, and its
-        threads and MB at its answer."""
+        """Return the seconds from the start of the process to the first byte of its first request,
+        and the threads and MB at its answer."""
         tool = (
             "look_up-final_answer"
             if peer.name == "smolagents"
@@ -223,7 +232,7 @@ class Bench:
                         head := re.search(rb"(?is)content-length: *(\d+).*?\r\n\r\n", data)
                     ) or len(data) < head.end() + int(head[1]):
                         data += connection.recv(1 << 20)
-                    number, text = 0, said(0, tool, True)
+                    number, text = 0, answer_parts(0, tool, True)
                     connection.sendall(
                         streamed(number, *text)
                         if re.search(rb'"stream": ?true', data)
@@ -235,8 +244,8 @@ class Bench:
         return {"seconds": seconds} | result(out)
 
     def crash(self, peer: Peer) -> dict[str, Any]:
-        """Killed with SIGKILL between a tool's effect and its result, then begun again as its
-        documentation says."""
+        """Kill the process with SIGKILL between a tool's effect and its result, then start it again
+        as its documentation says."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             run = os.urandom(4).hex()
             url = f"{self.url}/{run}/twice/effect"
@@ -261,7 +270,7 @@ class Bench:
             second = subprocess.run([*command, "again"], **options, check=False)
             effects = Path(folder, "effects.txt").read_text().splitlines()
             body = self.last_request(run)
-            shown = [
+            results = [
                 message.get("content")
                 for message in body.get("messages", [])
                 if message.get("role") == "tool"
@@ -271,8 +280,8 @@ class Bench:
                 "of the call before": effects.count("item-0"),
                 "went on": second.returncode == 0,
                 "remembers": "Do it." in json.dumps(body),
-                "shown": str(shown[-1])[:300] if shown else "",
-                "results": len(shown),
+                "shown": str(results[-1])[:300] if results else "",
+                "results": len(results),
                 "error": (
                     "" if second.returncode == 0 else second.stderr.strip().splitlines()[-1][:300]
                 ),
@@ -298,43 +307,45 @@ def measure(
     quick: bool,
     keep: Callable[[dict[str, Any]], None],
 ) -> dict[str, dict[str, Any]]:
-    """{peer: {figure: values of its repeats, or why there are none}}; `keep` is given it after each
-    figure."""
-    found: dict[str, dict[str, Any]] = {peer.name: {} for peer in peers}
+    """Return {peer: {figure: its repeats, or the reason why there are none}}. `keep` is called with
+    it after each figure."""
+    figures_of: dict[str, dict[str, Any]] = {peer.name: {} for peer in peers}
 
     def each(figure: str, repeats: int, take: Callable[[Peer], dict[str, Any] | None]) -> None:
         began = time.monotonic()
         for _ in range(repeats):
             for peer in peers:
-                if peer.name not in found or isinstance(found[peer.name].get(figure), str):
+                if peer.name not in figures_of or isinstance(
+                    figures_of[peer.name].get(figure), str
+                ):
                     continue
                 try:
-                    taken = take(peer)
+                    value = take(peer)
                 except (harness.Failed, OSError, subprocess.SubprocessError, ValueError) as error:
-                    found[peer.name][figure] = (
+                    figures_of[peer.name][figure] = (
                         str(error).strip().splitlines()[-1][:300]
                         if str(error).strip()
                         else type(error).__name__
                     )
-                    print(f"  {peer.name}, {figure}: {found[peer.name][figure]}", flush=True)
+                    print(f"  {peer.name}, {figure}: {figures_of[peer.name][figure]}", flush=True)
                     continue
-                if taken is not None:
-                    found[peer.name].setdefault(figure, []).append(taken)
-        keep(found)
+                if value is not None:
+                    figures_of[peer.name].setdefault(figure, []).append(value)
+        keep(figures_of)
         print(
             f"  {figure}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
 
     each("install", 1, bench.install)
-    for peer in [peer for peer in peers if isinstance(found[peer.name].get("install"), str)]:
+    for peer in [peer for peer in peers if isinstance(figures_of[peer.name].get("install"), str)]:
         peers.remove(peer)
-    each("warm", 1, bench.imports)  # once for the disk and the compiled files
+    each("warm", 1, bench.imports)  # the first start fills the disk cache and compiles the files
     each("import", repeats, bench.imports)
     each("first request", repeats, bench.first_request)
     each("environment", 1, lambda peer: bench.driven(peer, "environment"))
     each("crash", 1, lambda peer: bench.crash(peer) if peer.crash else None)
-    fewer = (repeats + 1) // 2  # of what takes minutes
+    fewer = (repeats + 1) // 2  # only for figures that take minutes
     for steps, times in ((50, repeats), (200, fewer)):
         each(
             f"{steps} steps",
@@ -344,7 +355,7 @@ def measure(
     if not quick:
 
         def long(peer: Peer) -> dict[str, Any] | None:
-            shorter = found[peer.name].get("200 steps")
+            shorter = figures_of[peer.name].get("200 steps")
             if isinstance(shorter, str) or shorter is None:
                 return None
             if (
@@ -357,14 +368,14 @@ def measure(
     each(
         "idle", fewer, lambda peer: bench.driven(peer, "idle", bench.url, 60) if peer.idle else None
     )
-    return found
+    return figures_of
 
 
 # --- the tables ---
 
 
-def middle(found: dict[str, Any], figure: str, key: str) -> float | None:
-    values = found.get(figure)
+def middle(figures: dict[str, Any], figure: str, key: str) -> float | None:
+    values = figures.get(figure)
     return (
         statistics.median(one[key] for one in values)
         if isinstance(values, list) and values
@@ -394,9 +405,9 @@ FIGURES = [
 ]
 
 
-def tables(found: dict[str, dict[str, Any]], markdown: bool) -> str:
+def tables(figures_of: dict[str, dict[str, Any]], markdown: bool) -> str:
     lines = [["", *(heading for heading, _, _ in FIGURES)]]
-    for name, figures in found.items():
+    for name, figures in figures_of.items():
         lines.append([name, *(cell(middle(figures, figure, key)) for _, figure, key in FIGURES)])
     facts = [
         [
@@ -409,30 +420,30 @@ def tables(found: dict[str, dict[str, Any]], markdown: bool) -> str:
             "what the model was shown last",
         ]
     ]
-    for name, figures in found.items():
-        read = (
+    for name, figures in figures_of.items():
+        variables = (
             figures["environment"][0]["read"]
             if isinstance(figures.get("environment"), list)
             else {}
         )
-        own = {key: names for key, names in read.items() if key in OWN.get(name, (name,))}
+        own = {key: names for key, names in variables.items() if key in OWN.get(name, (name,))}
         others = sum(
             len(names)
-            for key, names in read.items()
+            for key, names in variables.items()
             if key not in own and not key.startswith("of_")
         )
         crash = figures.get("crash")
         if isinstance(crash, list):
             one = crash[0]
-            told = [
+            crash_cells = [
                 str(one["effects"]),
                 str(one["of the call before"]),
                 "yes" if one["went on"] else one["error"],
                 one["shown"],
             ]
         else:
-            told = [crash or "-", "", "", ""]
-        facts.append([name, str(sum(map(len, own.values()))), str(others), *told])
+            crash_cells = [crash or "-", "", "", ""]
+        facts.append([name, str(sum(map(len, own.values()))), str(others), *crash_cells])
     return "\n\n".join(aligned(table, markdown) for table in (lines, facts))
 
 
@@ -445,7 +456,7 @@ OWN = {
     "google-adk": ("google",),
     "autogen": ("autogen_core", "autogen_ext", "autogen_agentchat"),
     "llama-index": ("llama_index", "llama_index_instrumentation", "workflows"),
-}  # the names that a peer is imported by
+}  # the import names of a peer
 
 
 def aligned(lines: list[list[str]], markdown: bool) -> str:
@@ -494,10 +505,10 @@ def main() -> int:
     machine = harness.Machine()
     print(f"{machine}\n", flush=True)
 
-    def keep(found: dict[str, Any]) -> None:
+    def keep(figures_of: dict[str, Any]) -> None:
         if options.json:
             options.json.write_text(
-                json.dumps({"machine": str(machine), "found": found}, indent=1) + "\n"
+                json.dumps({"machine": str(machine), "found": figures_of}, indent=1) + "\n"
             )
 
     with harness.scratch() as scratch:
@@ -510,21 +521,20 @@ def main() -> int:
             text=True,
         ) as server:
             assert server.stdout is not None
-            found = measure(
+            figures_of = measure(
                 Bench(folder, int(server.stdout.readline()), scratch),
                 peers,
                 1 if options.quick else options.repeats,
                 options.quick,
                 keep,
             )
-    print(f"\n{tables(found, options.markdown)}\n\nload {os.getloadavg()[0]:.1f} at the end")
+    print(f"\n{tables(figures_of, options.markdown)}\n\nload {os.getloadavg()[0]:.1f} at the end")
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that a kill, too, goes through the `finally`s
+    # a kill, too, runs the `finally` blocks
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except KeyboardInterrupt:
