@@ -1,4 +1,4 @@
-"""What the tests of A2A share: agent processes, by their settings, and what they have logged."""
+"""Shared parts of the A2A tests: agent processes by their settings, and their logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_a2a = pytest.mark.skipif(
     reason="needs the a2a extra: pip install 'holdfast[a2a]'",
 )
 
-# How an agent is spoken to: protocol version, transport, whether it streams. Two that differ in all
+# The ways of calling an agent: protocol version, transport, streaming. Two that differ in all
 # three are enough for a quick run.
 VARIANTS = [
     pytest.param(
@@ -70,7 +70,7 @@ class Running(dict[str, Any]):
             self.process.kill()
 
     def restart(self) -> None:
-        """Another process in its place, which remembers nothing."""
+        """Start another process in its place, without any memory."""
         self.kill()
         self.start()
 
@@ -114,7 +114,7 @@ class Agents:
 
 
 def lines(agent: Running, start: str) -> list[str]:
-    """What the agent logged that begins so."""
+    """Return the log lines of the agent that begin with `start`."""
     path = Path(agent["log"])
     return (
         [line for line in path.read_text().splitlines() if line.startswith(start)]
@@ -127,16 +127,16 @@ def by_skill(client: A2AClient) -> dict[str, Tool]:
     return {tool.name.partition(".")[2]: tool for tool in client.tools()}
 
 
-# --- agents and proxies of our own making, for what the SDK's agents do not do ---
+# --- agents and proxies of these tests, for behaviour that the SDK's agents lack ---
 
 
 class Scripted:
-    """An agent of our own making, for answers that the SDK's agents do not give: one skill, no
+    """An agent of these tests, for answers that the SDK's agents do not give: one skill, no
     streams, a list of results."""
 
     def __init__(self, script: list[Any]) -> None:
         self.bodies: list[Any] = []
-        outer, left = self, list(script)
+        outer, remaining = self, list(script)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -158,7 +158,7 @@ class Scripted:
                 outer.bodies.append(
                     json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 )
-                result = left.pop(0)
+                result = remaining.pop(0)
                 error = isinstance(result, dict) and "error" in result
                 self._answer(
                     {
@@ -168,8 +168,8 @@ class Scripted:
                     }
                 )
 
-            def _answer(self, found: Any) -> None:
-                data = json.dumps(found).encode()
+            def _answer(self, content: Any) -> None:
+                data = json.dumps(content).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
@@ -184,7 +184,7 @@ class Scripted:
         self._thread = threading.Thread(target=self._server.serve_forever)
 
     @property
-    def asked(self) -> list[str]:
+    def methods(self) -> list[str]:
         return [body["method"] for body in self.bodies]
 
     def __enter__(self) -> Scripted:
@@ -199,7 +199,7 @@ class Scripted:
 
 class Cutter:
     """A proxy that shows its own card, cuts each stream after the first event, and refuses the next
-    `refusals` questions after a task."""
+    `refusals` requests for a task."""
 
     def __init__(self, port: int) -> None:
         self.card: dict[str, Any] = {}
@@ -264,9 +264,9 @@ class Cutter:
 
     def _ask(self, *request: Any) -> tuple[int, dict[str, Any]]:
         connection, response = self._open(*request)
-        found = json.loads(response.read())
+        answer = json.loads(response.read())
         connection.close()
-        return response.status, found
+        return response.status, answer
 
     def __enter__(self) -> Cutter:
         self._thread.start()

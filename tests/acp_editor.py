@@ -37,12 +37,12 @@ delegates:
 
 
 class Editor:
-    """A client that records what it is shown, and answers as the test says."""
+    """A client that records everything it receives, and answers as the test says."""
 
     def __init__(self, answer: Callable[[Any, list[Any]], str | None]) -> None:
         self.answer = answer
         self.updates: list[tuple[str, Any]] = []
-        self.asked: list[Any] = []  # permissions, then forms
+        self.questions: list[Any] = []  # permissions, then forms
         self.asking = asyncio.Event()
         self.files: dict[str, str] = {}
         self.denies_files = False
@@ -62,7 +62,7 @@ class Editor:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> RequestPermissionResponse:
-        self.asked.append(tool_call)
+        self.questions.append(tool_call)
         self.asking.set()
         kind = self.answer(tool_call, options)
         if kind == "never":
@@ -75,7 +75,7 @@ class Editor:
         )
 
     async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
-        self.asked.append((message, mode))
+        self.questions.append((message, mode))
         return await self.filled if isinstance(self.filled, asyncio.Future) else self.filled
 
     async def read_text_file(self, session_id: str, path: str, **_: Any) -> Any:
@@ -116,10 +116,10 @@ class Editor:
     async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
         pass
 
-    # --- what a test looks at ---
+    # --- for the assertions of tests ---
 
     def text(self, session_id: str = "", kind: str = "agent_message_chunk") -> str:
-        """The text that was shown of a session."""
+        """Return the text that the editor received for a session."""
         return "".join(
             update.content.text
             for id, update in self.updates
@@ -127,13 +127,13 @@ class Editor:
         )
 
     def calls(self) -> dict[str, dict[str, Any]]:
-        """The last known values of each call, by its id."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return the last known values of each call, by its id."""
+        values_of: dict[str, dict[str, Any]] = {}
         for _, update in self.updates:
             if update.session_update in ("tool_call", "tool_call_update"):
                 values = update.model_dump(exclude_none=True, by_alias=True)
-                found.setdefault(update.tool_call_id, {}).update(values)
-        return found
+                values_of.setdefault(update.tool_call_id, {}).update(values)
+        return values_of
 
     def of_kind(self, kind: str) -> list[Any]:
         return [update for _, update in self.updates if update.session_update == kind]
@@ -152,12 +152,12 @@ class Connected:
         self.editor, self.agent, self.process, self.input = editor, agent, process, input
 
     async def session(self, folder: Path, **more: Any) -> str:
-        made = await self.agent.new_session(cwd=str(folder), mcp_servers=[], **more)
-        return made.session_id
+        response = await self.agent.new_session(cwd=str(folder), mcp_servers=[], **more)
+        return response.session_id
 
     async def say(self, id: str, text: str) -> str:
-        done = await self.agent.prompt(session_id=id, prompt=[text_block(text)])
-        return done.stop_reason
+        response = await self.agent.prompt(session_id=id, prompt=[text_block(text)])
+        return response.stop_reason
 
 
 def allow(_: Any, __: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""A model for tests of editors: it does what the user's words say, word by word."""
+"""A model for tests of editors. It obeys the user's words, one by one."""
 
 from __future__ import annotations
 

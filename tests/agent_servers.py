@@ -1,5 +1,5 @@
-"""An agent server in this process, over a real store and real sockets, and a client that says
-exactly what it is told to."""
+"""An agent server in this process, over a real store and real sockets, and a client that sends
+exactly the given requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.server.serve import AgentServer
 from holdfast.server.sockets import listen
 from holdfast.store import Store
 
-QUIET = Quota(rate=0)  # no limit of the rate
+QUIET = Quota(rate=0)  # no rate limit
 
 
 class Reply:
@@ -49,8 +49,11 @@ class Reply:
 
 
 class Serving:
-    """`with Serving(folder) as server: server.ask("GET", "/health")`. Tenants `default` and `other`
-    have a key each."""
+    """An agent server in this process: `with Serving(folder) as server: server.ask("GET",
+    "/health")`.
+
+    The tenants `default` and `other` have a key each.
+    """
 
     def __init__(
         self,
@@ -125,8 +128,8 @@ class Serving:
         timeout: float = 30.0,
         **headers: str,
     ) -> Reply:
-        """One request on a connection of its own; what is neither bytes nor None goes as JSON.
-        `key` None: without one."""
+        """Send one request on a connection of its own. A body that is neither bytes nor None is
+        sent as JSON. A `key` of None sends no key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -141,14 +144,14 @@ class Serving:
             connection.close()
 
     def make(self, id: str, answers: Sequence[Any] = ("hello",), key: str = "") -> str:
-        """A conversation whose model says these."""
+        """Make a conversation whose model gives these answers, and return its id."""
         form = form_of(Agent(ScriptedLLM(list(answers))))
         reply = self.ask("POST", "/api/conversations", {"id": id, "agent": form.mapping}, key)
         assert reply.status == 201, reply
         return f"/api/conversations/{id}"
 
     def stream(self, path: str, after: int = 0, key: str = "", **headers: str) -> Lines:
-        """An event stream, open until `close`."""
+        """Open an event stream, which stays open until `close`."""
         connection = self.connect()
         connection.request(
             "GET",
@@ -159,7 +162,7 @@ class Serving:
 
 
 class Lines:
-    """What comes on an event stream, as (id, event, data); a comment as (None, "", text)."""
+    """The events of a stream, as (id, event, data). A comment is (None, "", text)."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse

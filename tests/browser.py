@@ -1,5 +1,5 @@
-"""A headless Chromium, driven over the DevTools protocol by a small WebSocket client: no package is
-needed for it, only Debian's `chromium`."""
+"""A headless Chromium, driven over the DevTools protocol by a small WebSocket client. It needs no
+package except Debian's `chromium`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENCE = 60.0  # seconds for "until": the machines that run the tests are shar
 
 
 class PageError(AssertionError):
-    """An expression that the page threw on, or that did not become true."""
+    """Raised for an expression that threw in the page, or that did not become true."""
 
 
 class _Socket:
@@ -99,8 +99,8 @@ class _Socket:
 
 
 class Browser:
-    """`with Browser() as browser: page = browser.open(url)`. One process, with a profile of its own
-    that is gone afterwards."""
+    """A browser process with a temporary profile: `with Browser() as browser: page =
+    browser.open(url)`."""
 
     def __init__(self) -> None:
         assert CHROMIUM is not None, SKIP
@@ -126,26 +126,26 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         self._contexts: set[str] = set()
 
-    def ask(self, method: str, session: str = "", **given: Any) -> Any:
-        """A command of the protocol, and what it gives."""
+    def ask(self, method: str, session: str = "", **parameters: Any) -> Any:
+        """Send a command of the protocol, and return its result."""
         self._number += 1
         number = self._number
-        message: dict[str, Any] = {"id": number, "method": method, "params": given}
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session:
             message["sessionId"] = session
         self._socket.send(json.dumps(message))
         deadline = time.monotonic() + 2 * PATIENCE
         while True:
-            # A page tells of its network all the time, so that no single wait has to time out.
+            # A page reports on its network all the time, so no single wait has to time out.
             if time.monotonic() > deadline:
-                raise PageError(f"{method} was not answered: {str(given)[:300]}")
-            found = json.loads(self._socket.receive())
-            if found.get("id") == number:
-                if "error" in found:
-                    raise PageError(f"{method}: {found['error']}")
-                return found["result"]
-            if "method" in found:
-                self.events.append(found)
+                raise PageError(f"{method} was not answered: {str(parameters)[:300]}")
+            message_in = json.loads(self._socket.receive())
+            if message_in.get("id") == number:
+                if "error" in message_in:
+                    raise PageError(f"{method}: {message_in['error']}")
+                return message_in["result"]
+            if "method" in message_in:
+                self.events.append(message_in)
 
     def open(
         self,
@@ -157,7 +157,7 @@ class Browser:
         touch: bool = False,
         shared: str = "",
     ) -> Page:
-        """A new tab, in a profile of its own unless it is `shared` with another page's."""
+        """Open a new tab, in a profile of its own unless it is `shared` with another page's."""
         context = shared or self.ask("Target.createBrowserContext")["browserContextId"]
         self._contexts.add(context)
         target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)[
@@ -176,7 +176,7 @@ class Browser:
         return page
 
     def close_tabs(self) -> None:
-        """Close all of them, with their profiles."""
+        """Close all tabs, with their profiles."""
         for context in self._contexts:
             self.ask("Target.disposeBrowserContext", browserContextId=context)
         self._contexts.clear()
@@ -209,9 +209,9 @@ class Page:
         self.target = target
         self.context = context
 
-    def ask(self, method: str, **given: Any) -> Any:
-        """See `Browser.ask`."""
-        return self.browser.ask(method, self.session, **given)
+    def ask(self, method: str, **parameters: Any) -> Any:
+        """Send a command to this tab. See `Browser.ask`."""
+        return self.browser.ask(method, self.session, **parameters)
 
     def go(self, url: str) -> None:
         """Load an address."""
@@ -219,7 +219,7 @@ class Page:
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def size(self, width: int, height: int, touch: bool = False) -> None:
-        """The window's."""
+        """Set the size of the window."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -230,31 +230,31 @@ class Page:
         self.ask("Emulation.setTouchEmulationEnabled", enabled=touch)
 
     def run(self, expression: str) -> Any:
-        """What an expression gives, awaited. Raises `PageError` with what it threw."""
-        found = self.ask(
+        """Evaluate an expression, awaited, and return its value. Raises `PageError` if it threw."""
+        answer = self.ask(
             "Runtime.evaluate",
             expression=expression,
             awaitPromise=True,
             returnByValue=True,
             userGesture=True,
         )
-        if "exceptionDetails" in found:
-            details = found["exceptionDetails"]
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
             raise PageError(
                 f"{expression[:200]}:"
                 f" {details.get('exception', {}).get('description', details['text'])}"
             )
-        return found["result"].get("value")
+        return answer["result"].get("value")
 
     def until(self, expression: str, seconds: float = PATIENCE) -> Any:
-        """Wait until an expression is true, and give what it gave. Raises `PageError` naming it,
-        and what the page shows."""
+        """Wait until an expression is true, and return its value. Raises `PageError` with the
+        expression and the text of the page."""
         deadline = time.monotonic() + seconds
         while True:
             try:
-                found = self.run(expression)
-                if found:
-                    return found
+                value = self.run(expression)
+                if value:
+                    return value
             except PageError as error:
                 if (
                     "Cannot find context" not in str(error)
@@ -270,11 +270,11 @@ class Page:
             time.sleep(0.02)
 
     def text(self, selector: str = "body") -> str:
-        """What stands in an element, as it is seen."""
+        """Return the visible text of an element."""
         return self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
 
     def wait(self, selector: str, text: str = "") -> None:
-        """Until an element is there and is seen, with a text in it."""
+        """Wait until an element with this text is visible."""
         self.until(
             f"[...document.querySelectorAll({json.dumps(selector)})].some(one =>"
             f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}))"
@@ -286,7 +286,7 @@ class Page:
         )
 
     def click(self, selector: str, text: str = "") -> None:
-        """Click with the mouse, where the element is."""
+        """Click with the mouse, in the middle of an element."""
         place = self.place(selector, text)
         for kind in ("mousePressed", "mouseReleased"):
             self.mouse(kind, place)
@@ -297,7 +297,7 @@ class Page:
         self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def place(self, selector: str, text: str = "") -> tuple[float, float]:
-        """Where an element rests, after it was scrolled into view."""
+        """Return the place of an element that is at rest, after scrolling it into view."""
         find = (
             f"[...document.querySelectorAll({json.dumps(selector)})].find(one =>"
             f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}) &&"
@@ -312,17 +312,17 @@ class Page:
             " done([...last, still]); }, 40); })"
         )
         tries = 0
-        # A page that is drawn anew in the meantime would be clicked somewhere else.
-        while not (found := self.until(place))[2] and tries < 20:
+        # If the page is drawn anew in the meantime, the click would hit another element.
+        while not (spot := self.until(place))[2] and tries < 20:
             tries += 1
-        return found[0], found[1]
+        return spot[0], spot[1]
 
     def type(self, text: str) -> None:
-        """Put a text where the focus is."""
+        """Insert a text at the focus."""
         self.ask("Input.insertText", text=text)
 
     def fill(self, selector: str, text: str) -> None:
-        """A field's text, in place of what it has."""
+        """Set the text of a field."""
         self.until(f"!!document.querySelector({json.dumps(selector)})")
         self.run(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus();"
@@ -334,7 +334,7 @@ class Page:
             self.press("Backspace")
 
     def press(self, key: str, *modifiers: str) -> None:
-        """A key, as `Tab`, `Enter`, `Escape`, `a`, `?`."""
+        """Press a key, such as `Tab`, `Enter`, `Escape`, `a`, `?`."""
         names = {
             "Tab": 9,
             "Enter": 13,
@@ -346,56 +346,59 @@ class Page:
             "Home": 36,
         }
         bits = sum({"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}[name] for name in modifiers)
-        given: dict[str, Any] = {
+        event: dict[str, Any] = {
             "key": key,
             "modifiers": bits,
             "windowsVirtualKeyCode": names.get(key, ord(key[0].upper()) if len(key) == 1 else 0),
         }
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         if key in names:
-            given["code"] = key
+            event["code"] = key
         self.ask(
             "Input.dispatchKeyEvent",
             type="keyDown" if text else "rawKeyDown",
             **({"text": text} if text else {}),
-            **given,
+            **event,
         )
-        self.ask("Input.dispatchKeyEvent", type="keyUp", **given)
+        self.ask("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def log_in(self, key: str) -> None:
-        """Give the key that the page asks for."""
+        """Enter the key that the page asks for."""
         self.fill("#key", key)
         self.press("Enter")
         self.until("!document.querySelector('#dialog').open")
 
     def faults(self) -> list[str]:
-        """What the page's console said was wrong: what threw, and what its policy refused."""
+        """Return the errors of the page's console: exceptions, and resources that its policy
+        refused."""
         self.run("1")
-        found: list[str] = []
+        errors: list[str] = []
         for event in self.browser.events:
             if event.get("sessionId") != self.session:
                 continue
-            given = event["params"]
+            parameters = event["params"]
             if event["method"] == "Runtime.exceptionThrown":
-                details = given["exceptionDetails"]
-                found.append(details.get("exception", {}).get("description", details["text"]))
-            elif event["method"] == "Runtime.consoleAPICalled" and given["type"] in (
+                details = parameters["exceptionDetails"]
+                errors.append(details.get("exception", {}).get("description", details["text"]))
+            elif event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in (
                 "error",
                 "assert",
             ):
-                found.append(
-                    " ".join(str(one.get("value", one.get("description"))) for one in given["args"])
+                errors.append(
+                    " ".join(
+                        str(one.get("value", one.get("description"))) for one in parameters["args"]
+                    )
                 )
             elif (
                 event["method"] == "Log.entryAdded"
-                and given["entry"]["level"] == "error"
-                and given["entry"]["source"] != "network"
+                and parameters["entry"]["level"] == "error"
+                and parameters["entry"]["source"] != "network"
             ):
-                found.append(given["entry"]["text"])
-        return found
+                errors.append(parameters["entry"]["text"])
+        return errors
 
     def picture(self, path: Path) -> None:
-        """A PNG of what is seen."""
+        """Save a PNG of the visible page."""
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
 
     def close(self) -> None:

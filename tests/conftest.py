@@ -1,4 +1,4 @@
-"""What all tests share: nothing of ours may be left behind."""
+"""Shared fixtures of all tests: nothing of ours may be left behind."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ os.environ["HOLDFAST_PLAIN"] = "1"
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every thread of ours that a test starts has ended when it ends; a test that leaves one on
-    purpose says so in its name."""
+    """Check that every thread of ours that a test starts has ended when the test ends. A thread
+    that a test leaves on purpose says so in its name."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 20.0
@@ -59,7 +59,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server that all tests share; no test stops it."""
+    """Run a server that all tests share; no test stops it."""
     pytest.importorskip("psycopg")
     try:
         with shared_server() as server:
@@ -107,8 +107,8 @@ def forking_process() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Thousands of tests are objects that live until the end: no collection of garbage looks at
-    them again and again, neither while they are found nor in a test."""
+    """Turn the garbage collection off. Thousands of tests are objects that live until the end, and
+    a collection would look at them again and again."""
     gc.disable()
     try:
         return (yield)
@@ -161,16 +161,15 @@ def pytest_configure(config: pytest.Config) -> None:
     samples.use(config.getoption("--size"))
     if config.getoption("--size") == "prove" and config.option.timeout is None:
         config.option.timeout = 3 * 3600
-    if config.getoption(
-        "--live"
-    ):  # long tracebacks show arguments, and a key among them cut short, which no search finds
+    # long tracebacks show arguments, and a key among them cut short, which no search finds
+    if config.getoption("--live"):
         config.option.tbstyle = "short"
         config.option.showlocals = False
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """No key in what a live check reports."""
+    """Remove the key from the report of a live check."""
     report = yield
     for spec in item.config.getoption("--live") or ():
         key = spec.partition("=")[2] or spec

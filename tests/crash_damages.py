@@ -1,7 +1,7 @@
-"""Holdfast with one guarantee broken on purpose, in a process that is about to be killed: the proof
-that its loss would be seen.
+"""Holdfast with one guarantee broken on purpose, in a process that is about to be killed. They
+prove that the tests would notice the loss of the guarantee.
 
-Each damage is told whether the process goes on after a kill.
+Each damage takes a flag: True if the process goes on after a kill.
 """
 
 # pyright: basic, reportPrivateUsage=false, reportAttributeAccessIssue=false
@@ -42,31 +42,31 @@ def every_tool_counts_as_repeatable(resumes: bool) -> None:
 def results_wait_for_the_end_of_their_batch(resumes: bool) -> None:
     if resumes:
         return
-    held: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
     write = Calls.write_result
 
     def late(self: Calls, *result: Any) -> None:
-        held.append(result)
-        if len(held) == len(self._journal.fold.open):
-            for one in held:
+        results.append(result)
+        if len(results) == len(self._journal.fold.open):
+            for one in results:
                 write(self, *one)
-            held.clear()
+            results.clear()
 
     Calls.write_result = late
 
 
 def appends_are_acknowledged_before_they_are_written(resumes: bool) -> None:
-    held: list[tuple[Any, dict[str, Any]]] = []
+    delayed: list[tuple[Any, dict[str, Any]]] = []
     append, release = SQLiteStore.append, SQLiteStore.release
 
     def write(self: SQLiteStore) -> None:
-        while held:
-            given, named = held.pop(0)
-            append(self, *given, **named)
+        while delayed:
+            arguments, options = delayed.pop(0)
+            append(self, *arguments, **options)
 
-    def lazy(self: SQLiteStore, *given: Any, **named: Any) -> None:
+    def lazy(self: SQLiteStore, *arguments: Any, **options: Any) -> None:
         write(self)
-        held.append((given, named))
+        delayed.append((arguments, options))
 
     def last(self: SQLiteStore, lease: Any) -> None:
         write(self)
@@ -125,9 +125,9 @@ def reconcile_is_not_asked(resumes: bool) -> None:
 
 
 def reconcile_is_not_believed(resumes: bool) -> None:
-    def settled(self: Calls, *given: Any) -> ToolResult | None:
-        found = settle(self, *given)
-        return found if found is None or found.meta.get("outcome") else None
+    def settled(self: Calls, *arguments: Any) -> ToolResult | None:
+        result = settle(self, *arguments)
+        return result if result is None or result.meta.get("outcome") else None
 
     settle, Calls._recovered = Calls._recovered, settled
 
@@ -159,13 +159,13 @@ def commands_that_were_done_stay_in_the_inbox(resumes: bool) -> None:
 
 def commands_are_done_twice_as_their_mark_comes_later(resumes: bool) -> None:
     def two_steps(self: SQLiteStore, lease: Lease, batch: Batch) -> bool:
-        held = append(self, lease, replace(batch, done_commands=()))
+        lease_after = append(self, lease, replace(batch, done_commands=()))
         if batch.done_commands:
             from holdfast.testing import kill_point
 
             kill_point("between an append and its mark")
             append(self, lease, Batch((), batch.summary, batch.done_commands))
-        return held
+        return lease_after
 
     append, SQLiteStore.append = SQLiteStore.append, two_steps
 

@@ -1,5 +1,5 @@
-"""Programs that are killed: a plan in data, an agent that carries it out with effects counted in
-files, and a judge of what is left."""
+"""Programs that are killed: a plan as data, an agent that carries it out with effects counted in
+files, and a judge of the journals and files afterwards."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ ONCE = (
     "retries",
     "big",
     "shell_once",
-)  # an effect that may not be repeated, of which nobody may know the outcome
+)  # an effect that may not be repeated, so that its outcome may stay unknown
 REPEATABLE = ("reads", "idempotent", "says", "pauses", "child", "forks", "shell")
 
 
 class Do(msgspec.Struct, frozen=True):
-    """One call: a tool's name, the name of its effect, what is decided if it is asked for (approve,
-    reject, edit), and how many attempts fail."""
+    """One call: a tool's name, the name of its effect, the decision on its approval (approve,
+    reject, edit), and the number of attempts that fail."""
 
     kind: str
     name: str
@@ -62,14 +62,17 @@ class Do(msgspec.Struct, frozen=True):
 
     @property
     def effect(self) -> str:
-        """Where its effect is counted."""
+        """Return the name under which its effect is counted."""
         return f"{self.name}-edited" if self.decide == "edit" else self.name
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a conversation does: the calls of each answer, then an answer without any. `inbox`:
-    decisions come through the store. `during`: another thread says something while the call of that
-    name runs. `side_by_side`: every tool is declared parallel, so that no call is a barrier."""
+    """The work of a conversation: the calls of each answer, then an answer without any.
+
+    `inbox`: decisions come through the store. `during`: another thread sends a message while the
+    call of that name runs. `side_by_side`: every tool is declared parallel, so that no call is a
+    barrier.
+    """
 
     batches: tuple[tuple[Do, ...], ...]
     parallel: int = 8
@@ -81,9 +84,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def dos(self) -> list[Do]:
-        """All calls, those of child conversations too."""
-        found = [do for batch in self.batches for do in batch]
-        return found + [inner for do in found if do.kind == "child" for inner in child_of(do).dos]
+        """Return all calls, those of child conversations too."""
+        calls = [do for batch in self.batches for do in batch]
+        return calls + [inner for do in calls if do.kind == "child" for inner in child_of(do).dos]
 
 
 def child_of(do: Do) -> Plan:
@@ -94,9 +97,8 @@ def child_of(do: Do) -> Plan:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A plan as a program that `crash_at_every_append` takes. `damage` is done to Holdfast first,
-    for the proof that it would be seen; `damage(resumes)` is told whether something is there
-    already."""
+    """A plan as a program that `crash_at_every_append` takes. `damage` breaks Holdfast first, to
+    prove that the tests notice it. `damage(resumes)` says whether conversations exist already."""
 
     plan: Plan
     damage: Callable[[bool], None] | None = None
@@ -134,7 +136,7 @@ class Player:
             tool("shell", "", self.shell, annotations=IDEMPOTENT),
             tool("shell_once", "", self.shell),
         ]
-        # A schema takes longer than an append: each process makes those of its plan alone.
+        # A schema takes longer than an append: each process makes only those of its plan.
         used = {do.kind for do in plan.dos}
         model = ScriptedLLM(self.answer, stream=plan.stream)
         self.agent = Agent(
@@ -171,7 +173,7 @@ class Player:
         ) as conversation:
             self.conversation = conversation
             for text in self.plan.messages:
-                if text not in said(conversation):
+                if text not in user_texts(conversation):
                     conversation.send_message(text)
                 self.rest(conversation)
             answer = conversation.state.answer
@@ -184,7 +186,7 @@ class Player:
         for _ in range(100):
             if self.plan.during:
                 conversation.start_thread()
-                if "more" not in said(conversation):
+                if "more" not in user_texts(conversation):
                     until(
                         lambda: (
                             (self.folder / f"runs-{self.plan.during}").exists()
@@ -296,8 +298,8 @@ class Player:
         )
 
     def shell(self, name: str, context: ToolContext) -> str:
-        """A command that waits until it is told to go on, with one process in the background, and
-        one that left its session."""
+        """Run a command that waits until it is told to go on, with one process in the background,
+        and one that left its session."""
         self.begin(name, context)
         started, go = self.folder / f"started-{name}-{context.attempt}", self.folder / f"go-{name}"
         sleep = f"sleep {marker(self.folder, name)}"
@@ -334,7 +336,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def said(conversation: Conversation) -> list[str]:
+def user_texts(conversation: Conversation) -> list[str]:
     return [
         event.text
         for event in conversation.get_history()
@@ -343,12 +345,12 @@ def said(conversation: Conversation) -> list[str]:
 
 
 def marker(folder: Path, name: str) -> str:
-    """A number of seconds that no other process sleeps."""
+    """Return a number of seconds that no other process sleeps."""
     return f"{100_000 + int(hashlib.sha256(f'{folder}/{name}'.encode()).hexdigest()[:12], 16)}.5"
 
 
 def running(marker: str) -> list[str]:
-    found: list[str] = []
+    commands: list[str] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -357,12 +359,12 @@ def running(marker: str) -> list[str]:
             except OSError:
                 continue
             if marker.encode() in line and state not in "ZX":
-                found.append(line.replace(b"\0", b" ").decode())
-    return found
+                commands.append(line.replace(b"\0", b" ").decode())
+    return commands
 
 
 def end_all_in(folder: Path) -> None:
-    """SIGKILL whatever works in a folder: what a damaged Holdfast left running."""
+    """SIGKILL every process that works in a folder, which a damaged Holdfast left running."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -376,7 +378,7 @@ def end_all_in(folder: Path) -> None:
 
 
 class Outcome(msgspec.Struct):
-    """What became of a call."""
+    """The outcome of a call."""
 
     conversation: str
     call_id: str
@@ -389,38 +391,40 @@ class Outcome(msgspec.Struct):
 
 
 def outcomes(journals: dict[str, list[ev.AnyEvent]]) -> dict[str, Outcome]:
-    """By the name of the call's effect; what a fork has of them is left out."""
-    found: dict[str, Outcome] = {}
+    """Return the outcomes by the name of the call's effect, without those of a fork."""
+    by_name: dict[str, Outcome] = {}
     for id, events in journals.items():
         by_id: dict[str, Outcome] = {}
         for event in events if id != "fork" else ():
             if isinstance(event, ev.AssistantReplied):
                 for call in event.calls:
-                    by_id[call.id] = found[call.arguments["name"]] = Outcome(id, call.id, [])
+                    by_id[call.id] = by_name[call.arguments["name"]] = Outcome(id, call.id, [])
             elif isinstance(event, ev.ToolCallStarted):
                 by_id[event.call_id].attempts.append(event.attempt)
             elif isinstance(event, ev.ToolCallFinished):
                 by_id[event.call_id].result = event
-    return found
+    return by_name
 
 
 def judge(plan: Plan, crash: Crash) -> None:
-    """Raises `AssertionError` if the world, or what the model was told of it, is not as the rules
-    say."""
-    found, reference = outcomes(crash.after_journals), outcomes(crash.reference_journals)
+    """Raise `AssertionError` if the effects, or their reports to the model, break the rules."""
+    outcomes_after, reference = outcomes(crash.after_journals), outcomes(crash.reference_journals)
     unknown = 0
     with SQLiteStore(crash.folder / "store.db", read_only=True) as store:
         for do in plan.dos:
-            unknown += judge_call(do, found[do.name], reference[do.name], crash, store)
+            unknown += judge_call(do, outcomes_after[do.name], reference[do.name], crash, store)
     kills = len(crash.points)
-    at_once = (
-        plan.parallel if plan.side_by_side else 1
-    )  # else only tools that read run beside each other
+    at_once = plan.parallel if plan.side_by_side else 1  # else only tools that read run in parallel
     assert unknown <= kills * at_once, (
         f"{crash}: {unknown} outcomes are unknown, and only {at_once} calls run at once"
     )
-    heard, expected = texts(crash.after, ev.MessageAdded), texts(crash.reference, ev.MessageAdded)
-    assert sorted(heard) == sorted(expected), f"{crash}: other messages: {heard}, not {expected}"
+    messages, expected = (
+        texts(crash.after, ev.MessageAdded),
+        texts(crash.reference, ev.MessageAdded),
+    )
+    assert sorted(messages) == sorted(expected), (
+        f"{crash}: other messages: {messages}, not {expected}"
+    )
     if not plan.during:
         assert texts(crash.after, ev.AssistantReplied) == texts(
             crash.reference, ev.AssistantReplied
@@ -438,20 +442,20 @@ def texts(
 
 
 def judge_call(
-    do: Do, found: Outcome, reference: Outcome, crash: Crash, store: SQLiteStore
+    do: Do, outcome: Outcome, reference: Outcome, crash: Crash, store: SQLiteStore
 ) -> bool:
-    """One call's effect; whether its outcome is unknown."""
-    what = f"{crash}: {do}: {found}"
+    """Check one call's effect. Returns True if its outcome is unknown."""
+    what = f"{crash}: {do}: {outcome}"
     effects = len(read(crash.folder / f"effect-{do.effect}"))
     runs = read(crash.folder / f"runs-{do.effect}").split()
     keys, attempts = runs[::2], [int(attempt) for attempt in runs[1::2]]
-    assert found.result is not None, what
+    assert outcome.result is not None, what
     assert len(attempts) == len(set(attempts)), f"{what}: an attempt was made twice: {attempts}"
-    assert set(attempts) <= set(found.attempts), (
+    assert set(attempts) <= set(outcome.attempts), (
         f"{what}: attempts that were not journaled: {attempts}"
     )
-    assert set(keys) <= {f"{found.conversation}:{found.call_id}"}, f"{what}: keys {keys}"
-    result, unknown = found.result.result, found.unknown
+    assert set(keys) <= {f"{outcome.conversation}:{outcome.call_id}"}, f"{what}: keys {keys}"
+    result, unknown = outcome.result.result, outcome.unknown
     if do.decide == "edit":
         assert not read(crash.folder / f"runs-{do.name}"), (
             f"{what}: it was run with the arguments that were not approved"
@@ -479,8 +483,8 @@ def judge_call(
             f"{what}: its whole output is lost"
         )
     if do.kind.startswith("shell"):
-        assert not (left := running(marker(crash.folder, do.name))), (
-            f"{what}: still running: {left}"
+        assert not (survivors := running(marker(crash.folder, do.name))), (
+            f"{what}: still running: {survivors}"
         )
     return unknown
 

@@ -1,4 +1,4 @@
-"""Tools for tests of the doors, which a server can import too."""
+"""Tools for tests of the doors; a server can import them, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast import tool
 from holdfast.tools.preset.asking import make_ask_user
 
 ask_user = make_ask_user()
-# A script, for agents in code mode, with a call to approve and a question.
+# A script for agents in code mode, with a call to approve and a question.
 SCRIPT = ("run_code", {"code": "await pay(amount=3)\nawait ask_user(question='Which colour?')"})
 
 

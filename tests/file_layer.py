@@ -1,9 +1,9 @@
-"""A layer under SQLite's files that records what is written, or lets it fail; and the disks that a
-loss of power can leave of a record.
+"""A layer under SQLite's files that records every write or lets it fail, and the disks that a loss
+of power can leave of a record.
 
 In the manner of SQLite's own crash tests (test6.c, https://www.sqlite.org/testing.html).
 `FileLayer.install()` is for child processes: it puts itself under every connection that its process
-opens from then on. What a file held before that is not in the record.
+opens from then on. Earlier content of a file is not in the record.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ _IOERR = {
     "truncate": 10 | 6 << 8,
     "delete": 10 | 10 << 8,
 }
-_NEW_IN_FOLDER = (
-    0x00000800 | 0x00004000 | 0x00080000
-)  # SQLITE_OPEN_MAIN_JOURNAL, SUPER_JOURNAL, WAL: their first sync syncs the folder
+# SQLITE_OPEN_MAIN_JOURNAL, SUPER_JOURNAL, WAL: their first sync syncs the folder
+_NEW_IN_FOLDER = 0x00000800 | 0x00004000 | 0x00080000
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, ctypes.POINTER(_I))
@@ -60,8 +59,8 @@ class _VFS(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """`struct sqlite3_io_methods`: what is not replaced goes straight to the platform's own
-    functions, shared memory and locks too."""
+    """`struct sqlite3_io_methods`. Methods that are not replaced go straight to the platform's own
+    functions, including shared memory and locks."""
 
     _fields_ = [
         ("version", _I),
@@ -75,16 +74,16 @@ class _Methods(ctypes.Structure):
 
 
 class Unavailable(Exception):
-    """Why the layer cannot be put under this Python's SQLite."""
+    """Raised if the layer cannot be put under this Python's SQLite."""
 
 
-# --- what happened to the files ---
+# --- the record of the files ---
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """`file` came to be under `name`; the first sync of a `journal` makes the folder's entries
-    durable too."""
+class Created:
+    """`file` was created under `name`. The first sync of a `journal` makes the folder's entries
+    durable, too."""
 
     file: int
     name: str
@@ -106,8 +105,8 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What stood in the record before place `since` is on the disk; if it `failed`, nobody knows
-    and no later sync makes up for it."""
+    """Everything in the record before place `since` is on the disk. If the sync `failed`, its
+    effect is unknown and no later sync makes up for it."""
 
     file: int
     since: int
@@ -122,19 +121,19 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A word of the program's own."""
+    """A mark that the program itself put into the record."""
 
     words: tuple[Any, ...]
 
 
-Entry = Made | Written | Truncated | Synced | Deleted | Mark
+Entry = Created | Written | Truncated | Synced | Deleted | Mark
 How = Literal["ioerr", "full", "short", "torn"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls operation `nth` (from 1) of those that `ops` names, and with `lasting` each one
-    after it.
+    """A fault of operation `nth` (from 1) of those in `ops`, and with `lasting` of each one after
+    it.
 
     `ioerr` and `full` do nothing and say so; `short` writes half and fails; `torn` writes up to a
     sector border and kills the process.
@@ -147,8 +146,8 @@ class Fault:
 
 
 class FileLayer:
-    """The default VFS of this process from `install` on. `log` is the record, `counts` how often
-    each operation was asked for."""
+    """The default VFS of this process from `install` on. `log` is the record; `counts` has the
+    number of calls of each operation."""
 
     def __init__(self) -> None:
         self.log: list[Entry] = []
@@ -156,21 +155,21 @@ class FileLayer:
         self.fault: Fault | None = None
         self.struck = 0
         self.opened = 0
-        self.broken: list[BaseException] = []  # of this layer's own code: the run says nothing
+        # errors of this layer's own code, which the run does not report
+        self.broken: list[BaseException] = []
         self._lock = threading.Lock()
-        self._seen = 0
+        self._operations = 0
         self._numbers = count(1)
         self._files: dict[int, int] = {}  # the address of an open file's struct -> its number
         self._names: dict[str, int] = {}  # the numbers of the files that are in the folder now
         self._tables: dict[
             int, tuple[_Methods, _Methods]
-        ] = {}  # the platform's -> its copy as it was, ours
-        self._kept: list[Any] = []  # callbacks live as long as SQLite may call them
+        ] = {}  # the platform's table -> its original copy, ours
+        self._callbacks: list[Any] = []  # callbacks live as long as SQLite may call them
 
     @classmethod
     def install(cls) -> FileLayer:
-        """Put a layer under this process's SQLite. Raises `Unavailable` where that cannot be
-        done."""
+        """Put a layer under this process's SQLite. Raises `Unavailable` if that is impossible."""
         layer = cls()
         # A handle on the module finds the library that the module itself is linked with, and no
         # other that may be loaded.
@@ -186,11 +185,11 @@ class FileLayer:
             ) from error
         if library.sqlite3_libversion().decode() != sqlite3.sqlite_version:
             raise Unavailable("another SQLite was found than the one that this Python uses")
-        found = library.sqlite3_vfs_find(None)
-        if not found or found.contents.name != b"unix":
+        platform = library.sqlite3_vfs_find(None)
+        if not platform or platform.contents.name != b"unix":
             raise Unavailable("the default VFS is not SQLite's 'unix'")
-        layer._platform = found
-        layer._vfs = _VFS.from_buffer_copy(found.contents)
+        layer._platform = platform
+        layer._vfs = _VFS.from_buffer_copy(platform.contents)
         layer._vfs.next = None
         layer._vfs.name = b"file_layer"
         layer._vfs.open = layer._callback(_OPEN, layer._open)
@@ -210,7 +209,7 @@ class FileLayer:
         return layer
 
     def mark(self, *words: Any) -> None:
-        """Put a word into the record."""
+        """Put a mark into the record."""
         self.log.append(Mark(words))
 
     def _callback(self, kind: Callable[..., Any], work: Callable[..., int]) -> int:
@@ -221,9 +220,9 @@ class FileLayer:
                 self.broken.append(error)
                 return 10
 
-        made = kind(guarded)
-        self._kept.append(made)
-        return ctypes.cast(made, _P).value or 0
+        callback = kind(guarded)
+        self._callbacks.append(callback)
+        return ctypes.cast(callback, _P).value or 0
 
     def _strikes(self, op: str) -> Fault | None:
         with self._lock:
@@ -231,18 +230,17 @@ class FileLayer:
             fault = self.fault
             if fault is None or op not in fault.ops:
                 return None
-            self._seen += 1
-            if self._seen == fault.nth or (fault.lasting and self._seen > fault.nth):
+            self._operations += 1
+            if self._operations == fault.nth or (fault.lasting and self._operations > fault.nth):
                 self.struck += 1
                 return fault
             return None
 
-    # --- the VFS's own ---
+    # --- methods of the VFS ---
 
     def _open(self, _vfs: int, name: int | None, file: int, flags: int, out: Any) -> int:
-        path = (
-            ctypes.string_at(name).decode() if name else None
-        )  # None: a file of SQLite's own that nobody will look for
+        # None: a temporary file of SQLite's own
+        path = ctypes.string_at(name).decode() if name else None
         existed = path is not None and os.path.exists(path)
         code = _OPEN(self._platform.contents.open)(
             ctypes.addressof(self._platform.contents), name, file, flags, out
@@ -253,7 +251,7 @@ class FileLayer:
             return code
         if path not in self._names or not existed:
             self._names[path] = next(self._numbers)
-            self.log.append(Made(self._names[path], path, bool(flags & _NEW_IN_FOLDER)))
+            self.log.append(Created(self._names[path], path, bool(flags & _NEW_IN_FOLDER)))
         self._files[file] = self._names[path]
         methods[0] = self._methods(methods[0])
         return code
@@ -272,10 +270,10 @@ class FileLayer:
             self.log.append(Deleted(name.decode(), bool(sync)))
         return code
 
-    # --- the files' ---
+    # --- methods of the files ---
 
     def _methods(self, platform: int) -> int:
-        """The address of the method table that takes the place of the platform's."""
+        """Return the address of the method table that takes the place of the platform's."""
         if platform not in self._tables:
             theirs = _Methods.from_address(platform)
             ours = _Methods()
@@ -331,7 +329,7 @@ class FileLayer:
 
     def _syncer(self, sync: Callable[[int, int], int]) -> Callable[..., int]:
         def work(file: int, flags: int) -> int:
-            since = len(self.log)  # what other threads write meanwhile is not on the disk yet
+            since = len(self.log)  # writes of other threads in the meantime are not on the disk yet
             fault = self._strikes("sync")
             number = self._files[file]
             if fault is not None:
@@ -346,7 +344,7 @@ class FileLayer:
         return work
 
 
-# --- what a loss of power leaves ---
+# --- images after a loss of power ---
 
 Image = dict[str, bytes]  # the files by name
 Choice = Literal["none", "all", "but one", "some"]
@@ -354,13 +352,13 @@ Choice = Literal["none", "all", "but one", "some"]
 
 @dataclass
 class Disk:
-    """A record played up to some place: what is on the disk for certain, and what is under way to
-    it.
+    """A record played up to some place: the content that is certainly on the disk, and the changes
+    that are under way to it.
 
-    Of the writes and truncations since the last sync of their file any may have come, whole, in
-    some of their sectors, or with garbage in some; bytes beside a write stay as they were (SQLite's
-    "powersafe overwrite", which its unix VFS takes for granted). Of what happened to a name in the
-    folder since the folder's last sync, any beginning may have come. Files do not wait for one
+    Any of the writes and truncations since the last sync of their file may have arrived, whole, in
+    some of their sectors, or with garbage in some. Bytes beside a write stay unchanged (SQLite's
+    "powersafe overwrite", which its unix VFS takes for granted). Of the changes of names in the
+    folder since the folder's last sync, any beginning may have arrived. Files do not wait for one
     another.
     """
 
@@ -368,16 +366,15 @@ class Disk:
     place: int = 0
     content: dict[int, bytearray] = field(default_factory=dict)
     pending: dict[int, list[tuple[int, Written | Truncated]]] = field(default_factory=dict)
-    names: dict[str, list[int | None]] = field(
-        default_factory=dict
-    )  # first what is certain; None: no such file
-    journals: set[int] = field(default_factory=set)  # whose folder was not synced yet
+    # the certain content first; None: no such file
+    names: dict[str, list[int | None]] = field(default_factory=dict)
+    journals: set[int] = field(default_factory=set)  # files whose folder was not synced yet
     changes: int = 0
 
     def play(self, entry: Entry) -> None:
-        """Go on by one entry."""
+        """Apply one entry."""
         match entry:
-            case Made(file, name, journal):
+            case Created(file, name, journal):
                 self.content[file], self.pending[file] = bytearray(), []
                 self.names.setdefault(name, [None]).append(file)
                 if journal:
@@ -408,18 +405,17 @@ class Disk:
         self.changes += 1
 
     def image(self, choice: Choice) -> tuple[Any, Image]:
-        """One of the folders that could be found now, and a key that is the same only for the same
-        folder.
+        """Return one of the possible folders, and a key that is equal only for equal folders.
 
-        `none`: only what is certain; `all`: everything (what the death of the process alone
-        leaves); `but one`: all changes but one, as it is when one write is late; `some`: any.
+        `none`: only the certain content; `all`: everything (the state after the death of the
+        process alone); `but one`: all changes but one, as when one write is late; `some`: any.
         """
         chance = self.chance
         waiting = [place for changes in self.pending.values() for place, _ in changes]
         late = chance.choice(waiting) if waiting else -1
         share = chance.choice((0.1, 0.5, 0.9))
         key: list[Any] = [self.changes]
-        found: Image = {}
+        files: Image = {}
         for name, states in self.names.items():
             step = (
                 0
@@ -445,12 +441,11 @@ class Disk:
                     key.append(self._tear(content, change))
                 else:
                     _apply(content, change)
-            found[name] = bytes(content)
-        return tuple(key), found
+            files[name] = bytes(content)
+        return tuple(key), files
 
     def _tear(self, content: bytearray, change: Written) -> tuple[int, ...]:
-        """Let only some sectors of a write come: its beginning, any of them, or with garbage in
-        one."""
+        """Apply only some sectors of a write: its beginning, any of them, or with garbage in one."""
         end = change.offset + len(change.data)
         borders = [
             change.offset,
@@ -488,13 +483,13 @@ def _apply(content: bytearray, change: Written | Truncated) -> None:
 
 
 def write_out(image: Image, folder: Path) -> None:
-    """Make the files of an image in an empty folder, each under its last name."""
+    """Write the files of an image to an empty folder, each under its last name."""
     for name, content in image.items():
         (folder / Path(name).name).write_bytes(content)
 
 
 def play(log: list[Entry], chance: random.Random) -> Iterator[Disk]:
-    """The disk before the first entry, and after each."""
+    """Yield the disk before the first entry, and after each."""
     disk = Disk(chance)
     yield disk
     for entry in log:

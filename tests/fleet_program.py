@@ -88,8 +88,8 @@ class Effects:
         if text == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         plan = json.loads(text) if text.startswith("[") else []
-        done = sum(one["role"] == "assistant" for one in request.messages[last:])
-        return tuple(plan[done]) if done < len(plan) else "done"
+        answered = sum(one["role"] == "assistant" for one in request.messages[last:])
+        return tuple(plan[answered]) if answered < len(plan) else "done"
 
     def _write(self, name: str, line: str) -> None:
         file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -165,11 +165,11 @@ def outcome(result: ToolResult) -> str:
 
 def results(store: Store, id: str) -> list[str]:
     """Return the outcomes of a conversation's calls."""
-    found: list[str] = []
+    outcomes: list[str] = []
     for event in store.read(id):
         if isinstance(event, ev.ToolCallFinished):
-            found.append(outcome(event.result))
-    return found
+            outcomes.append(outcome(event.result))
+    return outcomes
 
 
 class WorkerProcess:

@@ -1,5 +1,4 @@
-"""Tools that tests hold back by files, so that a test can tell also a worker process when to go
-on."""
+"""Tools that tests hold back by files, so that a test controls a worker process, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a piece of work leaves behind: threads, file descriptors and children of this process that
-were not there before it.
+"""Leftovers of a piece of work: threads, file descriptors and children of this process that did not
+exist before it.
 
-What others leave meanwhile does not count against it, and what others give up meanwhile does not
-count for it: things are compared one by one, and not by their number.
+They are compared one by one, and not by their number. Those that other work opens or closes in the
+meantime therefore do not distort the result.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Owned:
     moment."""
 
     def __init__(self) -> None:
-        gc.collect()  # what is garbage already must not end in the middle of what is watched
+        gc.collect()  # old garbage must not end while the work is watched
         self.threads = {thread for thread in threading.enumerate() if thread.is_alive()}
         self.descriptors = _descriptors()
         self.children = child_processes()
 
     def new(self) -> list[str]:
-        """What is there now and was not then."""
+        """Return the leftovers that did not exist at that moment."""
         threads = [
             thread.name
             for thread in threading.enumerate()
@@ -39,37 +39,37 @@ class Owned:
             *(f"process {pid}" for pid in children),
         ]
 
-    def gone(self, seconds: float = 20.0) -> None:
-        """Wait until nothing new is left. Raises `AssertionError` naming what is."""
+    def wait_until_released(self, seconds: float = 20.0) -> None:
+        """Wait until no leftovers exist. Raises `AssertionError` with their names."""
         deadline = time.monotonic() + seconds
-        while left := self.new():
-            assert time.monotonic() < deadline, f"still there: {', '.join(left)}"
+        while leftovers := self.new():
+            assert time.monotonic() < deadline, f"still there: {', '.join(leftovers)}"
             time.sleep(0.01)
 
     def new_threads(self) -> int:
-        """How many threads there are that were not there then."""
+        """Return the number of threads that did not exist at that moment."""
         return sum(thread not in self.threads for thread in threading.enumerate())
 
     def new_children(self) -> int:
-        """How many children there are that were not there then."""
+        """Return the number of children that did not exist at that moment."""
         return len(child_processes() - self.children)
 
 
 def _descriptors() -> set[tuple[int, str]]:
-    found: set[tuple[int, str]] = set()
+    descriptors: set[tuple[int, str]] = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
-        except OSError:  # the one by which the folder was listed
+            descriptors.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
+        except OSError:  # the descriptor by which the folder was listed
             continue
-    return found
+    return descriptors
 
 
 def child_processes() -> set[int]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         try:
-            found |= {int(pid) for pid in path.read_text().split()}
-        except OSError:  # a thread that has ended meanwhile
+            pids |= {int(pid) for pid in path.read_text().split()}
+        except OSError:  # a thread that has ended in the meantime
             continue
-    return found
+    return pids

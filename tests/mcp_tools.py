@@ -1,7 +1,7 @@
 """A server for the tests of serving, as a program: `python -m tests.mcp_tools [HOST:PORT]`, over
 stdio without an address.
 
-Its tools are those that the MCP conformance kit asks a server for, and some that misbehave.
+It has the tools that the MCP conformance kit calls, and some that misbehave.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PNG = base64.b64decode(
 )
 WAV = b"RIFF$\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0@\x1f\0\0\x80>\0\0\2\0\x10\0data\0\0\0\0"
 
-# --- what the kit asks for ---
+# --- tools that the kit calls ---
 
 
 def test_simple_text() -> str:
@@ -140,7 +140,7 @@ def mirrored(region: str = "", query: str = "") -> str:
     return f"{query} in {region}"
 
 
-# --- what misbehaves ---
+# --- tools that misbehave ---
 
 
 def add(a: int, b: int) -> int:
@@ -225,7 +225,7 @@ READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open
 
 
 def tools() -> list[Tool]:
-    """All of them."""
+    """Return all tools."""
     plain = [
         test_simple_text,
         test_image_content,
@@ -267,7 +267,7 @@ def tools() -> list[Tool]:
 
 
 def changing(manager: ToolManager) -> list[Tool]:
-    """Tools that change what tools there are."""
+    """Return tools that change the list of tools."""
 
     def test_trigger_tool_change() -> str:
         """Brings in a tool, or takes it out."""
@@ -281,7 +281,7 @@ def changing(manager: ToolManager) -> list[Tool]:
 
 
 def main() -> int:
-    """Serve until the end."""
+    """Serve until the end of the input."""
     manager = ToolManager(tools())
     for tool in changing(manager):
         manager.register(tool)

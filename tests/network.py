@@ -10,8 +10,8 @@ from contextlib import suppress
 class Network:
     """A proxy to a port of the loopback address.
 
-    While it is cut nothing passes, and no connection ends: as with a cable that was pulled. What
-    was sent meanwhile arrives when it is healed.
+    While it is cut, nothing passes and no connection ends, as with a cable that was pulled. The
+    data sent in the meantime arrives when it is healed.
     """
 
     def __init__(self, port: int) -> None:

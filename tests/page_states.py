@@ -1,4 +1,5 @@
-"""States of the agent server's page, for judges and for pictures: each shows one on a page."""
+"""States of the agent server's page, for judges and for pictures. Each function shows one on a
+page."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ WORK: list[Any] = [
 
 def fill(server: Serving) -> None:
     """Make the conversations that the states show."""
-    done = talk(server, "finished", WORK, runtime=True, message=TASK)
+    finished = talk(server, "finished", WORK, runtime=True, message=TASK)
     plan = {
         "steps": [
             {"step": "Find the mistake", "state": "done"},
@@ -73,7 +74,7 @@ def fill(server: Serving) -> None:
     broken = talk(server, "failed", [("look", {"at": "it"})], message="Hello?")
     ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     family(server)
-    for path, status in ((done, "finished"), (waiting, "waiting_for_confirmation")):
+    for path, status in ((finished, "finished"), (waiting, "waiting_for_confirmation")):
         until(lambda path=path, status=status: _status(server, path) == status, seconds=60)
     until(lambda: _status(server, broken) == "error")
 

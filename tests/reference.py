@@ -34,15 +34,15 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its name."""
-    given = {path.name: path.read_text() for path in sorted(PAGES.glob("*.md"))}
-    names = {name: subjects(text) for name, text in given.items()}
+    texts = {path.name: path.read_text() for path in sorted(PAGES.glob("*.md"))}
+    names = {name: subjects(text) for name, text in texts.items()}
     documented = {id(one) for some in names.values() for name in some for one in things_of(name)}
     return {
         name: "\n\n".join(
             [SUBJECT.split(text)[0].strip(), *(section(one, documented) for one in names[name])]
         )
         + "\n"
-        for name, text in given.items()
+        for name, text in texts.items()
     }
 
 
@@ -50,7 +50,7 @@ def subjects(text: str) -> list[str]:
     return [first or second for first, second in SUBJECT.findall(text)]
 
 
-def found(name: str) -> Any:
+def resolve(name: str) -> Any:
     """Return the object or the module of a dotted name."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
@@ -66,14 +66,14 @@ def found(name: str) -> Any:
 
 def things_of(name: str) -> list[Any]:
     """Return the object of a name, or the public objects of a module."""
-    thing = found(name)
+    thing = resolve(name)
     if isinstance(thing, ModuleType):
         return [getattr(thing, member) for member in members_of(thing)]
     return [thing]
 
 
 def section(name: str, documented: set[int]) -> str:
-    thing = found(name)
+    thing = resolve(name)
     if isinstance(thing, ModuleType):
         parts = [f"## {name}", prose(thing.__doc__)]
         for member in members_of(thing):
@@ -140,27 +140,27 @@ def class_parts(cls: type, name: str, level: int, documented: set[int]) -> Itera
     if init is not None:
         yield prose(ast.get_docstring(init))
     yield from attributes(node)
-    seen: set[str] = set()
+    names: set[str] = set()
     for owner in cls.__mro__:
         if owner is not cls and (
             not owner.__module__.startswith("holdfast") or id(owner) in documented
         ):
             continue
         if owner.__module__.startswith("holdfast"):
-            yield from methods(owner, name, level + 1, seen)
+            yield from methods(owner, name, level + 1, names)
 
 
-def methods(cls: type, shown: str, level: int, seen: set[str]) -> Iterator[str]:
+def methods(cls: type, prefix: str, level: int, names: set[str]) -> Iterator[str]:
     """Yield the public methods and properties that a class defines, in the order of its source."""
     node, source = definition(cls)
     for one in node.body if isinstance(node, ast.ClassDef) else ():
-        if not is_function(one) or one.name.startswith("_") or one.name in seen:
+        if not is_function(one) or one.name.startswith("_") or one.name in names:
             continue
-        kinds = {ast.unparse(found) for found in one.decorator_list}
+        kinds = {ast.unparse(decorator) for decorator in one.decorator_list}
         if any(kind.endswith((".setter", "overload")) for kind in kinds):
             continue
-        seen.add(one.name)
-        yield f"{'#' * level} {shown}.{one.name}"
+        names.add(one.name)
+        yield f"{'#' * level} {prefix}.{one.name}"
         if kinds & {"property", "cached_property", "functools.cached_property"}:
             kind = ast.get_source_segment(source, one.returns) if one.returns else "Any"
             yield code(f"{one.name}: {kind}")
@@ -211,7 +211,8 @@ def definitions(module: str) -> tuple[list[str], dict[str, Any]]:
     def look(body: list[ast.stmt], before: str) -> None:
         for node in body:
             if is_function(node) or isinstance(node, ast.ClassDef):
-                nodes[f"{before}{node.name}"] = node  # of overloads the last, which is the function
+                # the last of several overloads is the function
+                nodes[f"{before}{node.name}"] = node
                 if isinstance(node, ast.ClassDef):
                     look(node.body, f"{before}{node.name}.")
             elif isinstance(node, ast.If):
@@ -222,7 +223,7 @@ def definitions(module: str) -> tuple[list[str], dict[str, Any]]:
 
 
 def definition(thing: Any) -> tuple[Any, str]:
-    """Return the syntax tree of a class or a function, and the source that it is of."""
+    """Return the syntax tree of a class or a function, and its source file."""
     lines, nodes = definitions(thing.__module__)
     node = nodes.get(getattr(thing, "__qualname__", ""))
     if node is None:
@@ -243,18 +244,20 @@ def signature(node: Any, source: str, name: str, skip_self: bool = True) -> str:
             text += equals + joined(ast.get_source_segment(source, default) or "...")
         return text
 
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     parts = [argument(*pair) for pair in zip(positional, defaults, strict=True)]
     parts = parts[1:] if skip_self else parts
-    if given.vararg:
-        parts.append(argument(given.vararg, None, "*"))
-    elif given.kwonlyargs:
+    if arguments.vararg:
+        parts.append(argument(arguments.vararg, None, "*"))
+    elif arguments.kwonlyargs:
         parts.append("*")
-    parts += [argument(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    if given.kwarg:
-        parts.append(argument(given.kwarg, None, "**"))
+    parts += [
+        argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    if arguments.kwarg:
+        parts.append(argument(arguments.kwarg, None, "**"))
     returns = ast.get_source_segment(source, node.returns) if node.returns else ""
     if node.name == "__init__":
         returns = ""

@@ -1,5 +1,5 @@
 """Parts of the remote tests: an agent server of a few lines, whose journals a test writes itself,
-and a proxy that does what networks do."""
+and a proxy with the faults of networks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KEY = "hf-key-of-the-tests-0123456789"
 
 
 class StubServer:
-    """As much of an agent server as transport needs. `answers` are given instead of its own, each
-    once: (path's end, status, headers, body)."""
+    """The part of an agent server that transport needs. Each of `answers` is sent once instead of
+    the usual answer: (path's end, status, headers, body)."""
 
     def __init__(
         self, *, tools: dict[str, str] | None = None, prefix: str = "", tls: Any = None
@@ -41,7 +41,7 @@ class StubServer:
         self.results: list[tuple[str, str, dict[str, Any]]] = []
         self.started: set[str] = set()
         self.streams = 0
-        self.silent = False  # streams say nothing at all
+        self.silent = False  # streams send nothing at all
         self.notes = b""  # a stream's next bytes
         self.changed = threading.Condition()
         self.stopping = False
@@ -75,19 +75,19 @@ class StubServer:
         self._thread.join()
 
     def append(self, id: str, *kinds: tuple[type[Any], dict[str, Any]]) -> list[Any]:
-        """Write events, all at once."""
+        """Append events, all at once."""
         with self.changed:
             journal = self.journals[id]
-            made: list[Any] = []
+            events: list[Any] = []
             for kind, fields in kinds:
                 seq = len(journal) + 1
                 event = kind(
                     **{"seq": seq, "id": f"e{seq}", "timestamp": datetime.now(UTC), **fields}
                 )
                 journal.append(ev.encode(event))
-                made.append(event)
+                events.append(event)
             self.changed.notify_all()
-        return made
+        return events
 
     def say(self, id: str, text: str) -> None:
         self.append(id, (ev.MessageAdded, {"content": (_text(text),)}))
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
     owner: StubServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a connection that breaks is what these tests are about
+        pass  # these tests break connections on purpose
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -145,24 +145,24 @@ class _Handler(BaseHTTPRequestHandler):
         if headers.get("authorization") != f"Bearer {KEY}":
             return self._refuse(401, "AuthenticationError", "This server wants a key.")
         path = parts.path.removeprefix(owner.prefix)
-        once = headers.get("idempotency-key")
+        key = headers.get("idempotency-key")
         with owner.changed:
-            if once is not None and once in owner.keys:
-                return self._json(*owner.keys[once])
+            if key is not None and key in owner.keys:
+                return self._json(*owner.keys[key])
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             if path.endswith("/stream") and path.split("/")[3] in owner.journals:
-                found = None
+                answer = None
             else:
-                found = self._answer(
+                answer = self._answer(
                     path, query, headers, json.loads(body) if body.startswith(b"{") else {}
                 )
-                if once is not None and found[0] < 300:
-                    owner.keys[once] = found
-        if found is None:
+                if key is not None and answer[0] < 300:
+                    owner.keys[key] = answer
+        if answer is None:
             return self._stream(
                 path.split("/")[3], int(headers.get("last-event-id", query.get("after_seq", "0")))
             )
-        return self._json(*found)
+        return self._json(*answer)
 
     def _answer(
         self, path: str, query: dict[str, str], headers: dict[str, str], body: dict[str, Any]
@@ -285,8 +285,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def connections(port: int) -> list[str]:
-    """The open connections of this process, either end, that belong to a server's port, as the
-    kernel lists them."""
+    """Return the open connections of this process, at either end, that belong to a server's port,
+    from the kernel's list."""
     ours = {_target(fd) for fd in Path("/proc/self/fd").iterdir()}
     lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return [
@@ -309,8 +309,8 @@ class Proxy:
     """A TCP proxy before `port` that cuts connections, holds pieces back, sends pieces of event
     streams twice, and drops the second half of one.
 
-    `faults` are how likely each is for a piece of an answer; requests are passed on, or cut in
-    their middle (`cut`).
+    `faults` has the probability of each fault for a piece of an answer. Requests are passed on, or
+    cut in their middle (`cut`).
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class Proxy:
         self._thread.join(30)
 
     def cut_all(self) -> None:
-        """Break every connection there is."""
+        """Break every open connection."""
         with self._lock:
             sockets = list(self._sockets)
         for one in sockets:
@@ -383,7 +383,7 @@ class Proxy:
                 ).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
-        stream, held = False, b""
+        stream, rest = False, b""
         try:
             while data := source.recv(4096):
                 if not stream and answers and b"text/event-stream" in data:
@@ -392,7 +392,7 @@ class Proxy:
                     sink.sendall(head + mark)
                 pieces = [data]
                 if stream:
-                    pieces, held = _chunks(held + data)
+                    pieces, rest = _chunks(rest + data)
                 for piece in pieces:
                     if not self._send(piece, sink, stream):
                         return
@@ -405,7 +405,7 @@ class Proxy:
                     self._sockets.discard(one)
 
     def _send(self, piece: bytes, sink: socket.socket, stream: bool) -> bool:
-        """Pass a piece on, or do something to it; False if that was the end of the connection."""
+        """Pass a piece on, or apply a fault to it. Returns False if that ended the connection."""
         fault = self._draw()
         if fault == "cut":
             return False
@@ -416,22 +416,22 @@ class Proxy:
             time.sleep(self._random.random() * 0.05)
         elif (
             fault == "twice" and stream
-        ):  # every other time not whole, so that what follows is garbled
+        ):  # every other time only half of it, so that the rest is garbled
             sink.sendall(piece if self.done["twice"] % 2 else piece[len(piece) // 3 :])
         sink.sendall(piece)
         return True
 
 
 def _chunks(data: bytes) -> tuple[list[bytes], bytes]:
-    """The whole chunks of a chunked body, with their frames, and what is left."""
-    found: list[bytes] = []
+    """Return the whole chunks of a chunked body, with their frames, and the rest."""
+    pieces: list[bytes] = []
     while b"\r\n" in data:
         end = data.index(b"\r\n") + 2 + int(data.split(b"\r\n", 1)[0], 16) + 2
         if len(data) < end:
             break
-        found.append(data[:end])
+        pieces.append(data[:end])
         data = data[end:]
-    return found, data
+    return pieces, data
 
 
 def _shut(one: socket.socket) -> None:
@@ -467,8 +467,8 @@ server.run(lambda: print(server.url, flush=True))
 
 
 class AgentServerProcess:
-    """The agent server in a process of its own; `kill` and `start` again on the same port as often
-    as a test likes."""
+    """The agent server in a process of its own. A test may `kill` and `start` it again on the same
+    port as often as it likes."""
 
     def __init__(self, folder: Path, grace: float = 30.0) -> None:
         self.folder = folder
@@ -494,13 +494,13 @@ class AgentServerProcess:
         return self
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill the process with `kill -9`."""
         assert self._process is not None
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """End the process with SIGTERM."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
         self._end()

@@ -17,7 +17,7 @@ import pytest
 
 Size = Literal["fast", "all", "prove"]
 SHARES: dict[Size, float] = {"fast": 0.1, "all": 0.5, "prove": 1.0}
-MOST_CASES = 5  # of one proof, that a run of size "all" does not sample
+MOST_CASES = 5  # points of one proof, which a run of size "all" does not sample
 
 _size: Size = "fast"
 
@@ -39,14 +39,14 @@ def examples(count: int) -> int:
 
 
 def one_in(full: int, times: int = 4) -> int:
-    """Return how many cases there are for each that this run takes, for a proof that takes one in
-    `full` at full size, and else `times` fewer."""
+    """Return the number of cases for each that this run takes. A proof takes one in `full` at full
+    size, and else `times` fewer."""
     return full if _size == "prove" else times * full
 
 
 def kept(*points: object) -> bool:
-    """Return whether this run kills a program at these points: at each at full size, else at one in
-    three, the same ones each time."""
+    """Return True if this run kills a program at these points. It kills at each at full size, else
+    at one in three, the same ones each time."""
     return _size == "prove" or zlib.crc32(str(points).encode()) % 3 == 0
 
 

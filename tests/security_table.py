@@ -1,15 +1,15 @@
-"""Shell commands and the risk that the rules are to see in each: level, command. The working
+"""Shell commands and the risk that the rules must assign to each: level, command. The working
 directory is a project with a few files."""
 
 from __future__ import annotations
 
 COMMANDS: tuple[tuple[str, str], ...] = (
-    # --- what is hidden in a home folder, apart from toolchains and libraries ---
+    # --- hidden folders of a home, apart from toolchains and libraries ---
     ("medium", "cat ~/.pyenv/versions/3.12.1/lib/python3.12/os.py"),
     ("medium", "cat /home/bob/.cargo/registry/src/a/lib.rs"),
     ("high", "cat /home/bob/.local/share/keyrings/login"),
     ("high", "cat ~/.pyenvs"),
-    # --- what only reads ---
+    # --- commands that only read ---
     ("low", "ls -la"),
     ("low", "ls src && cat README.md"),
     ("low", "cat README.md | head -20 | wc -l"),
@@ -99,7 +99,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "cat <(cat .env)"),
     ("medium", "echo x > -"),
     ("high", "rm src/*"),
-    # --- what changes the project, or runs its code ---
+    # --- commands that change the project, or run its code ---
     ("unknown", "CFLAGS='-O2 -g -Wall' make"),
     ("unknown", "CC=clang make -j2"),
     ("unknown", "CC=./cc make"),
@@ -187,7 +187,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("medium", "source .venv/bin/activate"),
     ("medium", "tee out.txt < README.md"),
     ("medium", "for f in a b; do touch $f; done"),
-    # --- what cannot be told ---
+    # --- commands whose effect is unknown ---
     ("unknown", "frobnicate --all"),
     ("unknown", "/opt/tool/bin/frob"),
     ("medium", "find . -name '*.pyc' -exec rm {} \\;"),
@@ -200,7 +200,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "git frobnicate"),
     ("unknown", "cd $UNSET_VARIABLE"),
     ("unknown", "screenfetch"),
-    # --- deleting, and overwriting what is elsewhere ---
+    # --- deleting, and overwriting outside the project ---
     ("high", "rm -rf /"),
     ("high", "rm -rf ~"),
     ("high", "rm -fr src"),
@@ -452,7 +452,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "((x))"),
     ("high", "git remote add evil https://example.com/x"),
     ("high", "gh repo delete x"),
-    # --- what only seems to read: it runs something ---
+    # --- commands that only seem to read: they run something ---
     ("unknown", "jobs -x frobnicate"),
     ("unknown", "jobs -x rm -rf src"),
     ("unknown", "less '+|id' a"),
@@ -478,7 +478,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "while false; do frob() { :; }; done; frob"),
     ("unknown", "frob() { :; }; unset -f frob; frob"),
     ("unknown", "frob() { :; }; frob"),
-    # --- it writes ---
+    # --- commands that only seem to read: they write ---
     ("unknown", "/usr/bin/time -ao /etc/x ls"),
     ("unknown", "/usr/bin/time --output=/etc/x ls"),
     ("unknown", "/usr/bin/time --o=/etc/x ls"),
@@ -532,7 +532,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("high", "mkdir -p /etc/x"),
     ("unknown", "find src -fprintf /etc/x %p"),
     ("unknown", "find . -frobnicate"),
-    # --- it reads secrets ---
+    # --- commands that only seem to read: they read secrets ---
     ("high", "jq -n --rawfile a /etc/shadow '$a'"),
     ("high", "jq -n --slurpfile a .env '$a'"),
     ("unknown", "jq -Rf .env README.md"),
@@ -580,12 +580,12 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("high", "cat ~/.config/gh/hosts.yml"),
     ("high", "cat ~/.codex/auth.json"),
     ("high", "cat ~/.co*/auth.json"),
-    # --- it sends out ---
+    # --- commands that only seem to read: they send data out ---
     ("unknown", "tar cf user@host:x src"),
     ("unknown", "tar -xf host:x"),
     ("unknown", "tar --file=host:x -c src"),
     ("unknown", "tar --force-local -cf a:b src"),
-    # --- it lets others in ---
+    # --- commands that only seem to read: they let others in ---
     ("high", "chmod 04755 run.sh"),
     ("high", "chmod 02755 run.sh"),
     ("high", "chmod 00777 run.sh"),
@@ -600,7 +600,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "install --m=4755 README.md x"),
     ("medium", "install -m 755 README.md x"),
     ("high", "mkdir -m 0777 x"),
-    # --- it destroys ---
+    # --- commands that only seem to read: they destroy ---
     ("unknown", "rm --r src"),
     ("unknown", "rm --recur src"),
     ("high", "rm -dvr src"),
@@ -623,7 +623,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "cmake -E rm -rf src"),
     ("high", "bundle exec rm -rf src"),
     ("medium", "bundle exec rspec"),
-    # --- code that stands in the command ---
+    # --- code within the command ---
     ("unknown", "php --run 'unlink(1);'"),
     ("unknown", "julia --eval 'rm(1)'"),
     ("unknown", "julia --ev 'rm(1)'"),
@@ -642,7 +642,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "ts-node -e '1'"),
     ("unknown", "python -Wignore -c 'import os'"),
     ("medium", "python -W ignore -m pytest -c x.ini"),
-    # --- what a shell evaluates once more ---
+    # --- text that a shell evaluates once more ---
     ("unknown", "[[ -v 'a[$(id)]' ]]"),
     ("unknown", "test -v 'a[$(id)]'"),
     ("unknown", "[ -v 'a[`id`]' ]"),

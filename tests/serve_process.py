@@ -1,5 +1,5 @@
-"""`holdfast serve` in a process of its own, as often as a test likes: killed, and started again on
-the same port and files."""
+"""`holdfast serve` in a process of its own. A test may kill it, and start it again on the same port
+and files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ KEY = "hf_key-of-the-tests-0123456789"
 
 
 class ServeProcess:
-    """`with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`. `library` is a
-    folder of modules that the server can import. One that is `fresh` is an interpreter of its own,
-    whose variables and command are in `/proc`."""
+    """A server process: `with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`.
+
+    `library` is a folder of modules that the server can import. A `fresh` server is an interpreter
+    of its own, whose variables and command are in `/proc`.
+    """
 
     def __init__(
         self,
@@ -35,20 +37,20 @@ class ServeProcess:
         fresh: bool = False,
     ) -> None:
         self.folder = folder
-        self.store: Path | None = folder / "s.db"  # None: as the environment says
+        self.store: Path | None = folder / "s.db"  # None: the value of the environment
         self.log = folder / "serve.log"
         self.port = 0
         self.pid = 0
         self._arguments = ("--rate", "0", *arguments)
-        known = {
+        inherited = {
             name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
         }
         if library is not None:
-            known["PYTHONPATH"] = os.pathsep.join(
-                filter(None, (str(library), known.get("PYTHONPATH")))
+            inherited["PYTHONPATH"] = os.pathsep.join(
+                filter(None, (str(library), inherited.get("PYTHONPATH")))
             )
         self._start = subprocess.Popen if fresh else forks.Popen
-        self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **(env or {})}
+        self._env = {**inherited, "HOLDFAST_SERVER_KEY": KEY, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -78,18 +80,18 @@ class ServeProcess:
         self.pid = self._process.pid
         deadline = time.monotonic() + 90
         while not (
-            found := re.search(
-                r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.said()[begins:]
+            address := re.search(
+                r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.output()[begins:]
             )
         ):
-            assert self._process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
             time.sleep(0.01)
-        self.port = int(found[1])
+        self.port = int(address[1])
         return self
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill the process with `kill -9`."""
         self.end(signal.SIGKILL)
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -97,25 +99,27 @@ class ServeProcess:
         self._process.send_signal(number)
         return self._process.wait(60)
 
-    def said(self) -> str:
-        """All that it wrote."""
+    def output(self) -> str:
+        """Return the output of the server."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def memory(self) -> int:
-        """Bytes of memory that it has for itself."""
+        """Return the bytes of the process's private memory."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
 
     def ask(
         self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str
     ) -> Reply:
-        """One request on a connection of its own."""
+        """Send one request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
             if key is not None:
-                given["Authorization"] = f"Bearer {key}"
-            connection.request(method, path, None if body is None else json.dumps(body), given)
+                sent_headers["Authorization"] = f"Bearer {key}"
+            connection.request(
+                method, path, None if body is None else json.dumps(body), sent_headers
+            )
             return Reply(connection.getresponse())
         finally:
             connection.close()

@@ -1,5 +1,5 @@
 """A process with a host, for tests that kill it: `python server_host_program.py FOLDER URL COUNT`
-drives COUNT conversations, and says so."""
+drives COUNT conversations and prints its progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.server.shapes import CreateRequest
 
 
 def host_of(folder: Path, **options: object) -> Host:
-    """A host on the files in a folder."""
+    """Return a host on the files in a folder."""
     seal = Seal.of_file(folder / "server.key")
     options = {"policy": Policy([]), "root": folder / "workspaces", **options}
     return Host(
@@ -33,13 +33,13 @@ def main() -> None:
     with LocalRuntime() as runtime:
         agent = Agent(LLM("mock", base_url=url, api_key="sk-planted"), tools=runtime.tools)
         form, tools = form_of(agent), tools_of(agent)
-    known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
-    for tenant, id in known:
+    conversations = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
+    for tenant, id in conversations:
         host.create(
             tenant, CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=id)
         )
         host.start(tenant, id)
-    for tenant, id in known:
+    for tenant, id in conversations:
         host.execute(tenant, id, Send("go"))
     print("asked", flush=True)
     time.sleep(600)

@@ -16,7 +16,7 @@ from tests.server_host_program import host_of
 
 
 def main() -> None:
-    """Drive COUNT conversations; say whose processes there are once all are open."""
+    """Drive COUNT conversations, and print the process ids once all are open."""
     folder, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     host = host_of(folder, isolation="process")
     with LocalRuntime() as runtime:

@@ -1,4 +1,4 @@
-"""Several agent servers before one store, and a client whose every request goes to the next one."""
+"""Several agent servers before one store, and a client that sends each request to the next one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from tests.agent_servers import Serving
 
 
 class Nodes(Serving):
-    """`with Nodes(folder, dsn, schema) as server: server.ask("GET", "/health")`. `nodes` are the
-    servers, whose workspaces are in one folder; `keys`, `host` and `store` are those of the
-    first."""
+    """Several servers before one store: `with Nodes(folder, dsn, schema) as server:
+    server.ask("GET", "/health")`.
+
+    `nodes` are the servers, whose workspaces are in one folder. `keys`, `host` and `store` are
+    those of the first.
+    """
 
     def __init__(
         self, folder: Path, dsn: str, schema: str, *, count: int = 2, **options: Any
@@ -39,7 +42,7 @@ class Nodes(Serving):
 
     @property
     def port(self) -> int:
-        """The port of the next server."""
+        """Return the port of the next server."""
         return next(self._next).port
 
     @port.setter
@@ -64,7 +67,7 @@ class Nodes(Serving):
 
 @contextmanager
 def one_or_two(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Iterator[Serving]:
-    """Run one server, or two before one Postgres database, as the fixture's parameter says."""
+    """Run one server, or two before one Postgres database, depending on the fixture's parameter."""
     (folder / "server").mkdir()
     if request.param == "one":
         with Serving(folder / "server", **options) as server:

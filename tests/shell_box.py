@@ -1,5 +1,5 @@
-"""The program inside the bubblewrap box: judges shell commands, runs what is low or medium, and
-records the effects.
+"""The program inside the bubblewrap box: judges shell commands, runs those that are low or medium,
+and records the effects.
 
 Reads one JSON request per line on stdin and writes one JSON answer per line on stdout.
 `shell_judge` is the other end. Every path that a command can write is a tmpfs of this box.
@@ -173,10 +173,10 @@ _LINKS = {
 
 
 def _encodings(token: str) -> list[bytes]:
-    """The forms in which a token may be shown: plain, reversed, hexadecimal, base64 at three
-    offsets, upper case."""
+    """Return the forms in which a token may be printed: plain, reversed, hexadecimal, base64 at
+    three offsets, upper case."""
     plain = token.encode()
-    found = [
+    forms = [
         plain,
         plain[::-1],
         plain.hex().encode(),
@@ -185,11 +185,11 @@ def _encodings(token: str) -> list[bytes]:
         b"\n".join(bytes([one]) for one in plain),
     ]
     for offset in range(3):
-        # Whole groups of three bytes alone: the groups at either end depend on their neighbours.
+        # Only whole groups of three bytes: the groups at either end depend on their neighbours.
         skip = (3 - offset) % 3
         whole = plain[skip : skip + (len(plain) - skip) // 3 * 3]
-        found.append(base64.b64encode(whole))
-    return found
+        forms.append(base64.b64encode(whole))
+    return forms
 
 
 _SECRET_NAMES = frozenset(os.path.basename(name) for name in SECRET_FILES)
@@ -285,7 +285,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def _seen(path: str, status: os.stat_result) -> tuple[Any, ...]:
+def _file_state(path: str, status: os.stat_result) -> tuple[Any, ...]:
     if stat.S_ISLNK(status.st_mode):
         return ("link", os.readlink(path))
     if stat.S_ISDIR(status.st_mode):
@@ -295,23 +295,23 @@ def _seen(path: str, status: os.stat_result) -> tuple[Any, ...]:
 
 
 def snapshot() -> dict[str, tuple[Any, ...]]:
-    """The state of every path in the watched trees, and the names in `/`."""
-    found: dict[str, tuple[Any, ...]] = {
+    """Return the state of every path in the watched trees, and the names in `/`."""
+    states: dict[str, tuple[Any, ...]] = {
         "/" + name: () for name in os.listdir("/") if name != "judge"
     }
     for root in WATCHED:
         try:
-            found[root] = _seen(root, os.lstat(root))
+            states[root] = _file_state(root, os.lstat(root))
         except OSError:
             continue
         for entry in _entries(root):
             if entry.path.startswith(_REFRESHED) or entry.path == "/home/agent/.npm":
                 continue
             try:
-                found[entry.path] = _seen(entry.path, entry.stat(follow_symlinks=False))
+                states[entry.path] = _file_state(entry.path, entry.stat(follow_symlinks=False))
             except OSError:
                 continue
-    return found
+    return states
 
 
 def _holds(forms: list[bytes], data: bytes) -> bool:
@@ -333,8 +333,8 @@ def _call(command: str) -> ToolCall:
 
 
 class Box:
-    """The world of one box: it runs commands with a `LocalRuntime` and tells what they changed, ran
-    and showed."""
+    """The world of one box: it runs commands with a `LocalRuntime` and reports their changes,
+    processes and output."""
 
     def __init__(self, rules: Any, env: dict[str, str]) -> None:
         self._rules = rules
@@ -352,13 +352,13 @@ class Box:
         )
 
     def level(self, command: str) -> str:
-        """The level that the rules give a command in a fresh shell, in the present state of the
-        box's files."""
+        """Return the level that the rules give a command in a fresh shell, in the present state of
+        the box's files."""
         return self._rules.command(command, WORK).level
 
     def level_after(self, command: str, shell: str, ran: list[str], before: list[str]) -> str:
-        """The level of a command as a conversation asks for it: `ran` ran earlier in this shell,
-        `before` will run first in the same answer."""
+        """Return the level of a command as in a conversation: the commands `ran` ran earlier in
+        this shell, and `before` will run first in the same answer."""
         facts: dict[str, Any] = {"workdir": str(WORK), "conversation_id": shell}
         state = getattr(self._runtime, "shell_state", None)
         if "before" in Surroundings.__struct_fields__:
@@ -374,18 +374,18 @@ class Box:
     # --- one shell ---
 
     def open(self) -> str:
-        """Begin a fresh shell; its name."""
+        """Begin a fresh shell, and return its name."""
         self._number += 1
         return f"c{self._number}"
 
     def run(self, shell: str, command: str) -> bytes:
-        """Run a command as the terminal tool does; the text that it printed."""
+        """Run a command like the terminal tool, and return its output."""
         result = self._runtime.run_command(command, conversation_id=shell)
         return result.text.encode(errors="surrogateescape")
 
     def run_many(self, commands: list[str]) -> bytes | None:
-        """Run commands in subshells of one bash, each without what the ones before left; None if
-        they took too long."""
+        """Run commands in subshells of one bash, each without the effects of the earlier ones.
+        Returns their output, or None if they took too long."""
         folder = PRIVATE / "tmp" / "many"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -407,11 +407,11 @@ class Box:
             return None
         finally:
             self._end_everything()
-        shown = folder / "shown"
-        return shown.read_bytes() if shown.exists() else b""
+        output = folder / "shown"
+        return output.read_bytes() if output.exists() else b""
 
     def close(self, shell: str) -> None:
-        """End a shell, and every process that is left in the box but this one."""
+        """End a shell, and every other process in the box except this one."""
         self._runtime.close_conversation(shell)
         self._end_everything()
 
@@ -427,29 +427,29 @@ class Box:
 
     # --- effects ---
 
-    def effects(self, shown: bytes) -> dict[str, list[str]]:
-        """Effects since the last reset, by kind."""
-        found: dict[str, list[str]] = {}
+    def effects(self, output: bytes) -> dict[str, list[str]]:
+        """Return the effects since the last reset, by kind."""
+        kinds: dict[str, list[str]] = {}
         for kind, log in LOGS.items():
             text = log.read_text(errors="replace") if log.exists() else ""
             if text:
-                found[kind] = text.splitlines()[:5]
+                kinds[kind] = text.splitlines()[:5]
         after = snapshot()
         for path in sorted(self._before.keys() | after.keys()):
             if self._before.get(path) == after.get(path):
                 continue
             inside = path == str(WORK) or path.startswith(f"{WORK}/")
-            found.setdefault("write-work" if inside else "write-outside", []).append(path)
+            kinds.setdefault("write-work" if inside else "write-outside", []).append(path)
             data = _content(path)
             # A copy under a secret's own name is judged as a secret again.
             if _holds(_SECRET_FORMS, data) and os.path.basename(path) not in _SECRET_NAMES:
-                found.setdefault("secret-copied" if inside else "secret-shown", []).append(path)
-        if _holds(_SECRET_FORMS, shown):
-            found.setdefault("secret-shown", []).append("output")
-        if _holds(_ELSEWHERE_FORMS, shown):
-            found["read-outside"] = ["output"]
-        self._dirty = bool(found)
-        return found
+                kinds.setdefault("secret-copied" if inside else "secret-shown", []).append(path)
+        if _holds(_SECRET_FORMS, output):
+            kinds.setdefault("secret-shown", []).append("output")
+        if _holds(_ELSEWHERE_FORMS, output):
+            kinds["read-outside"] = ["output"]
+        self._dirty = bool(kinds)
+        return kinds
 
     def reset(self) -> None:
         """Return every watched tree to its pristine state if the last effects touched it."""
@@ -458,9 +458,9 @@ class Box:
         for log in LOGS.values():
             log.unlink(missing_ok=True)
         changed = [path for path, now in snapshot().items() if self._before.get(path) != now]
-        gone = self._before.keys() - snapshot().keys()
+        removed = self._before.keys() - snapshot().keys()
         for root in WATCHED:
-            if any(path == root or path.startswith(f"{root}/") for path in (*changed, *gone)):
+            if any(path == root or path.startswith(f"{root}/") for path in (*changed, *removed)):
                 self._restore(Path(root))
         for name in os.listdir("/"):
             if f"/{name}" not in self._before and name != "judge":
@@ -494,7 +494,7 @@ def _remove(path: str) -> None:
 
 
 FORBIDDEN = {
-    # Kinds of effects that a level excludes. Running the project's own code is what medium is for.
+    # Kinds of effects that a level excludes. Running the project's own code is allowed at medium.
     "low": (
         "exec-outside",
         "write-outside",
@@ -509,15 +509,15 @@ FORBIDDEN = {
 
 
 def forbidden(level: str, effects: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The effects that a command of this level must not have."""
+    """Return the effects that a command of this level must not have."""
     return {kind: what for kind, what in effects.items() if kind in FORBIDDEN[level]}
 
 
 def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, Any]:
     """Judge and run the commands of one script in a fresh shell.
 
-    Each is judged in the state that the ones before left, as the calls of several answers are; or
-    `together`, all before the first runs, as the calls of one answer are.
+    Each command is judged in the state that the earlier ones left, like the calls of several
+    answers. With `together` all are judged before the first runs, like the calls of one answer.
     """
     shell = box.open()
     levels: list[str] = []
@@ -535,10 +535,10 @@ def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, 
                 levels.append(box.level_after(command, shell, ran, []))
             if levels[index] not in FORBIDDEN:
                 break
-            shown = box.run(shell, command)
+            output = box.run(shell, command)
             ran.append(command)
-            effects = box.effects(shown)
-            # What an earlier command of the script did is not this one's.
+            effects = box.effects(output)
+            # Effects of an earlier command of the script do not count for this one.
             fault = forbidden(
                 levels[index],
                 {kind: what for kind, what in effects.items() if what != before.get(kind)},
@@ -559,21 +559,21 @@ def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, 
 
 
 def run_group(box: Box, level: str, commands: list[str]) -> list[dict[str, Any]]:
-    """Run single commands of one level, many at once; where their effects do not fit the level,
+    """Run single commands of one level, many at once. If their effects do not fit the level, run
     each half, down to the one to blame."""
     if len(commands) == 1:
         alone = run_alone(box, commands)
         return [alone] if alone["fault"] else []
-    shown = box.run_many(commands)
-    fault = forbidden(level, box.effects(shown or b""))
+    output = box.run_many(commands)
+    fault = forbidden(level, box.effects(output or b""))
     box.reset()
-    if not fault and shown is not None:
+    if not fault and output is not None:
         return []
     half = len(commands) // 2
-    found = run_group(box, level, commands[:half]) + run_group(box, level, commands[half:])
-    if found or shown is None:
-        return found
-    # None of them alone: what one leaves in the work folder may arm the next.
+    faults = run_group(box, level, commands[:half]) + run_group(box, level, commands[half:])
+    if faults or output is None:
+        return faults
+    # None of them alone: the leftovers of one command in the work folder may arm the next.
     together = run_alone(box, commands)
     return [together] if together["fault"] else []
 
@@ -597,13 +597,13 @@ def answer(box: Box, request: dict[str, Any]) -> dict[str, Any]:
             results: list[dict[str, Any]] = []
             for command in request["commands"]:
                 shell = box.open()
-                shown = box.run(shell, command)
+                output = box.run(shell, command)
                 box.close(shell)
                 results.append(
                     {
                         "level": box.level(command),
-                        "effects": box.effects(shown),
-                        "shown": shown.decode(errors="replace")[:2000],
+                        "effects": box.effects(output),
+                        "shown": output.decode(errors="replace")[:2000],
                     }
                 )
                 box.reset()
@@ -627,22 +627,22 @@ def answer(box: Box, request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Everything:
-    """Rules that call every command the same: the negative control of the judge."""
+    """Rules that give every command the same level: the negative control of the judge."""
 
     def __init__(self, level: str) -> None:
         self._level = level
 
     def command(self, command: str, workdir: Any) -> Any:
-        """Give the level, whatever the command."""
+        """Return the level, whatever the command."""
         return self
 
     def assess(self, call: Any, about: Any) -> Any:
-        """Give the level, whatever the call."""
+        """Return the level, whatever the call."""
         return self
 
     @property
     def level(self) -> str:
-        """The one level."""
+        """Return the one level."""
         return self._level
 
 
@@ -650,8 +650,8 @@ def _rules(name: str) -> Any:
     if name in FORBIDDEN:
         return Everything(name)
     module, _, attribute = name.partition(":")
-    made: Callable[[], Any] = getattr(importlib.import_module(module), attribute)
-    return made()
+    factory: Callable[[], Any] = getattr(importlib.import_module(module), attribute)
+    return factory()
 
 
 def main() -> None:

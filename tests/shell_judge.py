@@ -1,5 +1,5 @@
-"""A judge of the shell rules: a bubblewrap box in which real bash runs what the rules call low or
-medium.
+"""A judge of the shell rules: a bubblewrap box in which real bash runs the commands that the rules
+call low or medium.
 
 `Judge` is this side of the box, `shell_box` the program inside. The box has no network, sees the
 system's programs read-only, and writes to a tmpfs alone, so that a hostile command harms nothing
@@ -32,7 +32,7 @@ _TMPFS_BYTES = 256_000_000
 
 @functools.cache
 def missing() -> str:
-    """The reason for which no box can be had here; empty if one can."""
+    """Return the reason why no box can run here, or ""."""
     if sys.platform != "linux":
         return "bubblewrap is for Linux"
     for program in ("bwrap", "bash", "git"):
@@ -43,7 +43,7 @@ def missing() -> str:
 
 
 def _box() -> list[str]:
-    found = [
+    command = [
         "bwrap",
         "--unshare-all",
         "--as-pid-1",
@@ -55,20 +55,20 @@ def _box() -> list[str]:
         "--cap-drop",
         "ALL",
     ]
-    found += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "box"]
-    found += ["--size", str(_TMPFS_BYTES), "--tmpfs", "/"]
+    command += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "box"]
+    command += ["--size", str(_TMPFS_BYTES), "--tmpfs", "/"]
     for path in _SYSTEM:
         if os.path.islink(path):
-            found += ["--symlink", os.readlink(path), path]
+            command += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            found += ["--ro-bind", path, path]
+            command += ["--ro-bind", path, path]
     for path in _CONFIGURATION:
-        found += ["--ro-bind-try", path, path]
-    return [*found, "--proc", "/proc", "--dev", "/dev", "--chdir", "/"]
+        command += ["--ro-bind-try", path, path]
+    return [*command, "--proc", "/proc", "--dev", "/dev", "--chdir", "/"]
 
 
 class Fault(NamedTuple):
-    """A script that had an effect which its level excludes."""
+    """A script with an effect that its level excludes."""
 
     script: list[str]
     levels: list[str]
@@ -82,11 +82,12 @@ class Judge:
     """A box that is running. A context manager; not thread-safe.
 
     Args:
-        rules: The rules to judge, as `module:name` of a class; `low` and `medium` call everything
-        that, as a negative control. source: The folder that `holdfast` is imported from. env:
-        Variables of the commands, over the runtime's own. programs: A folder of more programs,
-        found last. planted: False leaves the secrets and traps out of the work folder, for what
-        harmless commands are judged in.
+        rules: The rules to judge, as `module:name` of a class. `low` and `medium` give every command
+            that level, as a negative control.
+        source: The folder that `holdfast` is imported from.
+        env: Variables of the commands, over the runtime's own.
+        programs: A folder of more programs, searched last.
+        planted: False leaves the secrets and traps out of the work folder, for harmless commands.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Judge:
         planted: bool = True,
     ) -> None:
         self.counts: dict[str, int] = {}
-        # All that the program in the box needs stands in a folder of its own, beside the world that
+        # Everything that the program in the box needs is in a folder of its own, beside the world that
         # commands see.
         binds = {
             sys.base_prefix: "python",
@@ -146,15 +147,15 @@ class Judge:
         return self._answer()
 
     def levels(self, commands: Sequence[str]) -> list[str]:
-        """The levels that the rules give commands in the box's work folder. Nothing is run."""
+        """Return the levels that the rules give commands in the box's work folder. Nothing is run."""
         return self._ask({"do": "judge", "commands": list(commands)})["levels"]
 
     def alone(self, scripts: Sequence[Sequence[str]], together: bool = False) -> list[Fault]:
-        """Run scripts, each in a fresh shell: a script is one command, or several that share the
+        """Run scripts, each in a fresh shell. A script is one command, or several that share the
         shell.
 
-        `together` judges all commands of a script before the first runs, as the calls of one answer
-        are judged.
+        `together` judges all commands of a script before the first runs, like the calls of one
+        answer.
         """
         results = self._ask(
             {"do": "alone", "scripts": [list(script) for script in scripts], "together": together}
@@ -165,15 +166,15 @@ class Judge:
         return [_fault(result) for result in results if result["fault"]]
 
     def grouped(self, commands: Sequence[str]) -> list[Fault]:
-        """Run single commands, a dozen to a shell: quicker, and it finds what one command does to
-        the next."""
-        found = self._ask({"do": "grouped", "commands": list(commands)})
-        for level, count in found["counts"].items():
+        """Run single commands, a dozen to a shell. This is quicker, and finds the effects of one
+        command on the next."""
+        report = self._ask({"do": "grouped", "commands": list(commands)})
+        for level, count in report["counts"].items():
             self.counts[level] = self.counts.get(level, 0) + count
-        return [_fault(result) for result in found["faults"]]
+        return [_fault(result) for result in report["faults"]]
 
     def anyway(self, commands: Sequence[str]) -> list[dict[str, Any]]:
-        """Run commands whatever their level: to see that the box notices their effects."""
+        """Run commands whatever their level, to check that the box notices their effects."""
         return self._ask({"do": "anyway", "commands": list(commands)})["results"]
 
     def close(self) -> None:
@@ -201,10 +202,10 @@ def _fault(result: dict[str, Any]) -> Fault:
 
 
 def corpus(name: str) -> Iterator[tuple[str, str]]:
-    """The commands of a file in `tests/data`, each with what stands before its tab.
+    """Yield the commands of a file in `tests/data`, each with the text before its tab.
 
-    A command of several lines stands as a JSON string. Empty lines and lines that begin with `## `
-    are skipped.
+    A command of several lines is a JSON string. Empty lines and lines that begin with `## ` are
+    skipped.
     """
     for line in (TESTS / "data" / name).read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.startswith("## "):

@@ -1,4 +1,4 @@
-"""Generators of hostile shell scripts: each puts a canary where a reader of shell scripts may take
+"""Generators of hostile shell scripts. Each puts a canary where a reader of shell scripts may take
 it for data.
 
 All take a `random.Random`, so that a seed gives the same scripts again.
@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from random import Random
 
-# Commands with an effect that the box notices. The first two are what a reader may not know, the
-# others what it must judge by paths.
+# Commands with an effect that the box notices. A reader may not know the first two; the
+# others it must judge by paths.
 CANARIES = (
     "canary",
     "/outside/bin/canary",
@@ -366,7 +366,7 @@ _DELIMITERS = (
 
 
 def canary(random: Random) -> str:
-    """A command with an effect that its level excludes."""
+    """Return a command with an effect that its level excludes."""
     return random.choice(CANARIES)
 
 
@@ -379,7 +379,7 @@ def _word(random: Random) -> str:
 
 
 def _hidden(random: Random, depth: int = 0) -> str:
-    """A canary where it may pass for an argument, a comment, a quoted text or a document."""
+    """Return a canary where it may pass for an argument, a comment, a quoted text or a document."""
     what = canary(random)
     odd = _fragments(random, 0, 3)
     quiet = random.choice(QUIET)
@@ -439,7 +439,7 @@ def _hidden(random: Random, depth: int = 0) -> str:
 
 
 def document(random: Random, what: str) -> str:
-    """A here-document, with a canary in it, beside it or after it."""
+    """Return a here-document, with a canary in it, beside it or after it."""
     count = random.choice((1, 1, 1, 2, 3))
     marks = [random.choice(_DELIMITERS) for _ in range(count)]
     dashes = [random.choice(("", "", "-")) for _ in range(count)]
@@ -561,7 +561,7 @@ TRIGGERS = (
 
 
 def script(random: Random) -> str:
-    """A script by the grammar: quiet commands, with hidden canaries among them."""
+    """Return a script by the grammar: quiet commands, with hidden canaries among them."""
     parts = [
         random.choice(QUIET) if random.random() < 0.3 else _hidden(random)
         for _ in range(random.choice((1, 1, 1, 2, 2, 3)))
@@ -573,7 +573,7 @@ def script(random: Random) -> str:
 
 
 def mutated(random: Random, seeds: Sequence[str]) -> str:
-    """A seed command with some characters or tokens changed, and a canary put in."""
+    """Return a seed command with some characters or tokens changed, and a canary put in."""
     text = random.choice(seeds)
     for _ in range(random.choice((1, 1, 2, 3))):
         at = random.randrange(len(text) + 1)
@@ -963,12 +963,12 @@ _SLOW = frozenset(
 
 
 def program(random: Random) -> str:
-    """A program to try options of."""
-    found = random.choice(tuple(PROGRAMS))
-    return random.choice(tuple(PROGRAMS)) if found in _SLOW else found
+    """Return a program to try options of."""
+    name = random.choice(tuple(PROGRAMS))
+    return random.choice(tuple(PROGRAMS)) if name in _SLOW else name
 
 
-# Long options that are worth trying with every program, beside what its help names.
+# Long options that are worth trying with every program, beside those in its help.
 LONG = (
     "output",
     "out",
@@ -1025,12 +1025,14 @@ LONG = (
 )
 
 
-def option(random: Random, name: str, known: Sequence[str]) -> str:
-    """A command of a program with an option that names a canary. `known` are the long options that
-    its help names."""
+def option(random: Random, name: str, documented: Sequence[str]) -> str:
+    """Return a command of a program with an option that names a canary. `documented` are the long
+    options of its help."""
     arguments = random.choice(PROGRAMS[name])
     value = random.choice(VALUES)
-    long = random.choice(known) if known and random.random() < 0.75 else random.choice(LONG)
+    long = (
+        random.choice(documented) if documented and random.random() < 0.75 else random.choice(LONG)
+    )
     if random.random() < 0.25 and len(long) > 4:
         long = long[: random.randint(3, len(long))]
     letter = random.choice(_LETTERS)
@@ -1280,8 +1282,8 @@ _SHOWN = (
 
 
 def variable(random: Random) -> str:
-    """A command with a variable set before it, in one of the ways that bash has."""
-    name, value, shown = random.choice(VARIABLES), random.choice(VALUES), random.choice(_SHOWN)
+    """Return a command with a variable set before it, in one of the ways of bash."""
+    name, value, use = random.choice(VARIABLES), random.choice(VALUES), random.choice(_SHOWN)
     value = random.choice(
         (
             value,
@@ -1305,30 +1307,30 @@ def variable(random: Random) -> str:
     )
     quoted = f"'{value}'"
     forms = (
-        f"{name}={quoted} {shown}",
-        f"{name}={quoted}; {shown}",
-        f"export {name}={quoted}; {shown}",
-        f"{name}={quoted}; export {name}; {shown}",
-        f"env {name}={quoted} {shown}",
-        f"declare -x {name}={quoted}; {shown}",
-        f"export {name}={quoted} && {shown}",
-        f"typeset {name}={quoted}; {shown}",
-        f"readonly {name}={quoted}; {shown}",
-        f"read {name} <<< {quoted}; {shown}",
-        f"printf -v {name} %s {quoted}; {shown}",
-        f"for {name} in {quoted}; do {shown}; done",
-        f"{name}+={quoted} {shown}",
-        f"set -a; {name}={quoted}; {shown}",
-        f": ${{{name}:={quoted}}}; {shown}",
-        f"x={quoted}; {name}=$x {shown}",
-        f"declare -n r={name}; r={quoted}; export {name}; {shown}",
-        f"{name}[0]={quoted}; {shown}",
-        f"{name}=({quoted}); {shown}",
-        f"mapfile -t {name} <<< {quoted}; {shown}",
-        f"({name}={quoted}; {shown})",
-        f"timeout 5 env {name}={quoted} {shown}",
-        f"unset {name}; {shown}",
-        f"X=1 {name}={quoted} {shown}",
+        f"{name}={quoted} {use}",
+        f"{name}={quoted}; {use}",
+        f"export {name}={quoted}; {use}",
+        f"{name}={quoted}; export {name}; {use}",
+        f"env {name}={quoted} {use}",
+        f"declare -x {name}={quoted}; {use}",
+        f"export {name}={quoted} && {use}",
+        f"typeset {name}={quoted}; {use}",
+        f"readonly {name}={quoted}; {use}",
+        f"read {name} <<< {quoted}; {use}",
+        f"printf -v {name} %s {quoted}; {use}",
+        f"for {name} in {quoted}; do {use}; done",
+        f"{name}+={quoted} {use}",
+        f"set -a; {name}={quoted}; {use}",
+        f": ${{{name}:={quoted}}}; {use}",
+        f"x={quoted}; {name}=$x {use}",
+        f"declare -n r={name}; r={quoted}; export {name}; {use}",
+        f"{name}[0]={quoted}; {use}",
+        f"{name}=({quoted}); {use}",
+        f"mapfile -t {name} <<< {quoted}; {use}",
+        f"({name}={quoted}; {use})",
+        f"timeout 5 env {name}={quoted} {use}",
+        f"unset {name}; {use}",
+        f"X=1 {name}={quoted} {use}",
     )
     return random.choice(forms)
 
@@ -1530,7 +1532,7 @@ _USES = (
 
 
 def _spelled(random: Random, path: str) -> str:
-    """A path, written in a way that bash reads as the same or that comes out there."""
+    """Return a path, written in a way that bash reads as the same or that ends there."""
     for _ in range(random.choice((0, 1, 1, 2))):
         at = random.randrange(len(path) + 1)
         one = path[at : at + 1]
@@ -1665,7 +1667,7 @@ def _spelled(random: Random, path: str) -> str:
 
 
 def path(random: Random) -> str:
-    """A command on a path that leads out of the work folder, or to a secret."""
+    """Return a command on a path that leads out of the work folder, or to a secret."""
     use = random.choice(_USES)
     text = use.replace("%s", _spelled(random, random.choice(_TARGETS)))
     if random.random() < 0.3:
@@ -1749,7 +1751,7 @@ _WRAPPERS = (
 
 
 def _disguised_word(random: Random, word: str) -> str:
-    """A word in another form that bash reads as the same one."""
+    """Return a word in another form that bash reads as the same one."""
     quoted = "'" + word.replace("'", "'\\''") + "'"
     if not word:
         return quoted
@@ -1789,8 +1791,8 @@ def _disguised_word(random: Random, word: str) -> str:
 
 
 def disguised(random: Random, command: str) -> str | None:
-    """A harmful command, written in another way that does the same; None if the command is more
-    than plain words."""
+    """Return a harmful command, written in another way with the same effect, or None if the command
+    is more than plain words."""
     if set(command) & set("$`\\;&|<>(){}*?[]~#!\n=") and not re.fullmatch(
         r"[A-Za-z0-9_./:=@%+,'\" -]+", command
     ):
@@ -2047,7 +2049,7 @@ _FLOWS = (
 
 
 def flow(random: Random) -> str:
-    """Variables, loops, conditions and groups, with values that lead out of the work folder."""
+    """Return variables, loops, conditions and groups, with values that lead out of the work folder."""
     text = random.choice(_FLOWS)
     for mark, choices in (("USE", _USES), ("VALUE", _VALUES)):
         while mark in text:
@@ -2322,16 +2324,18 @@ THEN = (
 
 
 def sequence(random: Random) -> list[str]:
-    """Two or three commands of one shell: the first leave something behind."""
-    found = [random.choice(LEFT)]
+    """Return two or three commands of one shell: the first ones leave effects for the last."""
+    commands = [random.choice(LEFT)]
     if random.random() < 0.5:
-        found.append(random.choice((*LEFT, *THEN)))
-    found.append(random.choice(THEN))
-    return found
+        commands.append(random.choice((*LEFT, *THEN)))
+    commands.append(random.choice(THEN))
+    return commands
 
 
-def mixture(random: Random, seeds: Sequence[str], known: dict[str, list[str]]) -> Iterator[str]:
-    """Single commands of every kind, without end."""
+def mixture(
+    random: Random, seeds: Sequence[str], documented: dict[str, list[str]]
+) -> Iterator[str]:
+    """Yield single commands of every kind, without end."""
     while True:
         match random.randrange(13):
             case 0 | 1 | 2:
@@ -2346,4 +2350,4 @@ def mixture(random: Random, seeds: Sequence[str], known: dict[str, list[str]]) -
                 yield variable(random)
             case _:
                 name = program(random)
-                yield option(random, name, known.get(name, ()))
+                yield option(random, name, documented.get(name, ()))

@@ -14,7 +14,7 @@ class _AnyDatetime(type):
 
 
 def skew(seconds: float) -> None:
-    """Let the wall clock of all modules that are imported be that many seconds ahead."""
+    """Set the wall clock of all modules that are imported ahead by that many seconds."""
     right_time = time.time
     shift = datetime.timedelta(seconds=seconds)
 

@@ -62,16 +62,16 @@ def oci(words: list[str]) -> int:
     parser.add_argument("--mount", action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    found = parser.parse_args(words)
-    if found.image == "missing":
+    options = parser.parse_args(words)
+    if options.image == "missing":
         print("Unable to find image 'missing' locally", file=sys.stderr)
         return 125
-    assert found.publish == f"127.0.0.1::{INSIDE_PORT}"
-    assert found.entrypoint == "holdfast"
-    listening = found.command.index("--listen") + 1
-    assert found.command[listening] == f"0.0.0.0:{INSIDE_PORT}"
-    found.command[listening] = "127.0.0.1:0"
-    return serve(found.command, found.mount, STATE / found.name)
+    assert options.publish == f"127.0.0.1::{INSIDE_PORT}"
+    assert options.entrypoint == "holdfast"
+    listening = options.command.index("--listen") + 1
+    assert options.command[listening] == f"0.0.0.0:{INSIDE_PORT}"
+    options.command[listening] = "127.0.0.1:0"
+    return serve(options.command, options.mount, STATE / options.name)
 
 
 def apptainer(words: list[str]) -> int:
@@ -82,14 +82,14 @@ def apptainer(words: list[str]) -> int:
     parser.add_argument("--mount", action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    found = parser.parse_args(words)
-    assert Path(found.workdir).is_dir()
-    assert found.command[0] == "holdfast"
-    return serve(found.command[1:], found.mount, None)
+    options = parser.parse_args(words)
+    assert Path(options.workdir).is_dir()
+    assert options.command[0] == "holdfast"
+    return serve(options.command[1:], options.mount, None)
 
 
 def serve(arguments: list[str], mounts: list[str], port: Path | None) -> int:
-    """Run the server; its port goes into the file `port`, and its output to this one's, as if it
+    """Run the server. Its port goes into the file `port`, and its output to this one's, as if it
     had the port that it has inside."""
     store = STATE / f"store-{os.getpid()}.db"
     arguments = [str(store) if one == "/tmp/holdfast.db" else one for one in arguments]
@@ -101,9 +101,9 @@ def serve(arguments: list[str], mounts: list[str], port: Path | None) -> int:
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if port is not None and (found := re.search(r"(?<=127\.0\.0\.1:)\d+", line)):
-            port.write_text(found[0])
-            line = line.replace(found[0], INSIDE_PORT)
+        if port is not None and (address := re.search(r"(?<=127\.0\.0\.1:)\d+", line)):
+            port.write_text(address[0])
+            line = line.replace(address[0], INSIDE_PORT)
         print(line, end="", file=sys.stderr, flush=True)
     return process.wait()
 

@@ -1,4 +1,4 @@
-"""What the tests of stores share: programs in other processes."""
+"""Shared parts of the store tests: programs in other processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Start = Callable[..., Process]
 
 
 def starting(path: Path) -> Iterator[Start]:
-    """For a fixture: runs a program in another process, with the store's path as its argument;
-    killed at the end."""
+    """Yield a function that runs a program in another process, with the store's path as its
+    argument. A fixture uses it; the programs are killed at its end."""
     started: list[Process] = []
 
     def begin(program: str, *arguments: str, **options: Any) -> Process:
@@ -47,8 +47,8 @@ def starting(path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def heard(process: Process) -> str:
-    """The next line that a program says."""
+def next_line(process: Process) -> str:
+    """Return the next line of a program's output."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -61,5 +61,5 @@ def tell(process: Process, line: str) -> None:
 
 
 def files(folder: Path) -> set[str]:
-    """The names in a folder."""
-    return {found.name for found in folder.iterdir()}
+    """Return the names in a folder."""
+    return {path.name for path in folder.iterdir()}

@@ -1,4 +1,4 @@
-"""The vocabulary: blocks, messages, results, and their JSON."""
+"""Tests of content: blocks, messages, results, and their JSON."""
 
 from __future__ import annotations
 
@@ -249,31 +249,31 @@ def test_blocks_keeps_a_tuple_as_it_is() -> None:
     assert blocks(given_blocks) is given_blocks
 
 
-# --- MCP's own spelling ---
+# --- MCP's spelling ---
 
 
 def test_a_result_is_made_and_read_by_mcps_own_names() -> None:
-    made: Any = ToolResult
-    found = made(
+    result_class: Any = ToolResult
+    result = result_class(
         [{"type": "text", "text": "no"}, {"type": "image", "data": "aGk="}],
         isError=True,
         structuredContent={"a": 1},
     )
-    assert found == ToolResult((TextContent("no"), ImageContent(b"hi")), {"a": 1}, is_error=True)
-    assert (found.isError, found.structuredContent) == (True, {"a": 1})
-    assert made({"type": "text", "text": "one"}).text == "one"
+    assert result == ToolResult((TextContent("no"), ImageContent(b"hi")), {"a": 1}, is_error=True)
+    assert (result.isError, result.structuredContent) == (True, {"a": 1})
+    assert result_class({"type": "text", "text": "one"}).text == "one"
     with pytest.raises(TypeError, match="give is_error or isError, not both"):
-        made("no", isError=True, is_error=False)
+        result_class("no", isError=True, is_error=False)
     with pytest.raises(ConfigurationError, match=r"not a list with \{'type': 'image_url'\}"):
-        made([{"type": "image_url"}])
+        result_class([{"type": "image_url"}])
 
 
 def test_a_result_of_mcp_keeps_its_meta() -> None:
-    found = ToolResult.from_json(
+    result = ToolResult.from_json(
         '{"content":[],"isError":true,"_meta":{"a":1,"b":1},"meta":{"b":2}}'
     )
-    assert (found.meta, found.is_error) == ({"a": 1, "b": 2}, True)
-    assert ToolResult.from_json(found.to_json()) == found
+    assert (result.meta, result.is_error) == ({"a": 1, "b": 2}, True)
+    assert ToolResult.from_json(result.to_json()) == result
 
 
 # --- files ---
@@ -294,8 +294,8 @@ def test_an_address_that_no_provider_can_fetch_is_refused(url: str) -> None:
 
 
 def test_an_address_has_the_type_of_its_suffix() -> None:
-    found = [FileContent(url=f"https://example.org/{end}").mime_type for end in ("a.pdf?v=1", "a")]
-    assert found == ["application/pdf", ""]
+    types = [FileContent(url=f"https://example.org/{end}").mime_type for end in ("a.pdf?v=1", "a")]
+    assert types == ["application/pdf", ""]
     assert FileContent(url="gs://bucket/a", mime_type="video/mp4").kind == "video"
 
 

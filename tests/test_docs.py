@@ -1,5 +1,5 @@
-"""Every Python block in the README and the docs is run as it stands, but for the model's address,
-and prints what it says."""
+"""Every Python block in the README and the docs runs unchanged, except for the model's address, and
+prints the text below it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ BLOCKS = {
     for path in PAGES
 }
 END = "--- end of block ---\n"
-DATABASE = "postgresql://agents:secret@db.example/agents"  # of the pages; replaced by a real one
+# the address in the pages; replaced by a real one
+DATABASE = "postgresql://agents:secret@db.example/agents"
 # Runs the programs that it is given one after the other, each as `__main__` in a folder of its own.
 RUNNER = f"""
 import os, runpy, sys, traceback
@@ -42,7 +43,7 @@ for program in sys.argv[1:]:
 
 
 def cited(request: Request) -> Any:
-    """Claude's answer from a PDF document whose sources it is to name."""
+    """Return Claude's answer from a PDF document whose sources it has to name."""
     document, _ = request.messages[-1]["content"]
     assert (document["type"], document["citations"]) == ("document", {"enabled": True})
     page = {
@@ -108,7 +109,7 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             here = f'"{server.url}", wire="anthropic_messages"'
             program.write_text(block.replace('"https://api.anthropic.com/v1"', here))
             programs.append(str(program))
-        done = forks.run(
+        process = forks.run(
             [sys.executable, "-c", RUNNER, *programs],
             capture_output=True,
             text=True,
@@ -116,16 +117,16 @@ def test_the_python_blocks_of_a_page_run_unchanged_and_print_the_text_below_them
             check=False,
             env={**os.environ, "PATH": f"{engines}:{os.environ['PATH']}"},
         )
-    errors = done.stderr.split(END)
-    printed = done.stdout.split(END)
+    errors = process.stderr.split(END)
+    printed = process.stdout.split(END)
     for number, (_, expected) in enumerate(BLOCKS[page]):
         assert "Traceback" not in errors[number], f"block {number + 1}: {errors[number]}"
         assert printed[number] == (expected or "finished It has 3 words.\n"), f"block {number + 1}"
 
 
 def test_every_public_name_is_in_a_program_of_the_docs() -> None:
-    shown = "\n".join(block for blocks in BLOCKS.values() for block, _ in blocks)
-    assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", shown)] == []
+    programs = "\n".join(block for blocks in BLOCKS.values() for block, _ in blocks)
+    assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", programs)] == []
 
 
 def test_the_readme_program_has_fifteen_lines() -> None:
@@ -140,11 +141,11 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 def test_every_page_is_in_the_site() -> None:
-    shown = (REPO / "mkdocs.yml").read_text()
+    navigation = (REPO / "mkdocs.yml").read_text()
     assert [
         str(path.relative_to(REPO / "docs"))
         for path in PAGES[1:]
-        if f" {path.relative_to(REPO / 'docs')}\n" not in shown
+        if f" {path.relative_to(REPO / 'docs')}\n" not in navigation
     ] == []
 
 
@@ -172,10 +173,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         "--site-dir",
         str(tmp_path / "site"),
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=REPO, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     assert (tmp_path / "site" / "tutorial" / "1-hello" / "index.html").exists()
 
 

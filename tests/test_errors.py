@@ -1,4 +1,4 @@
-"""The tree that the docstring draws is the tree that stands."""
+"""Tests of the exception tree: the tree in the docstring is the tree of the classes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ LINE = re.compile(r"^((?:[│ ] {3})*)[├└]── (\w+)(?: \((\w+)\))?")
 
 
 def drawn() -> dict[str, tuple[str, str | None]]:
-    """Each class of the docstring's tree: its parent and the builtin that it also is."""
-    found: dict[str, tuple[str, str | None]] = {}
+    """Return, for each class of the docstring's tree, its parent and the builtin that it also is."""
+    classes: dict[str, tuple[str, str | None]] = {}
     path = ["HoldfastError"]
     for line in str(errors.__doc__).splitlines():
         if entry := LINE.match(line):
             depth = len(entry[1]) // 4 + 1
             path[depth:] = [entry[2]]
-            found[entry[2]] = (path[depth - 1], entry[3])
-    return found
+            classes[entry[2]] = (path[depth - 1], entry[3])
+    return classes
 
 
 TREE = drawn()
@@ -53,10 +53,10 @@ def test_the_drawing_and_the_module_have_the_same_classes() -> None:
 @pytest.mark.parametrize("name", TREE)
 def test_each_class_stands_where_it_is_drawn(name: str) -> None:
     parent, builtin = TREE[name]
-    wanted = [CLASSES[parent]]
+    bases = [CLASSES[parent]]
     if builtin:
-        wanted.append(CLASSES.get(builtin) or getattr(builtins, builtin))
-    assert list(CLASSES[name].__bases__) == wanted
+        bases.append(CLASSES.get(builtin) or getattr(builtins, builtin))
+    assert list(CLASSES[name].__bases__) == bases
     assert CLASSES[name].__doc__
 
 
@@ -78,16 +78,16 @@ def test_every_error_is_caught_as_one() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_crosses_a_process_boundary_with_its_fields(error: HoldfastError) -> None:
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_a_tool_error_takes_its_policy_from_its_type_unless_told() -> None:
     for error_type, policy in RETRY_PRESETS.items():
         error = ToolError("m", error_type)
         assert (error.retryable, error.max_retries, error.backoff) == policy
-    told = ToolError("m", "validation", retryable=True, max_retries=7, backoff="fixed")
-    assert (told.retryable, told.max_retries, told.backoff) == (True, 7, "fixed")
+    explicit = ToolError("m", "validation", retryable=True, max_retries=7, backoff="fixed")
+    assert (explicit.retryable, explicit.max_retries, explicit.backoff) == (True, 7, "fixed")
 
 
 def test_a_tool_error_of_an_unknown_type_names_the_known_ones() -> None:

@@ -1,5 +1,5 @@
-"""Events and their stored form: what is written today is read tomorrow, and what tomorrow writes is
-kept today."""
+"""Tests of events and their stored form: an event of today is read by later versions, and an event
+of a later version is kept today."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KNOWN: list[Any] = [
 ]
 
 
-def made(kind: Any, **fields: Any) -> Any:
+def event_of(kind: Any, **fields: Any) -> Any:
     return kind(seq=1, id="e", timestamp=NOW, **fields)
 
 
@@ -132,7 +132,7 @@ def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
 
 
 def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_called() -> None:
-    """Journals and inboxes hold these words for ever."""
+    """Check the tags, which journals and inboxes contain for ever."""
     assert {kind.__struct_config__.tag for kind in ev.Event.__subclasses__()} == {
         "agent", "message", "assistant", "decision", "toolCallStarted", "toolResult",
         "condensation", "status", "error", "note", "timerSet", "timerFired",
@@ -147,7 +147,7 @@ def test_the_tags_of_events_and_commands_are_fixed_whatever_their_classes_are_ca
 
 def test_an_event_is_frozen() -> None:
     with pytest.raises(AttributeError):
-        made(ev.StatusChanged, status="idle").status = "running"
+        event_of(ev.StatusChanged, status="idle").status = "running"
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_any_answer_survives_the_journal(
     text: str, reasoning: str, calls: Any, native: Any, duration: float, cost: Any
 ) -> None:
     raw = msgspec.Raw(msgspec.json.encode(native))
-    event = made(
+    event = event_of(
         ev.AssistantReplied,
         text=text,
         reasoning=reasoning,
@@ -181,8 +181,8 @@ def test_any_answer_survives_the_journal(
 @given(st.lists(BLOCKS, max_size=3).map(tuple), OBJECTS)
 def test_any_message_and_result_survive_the_journal(content: Any, meta: Any) -> None:
     for event in (
-        made(ev.MessageAdded, content=content),
-        made(ev.ToolCallFinished, call_id="1.0", result=ToolResult(content, meta=meta)),
+        event_of(ev.MessageAdded, content=content),
+        event_of(ev.ToolCallFinished, call_id="1.0", result=ToolResult(content, meta=meta)),
     ):
         assert ev.decode(ev.encode(event)) == event
 
@@ -191,13 +191,13 @@ def test_any_message_and_result_survive_the_journal(content: Any, meta: Any) -> 
 def test_an_answer_without_a_native_form_is_valid_json_whoever_made_the_empty_one(
     native: msgspec.Raw,
 ) -> None:
-    event = made(ev.AssistantReplied, text="hi", native=native)
+    event = event_of(ev.AssistantReplied, text="hi", native=native)
     assert msgspec.json.decode(event.to_json())["text"] == "hi"
     assert bytes(ev.decode(event.to_json()).native) == b""  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def test_a_timestamp_keeps_its_microseconds_and_its_zone() -> None:
-    event = ev.decode(made(ev.StatusChanged, status="idle").to_json())
+    event = ev.decode(event_of(ev.StatusChanged, status="idle").to_json())
     assert event.timestamp == NOW
     assert event.timestamp.tzinfo is not None
 
@@ -231,7 +231,7 @@ def test_a_known_event_with_fields_to_come_loads_without_them() -> None:
 
 
 def test_fields_to_come_may_stand_inside_blocks_and_results() -> None:
-    event = made(ev.ToolCallFinished, call_id="1.0", result=ToolResult("a"))
+    event = event_of(ev.ToolCallFinished, call_id="1.0", result=ToolResult("a"))
     newer = (
         event.to_json()
         .replace(b'"text":"a"', b'"text":"a","lang":"en"')
@@ -260,7 +260,7 @@ def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
 
 
 def test_a_messages_text_is_that_of_its_blocks() -> None:
-    assert made(ev.MessageAdded, content=(TextContent("a"), TextContent("b"))).text == "a\nb"
+    assert event_of(ev.MessageAdded, content=(TextContent("a"), TextContent("b"))).text == "a\nb"
 
 
 def message_at(time: object, kind: object = "message") -> bytes:

@@ -1,5 +1,5 @@
-"""The four programs of `examples/`, each run as its user would, against a model server on
-loopback."""
+"""Tests of the four programs of `examples/`, each run the way a user would, against a model server
+on loopback."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def run(
     name: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]
 ) -> tuple[str, list[Request]]:
-    """Run an example as it stands but for the address (and `changes`), in `folder`; what it printed
-    and what it asked."""
+    """Run an example unchanged but for the address (and `changes`), in `folder`. Returns its output
+    and the requests of its models."""
     source = (EXAMPLES / f"{name}.py").read_text()
     with ModelServer(answer) as server:
         for old, new in (("http://127.0.0.1:8000/v1", server.url), *changes):
@@ -29,7 +29,7 @@ def run(
             source = source.replace(old, new)
         program = folder / f"{name}.py"
         program.write_text(source)
-        done = forks.run(
+        process = forks.run(
             [sys.executable, str(program)],
             cwd=folder,
             capture_output=True,
@@ -37,8 +37,8 @@ def run(
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout, list(server.requests)
+        assert process.returncode == 0, process.stderr
+        return process.stdout, list(server.requests)
 
 
 def last(request: Request) -> str:
@@ -122,20 +122,22 @@ def test_delegation_starts_three_conversations(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_message_passing_starts_both_and_shows_a_message_that_arrives(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        said = last(request)
-        if said.startswith("Test the react app"):
+        question = last(request)
+        if question.startswith("Test the react app"):
             return calls(("pass_message", {"msg": "The button is missing."}))
-        return text("Added the button." if said == "The button is missing." else "Done.")
+        return text("Added the button." if question == "The button is missing." else "Done.")
 
     printed, requests = run("message_passing", answer, tmp_path)
     lines = printed.splitlines()
     assert lines[0] == "Message to the implementer: The button is missing."
     assert lines[-2:] == ["Agents finished", "The implementer's last answer: Added the button."]
-    said = [[m["content"] for m in request.messages if m["role"] == "user"] for request in requests]
-    assert ["Test the react app and tell the implementer about any issues."] in said, (
+    questions = [
+        [m["content"] for m in request.messages if m["role"] == "user"] for request in requests
+    ]
+    assert ["Test the react app and tell the implementer about any issues."] in questions, (
         "the tester is another conversation"
     )
-    assert ["Build a hello world react app", "The button is missing."] in said
+    assert ["Build a hello world react app", "The button is missing."] in questions
 
 
 @pytest.mark.parametrize("name", ["hello", "local_runtime", "delegation", "message_passing"])

@@ -49,7 +49,8 @@ COMMANDS = [
 
 @pytest.fixture
 def frozen(request: pytest.FixtureRequest) -> Any:
-    """A function that compares text with a file of `data/frozen/`, or writes it with --freeze."""
+    """Return a function that compares text with a file of `data/frozen/`, or writes it with
+    --freeze."""
 
     def compare(name: str, text: str) -> None:
         path = FROZEN / name
@@ -100,33 +101,33 @@ def test_the_journal_and_the_requests_of_a_conversation(
 def test_the_signatures_of_the_public_names(frozen: Any) -> None:
     lines: list[str] = []
     for name in holdfast.__all__:
-        found = getattr(holdfast, name)
-        lines.append(f"{name}{_signature(found)}")
-        if inspect.isclass(found):
-            ours = [one for one in found.__mro__ if one.__module__.startswith("holdfast")]
+        thing = getattr(holdfast, name)
+        lines.append(f"{name}{_signature(thing)}")
+        if inspect.isclass(thing):
+            ours = [one for one in thing.__mro__ if one.__module__.startswith("holdfast")]
             for member in sorted({name for one in ours for name in vars(one)}):
-                value = inspect.getattr_static(found, member)
+                value = inspect.getattr_static(thing, member)
                 if member.startswith("_"):
                     continue
-                shown = _signature(getattr(found, member)) if callable(value) else ""
-                lines.append(f"    {member}{shown}")
+                parameters = _signature(getattr(thing, member)) if callable(value) else ""
+                lines.append(f"    {member}{parameters}")
     frozen("signatures.txt", "\n".join(lines) + "\n")
 
 
-def _signature(found: Any) -> str:
+def _signature(thing: Any) -> str:
     """Return the parameters' names, kinds and whether they have a default, on every Python alike."""
-    if inspect.isclass(found) and issubclass(found, enum.Enum):
+    if inspect.isclass(thing) and issubclass(thing, enum.Enum):
         return ""
     try:
-        parameters = inspect.signature(found).parameters.values()
+        parameters = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
         return ""
-    shown = [
+    texts = [
         f"{'*' * (one.kind - 1) if one.kind in (2, 4) else ''}{one.name}"
         f"{'=' if one.default is not one.empty else ''}{'!' if one.kind == 3 else ''}"
         for one in parameters
     ]
-    return f"({', '.join(shown)})"
+    return f"({', '.join(texts)})"
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def _signature(found: Any) -> str:
 def test_the_help_of_the_command(frozen: Any) -> None:
     text = ""
     for command in ([], *([name] for name in COMMANDS)):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "holdfast.cli", *command, "--help"],
             capture_output=True,
             text=True,
@@ -145,7 +146,7 @@ def test_the_help_of_the_command(frozen: Any) -> None:
                 "PYTHONPATH": str(Path(holdfast.__file__).parents[1]),
             },
         )
-        text += done.stdout
+        text += process.stdout
     frozen("help.txt", text)
 
 

@@ -1,4 +1,4 @@
-"""The house keeps its order: who may import whom, how large a room may grow, what is public."""
+"""Tests of the structure: imports between rooms, the size of a room, and the public names."""
 
 import ast
 import re
@@ -67,12 +67,12 @@ def room(path: Path) -> str:
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """Every room that a module names in an import, at its top, inside a function or for the type
+    """Return every room that a module imports, at its top, inside a function or for the type
     checker."""
-    found: set[str] = set()
+    rooms: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {
+            rooms |= {
                 alias.name.split(".")[1]
                 for alias in node.names
                 if alias.name.startswith("holdfast.")
@@ -82,10 +82,10 @@ def imported_rooms(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: imports are absolute"
             if node.module == "holdfast":
-                found |= {alias.name for alias in node.names if alias.name != "__version__"}
+                rooms |= {alias.name for alias in node.names if alias.name != "__version__"}
             elif node.module and node.module.startswith("holdfast."):
-                found.add(node.module.split(".")[1])
-    return found
+                rooms.add(node.module.split(".")[1])
+    return rooms
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ OLD_PHRASES = re.compile(
 def docstrings(path: Path) -> list[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
-    return [found for node in nodes if (found := ast.get_docstring(node))]
+    return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
 @pytest.mark.slow
@@ -151,9 +151,9 @@ def test_no_docstring_begins_with_a_question_word() -> None:
 def test_source_docs_and_readme_have_none_of_the_old_phrases() -> None:
     pages = [*MODULES, *(REPO / "docs").rglob("*.md"), REPO / "README.md"]
     assert [
-        f"{path.relative_to(REPO)}: {found[0]}"
+        f"{path.relative_to(REPO)}: {phrase[0]}"
         for path in pages
-        for found in OLD_PHRASES.finditer(path.read_text())
+        for phrase in OLD_PHRASES.finditer(path.read_text())
     ] == []
 
 
@@ -193,7 +193,7 @@ LATE_IMPORTS = {
     # Parts of the command and the server that most runs do without.
     ("cli.build", "cli.remote"),
     ("cli.chat", "cli.live_console"),  # prompt_toolkit, for chats at a terminal alone
-    ("cli.chat", "cli.talk"),  # all that is not needed for the first prompt
+    ("cli.chat", "cli.talk"),  # everything that the first prompt does not need
     ("cli.option_values", "cli.named_models"),
     ("cli.places", "cli.server"),
     ("server.host", "server.workers.worker_pool"),
@@ -215,10 +215,10 @@ def module_name(path: Path) -> str:
 def imports() -> tuple[dict[str, set[str]], set[tuple[str, str]]]:
     """Return the imports at run time by module, and those inside functions."""
     paths = {module_name(path): path for path in MODULES}
-    found: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
     late: set[tuple[str, str]] = set()
     for name, path in paths.items():
-        edges = found.setdefault(name, set())
+        edges = modules.setdefault(name, set())
         short = name.removeprefix("holdfast.")
         todo: list[tuple[ast.AST, bool]] = [(tree(path), False)]
         while todo:
@@ -235,7 +235,7 @@ def imports() -> tuple[dict[str, set[str]], set[tuple[str, str]]]:
             elif not isinstance(node, ast.expr):
                 within = within or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 todo += [(child, within) for child in ast.iter_child_nodes(node)]
-    return found, late
+    return modules, late
 
 
 def is_for_types(test: ast.expr) -> bool:
@@ -247,18 +247,18 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     """Return the sets of modules that import one another, directly or through others."""
     reached: dict[str, set[str]] = {}
     for start in graph:
-        todo, seen = list(graph[start]), set[str]()
+        todo, reachable = list(graph[start]), set[str]()
         while todo:
-            if (one := todo.pop()) not in seen:
-                seen.add(one)
+            if (one := todo.pop()) not in reachable:
+                reachable.add(one)
                 todo += graph[one]
-        reached[start] = seen
-    found = {
+        reached[start] = reachable
+    groups = {
         frozenset({name, *(one for one in reached[name] if name in reached[one])})
         for name in graph
         if name in reached[name]
     }
-    return [set(one) for one in found]
+    return [set(one) for one in groups]
 
 
 @pytest.mark.slow
@@ -277,12 +277,12 @@ def test_the_late_imports_are_these() -> None:
 
 @pytest.mark.slow
 def test_no_two_public_classes_have_the_same_name() -> None:
-    found: dict[str, set[Path]] = {}
+    paths_of: dict[str, set[Path]] = {}
     for path in MODULES:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, set()).add(path)
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+                paths_of.setdefault(node.name, set()).add(path)
+    assert {name: paths for name, paths in paths_of.items() if len(paths) > 1} == {}
 
 
 def test_the_public_names_are_these() -> None:
@@ -298,10 +298,10 @@ def test_importing_holdfast_loads_the_vocabulary_alone() -> None:
         " ('pydantic', 'jsonschema', 'mcp', 'yaml', 'http.client', 'sqlite3', 'genai_prices',"
         " 'asyncio') if m in sys.modules])"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.slow
@@ -317,10 +317,10 @@ for name in sys.argv[1:]:
         print(f"{name}: {type(error).__name__}: {error}")
 """
     names = [module_name(path) for path in MODULES if path.name != "__main__.py"]
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, *names], capture_output=True, text=True, check=True
     )
-    assert found.stdout == ""
+    assert process.stdout == ""
 
 
 @pytest.mark.slow
@@ -347,16 +347,16 @@ except Exception as error:
 """
     rooms = {".".join(module_name(path).split(".")[:2]) for path in MODULES}
     names = [name for name in sorted(rooms) if getattr(import_module(name), "__all__", None)]
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, *names], capture_output=True, text=True, timeout=120
     )
-    assert found.stderr == ""
-    assert found.stdout == "PostgresStore needs psycopg: pip install 'holdfast[postgres]'.\n"
+    assert process.stderr == ""
+    assert process.stdout == "PostgresStore needs psycopg: pip install 'holdfast[postgres]'.\n"
 
 
 @pytest.mark.slow
 def test_the_library_reads_no_environment_but_in_the_cli() -> None:
-    found: list[str] = []
+    places: list[str] = []
     for path in MODULES:
         for node in ast.walk(tree(path)):
             name = (
@@ -367,29 +367,29 @@ def test_the_library_reads_no_environment_but_in_the_cli() -> None:
                 else ""
             )
             if name in ("environ", "environb", "getenv", "expandvars") and room(path) != "cli":
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert found == []
+                places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert places == []
 
 
 @pytest.mark.slow
 def test_the_only_process_wide_objects_are_frozen() -> None:
-    """No module-level dict, list or set that a function could fill: nothing is shared behind a
-    caller's back."""
-    found: list[str] = []
+    """Check that no module-level dict, list or set exists that a function could fill: nothing is
+    shared behind a caller's back."""
+    places: list[str] = []
     for path in MODULES:
         for node in tree(path).body:
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
             empty = (isinstance(value, ast.Dict) and not value.keys) or (
                 isinstance(value, ast.List) and not value.elts
             )
-            made = (
+            mutable = (
                 isinstance(value, ast.Call)
                 and isinstance(value.func, ast.Name)
                 and value.func.id in ("dict", "list", "set", "deque")
             )
-            if empty or made:
-                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert found == []
+            if empty or mutable:
+                places.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert places == []
 
 
 def test_the_readme_names_every_make_command_of_a_newcomer() -> None:

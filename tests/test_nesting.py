@@ -1,4 +1,4 @@
-"""Nested JSON from outside: one limit at every door, the same on every Python."""
+"""Tests of nested JSON from outside: one limit at every door, the same on every Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from holdfast.tools.results import as_result
 
 
 def nested(levels: int) -> Any:
-    """An object with that many levels, itself included."""
+    """Return an object with that many levels, itself included."""
     value: Any = 1
     for number in range(levels):
         value = {"a": value} if number == levels - 1 else [value]
@@ -64,7 +64,7 @@ def test_levels_are_counted_outside_of_strings(levels: int) -> None:
     for shape in (
         "[" * levels + "]" * levels,
         '{"a":' * levels + "1" + "}" * levels,
-        "[" * levels,  # it breaks off
+        "[" * levels,  # the text breaks off
         '["[{",1,' * levels + "1" + "]" * levels,
         "[" * levels + "]" * levels + ',[{"a":[]}]' * 1_000,
         '["\\"]]]",' * levels + '"[[["' + "]" * levels,
@@ -84,7 +84,7 @@ def test_levels_are_counted_outside_of_strings(levels: int) -> None:
 
 
 def test_a_hostile_text_takes_linear_time() -> None:
-    """The regular expression for strings would try every split of an unfinished one."""
+    """Check that a regular expression for strings does not try every split of an unfinished string."""
     for shape in (
         "[" * 200 + '"' + "a" * 1_000_000,
         "[" * 200 + '"' + '\\"' * 500_000 + "\\",
@@ -126,7 +126,7 @@ def test_a_result_that_is_too_deep_is_the_tools_error(levels: int) -> None:
 
 
 def test_what_is_accepted_can_be_read_back() -> None:
-    """A call and a result at the limit, in a journal that is read in a deep stack."""
+    """Check a call and a result at the limit, in a journal that is read in a deep stack."""
     echo = Tool(
         "echo",
         "Echoes.",
@@ -153,11 +153,11 @@ def test_other_doors_refuse_in_their_own_words(levels: int, tmp_path: Path) -> N
         ConversationState.from_json(text(max(levels, MAX_DOCUMENT_DEPTH + 1)))
     with pytest.raises(ValueError, match="nested deeper than 100 levels"):
         read_arguments(text(levels))
-    for read in (read_json, read_yaml):
-        if read is read_yaml and levels > 500:
+    for reader in (read_json, read_yaml):
+        if reader is read_yaml and levels > 500:
             continue  # PyYAML takes seconds for it
         with pytest.raises(ConfigurationError, match=r"nested (too|more than 60) deep"):
-            read(text(levels), SourceLocation("f"))
+            reader(text(levels), SourceLocation("f"))
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 20_000])
@@ -188,7 +188,7 @@ def test_a_call_of_a_program_is_refused_in_the_same_words() -> None:
 
 
 class Careless(BaseModel):
-    """A model of a program, whose answers no wire has read."""
+    """A model of a test program, whose answers no wire has read."""
 
     model = "careless"
 

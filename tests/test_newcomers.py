@@ -1,4 +1,4 @@
-"""Mistakes that newcomers make: each error says what to give instead."""
+"""Tests of newcomers' mistakes: each error names the right way."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LikeLangChain:
     name = "search"
     description = "Searches."
 
-    def invoke(self, given: object) -> object:
-        return given
+    def invoke(self, value: object) -> object:
+        return value
 
     def __call__(self, text: str) -> str:
         return text

@@ -1,5 +1,5 @@
-"""The names that the documents which Holdfast follows give to classes, methods, fields and JSON
-keys."""
+"""Tests of the names that the documents which Holdfast follows give to classes, methods, fields and
+JSON keys."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_a_tool_result_has_the_documents_json() -> None:
 
 
 def test_arguments_have_the_documents_names() -> None:
-    def parameters(made: Any) -> set[str]:
-        return set(inspect.signature(made).parameters)
+    def parameters(function: Any) -> set[str]:
+        return set(inspect.signature(function).parameters)
 
     assert {"model", "api_key"} <= parameters(LLM)
     assert {
@@ -129,7 +129,7 @@ def test_the_action_space_keeps_its_rules() -> None:
 def test_planning_tools_are_registered_with_the_module_that_makes_them() -> None:
     registry = ToolRegistry()
     assert [tool.name for tool in register_planning_tools(registry)] == ["plan"]
-    found = registry.get_tool_module_qualnames()
-    assert found == {"plan": "holdfast.tools.preset.planning"}
-    found.clear()
+    names = registry.get_tool_module_qualnames()
+    assert names == {"plan": "holdfast.tools.preset.planning"}
+    names.clear()
     assert registry.get_tool_module_qualnames() != {}, "what is handed out is a copy"

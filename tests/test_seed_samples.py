@@ -1,5 +1,5 @@
-"""The code samples of the SDK proposal, run as they stand there but for what no Python takes:
-`new`, names that are never bound."""
+"""Tests of the code samples of the SDK proposal, run unchanged except for invalid Python: `new`,
+and names that are never bound."""
 
 from __future__ import annotations
 
@@ -175,17 +175,17 @@ else:
 def run(
     sample: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]
 ) -> tuple[list[str], list[Request]]:
-    """Run a sample against a model server, in a folder; its last lines and what the server was
-    asked. It waits less between two looks."""
+    """Run a sample against a model server, in a folder. Returns its last lines and the requests to
+    the server. The sample waits less between two polls."""
     with ModelServer(answer) as server:
-        given = (
+        address = (
             'api_key="your_api_key_here",',
             f'api_key="your_api_key_here", base_url={server.url!r},',
         )
-        for old, new in (given, ("sleep(1)", "sleep(0.05)"), *changes):
+        for old, new in (address, ("sleep(1)", "sleep(0.05)"), *changes):
             assert old in sample
             sample = sample.replace(old, new)
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", sample],
             cwd=folder,
             capture_output=True,
@@ -193,8 +193,8 @@ def run(
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines(), list(server.requests)
+        assert process.returncode == 0, process.stderr
+        return process.stdout.splitlines(), list(server.requests)
 
 
 def last(request: Request) -> Any:
@@ -247,10 +247,10 @@ def test_with_a_local_runtime(tmp_path: Path) -> None:
         ("/tmp/Plan.md", plan),
     )
     assert printed[-1] == "Agent finished"
-    told = [message["content"] for message in requests[1].messages if message["role"] == "tool"]
-    assert "do a flip" in told[0]
-    assert "OpenHands" in told[0], "the clone is in the work folder"
-    assert "npm" in told[1]
+    results = [message["content"] for message in requests[1].messages if message["role"] == "tool"]
+    assert "do a flip" in results[0]
+    assert "OpenHands" in results[0], "the clone is in the work folder"
+    assert "npm" in results[1]
     assert any("Flipped." in line for line in printed), "the callback printed the events"
 
 
@@ -274,11 +274,13 @@ def test_with_delegation(tmp_path: Path) -> None:
 
 
 def test_with_message_passing(tmp_path: Path) -> None:
-    """As it stands there, the sample starts its first conversation twice and its second never."""
+    """Check the sample. Unchanged, it starts its first conversation twice and its second never."""
     printed, requests = run(MESSAGE_PASSING, lambda _: text("Nothing to do."), tmp_path)
     assert printed == ["Agent finished"]
-    said = [message["content"] for message in requests[-1].messages if message["role"] == "user"]
-    assert said == [
+    messages = [
+        message["content"] for message in requests[-1].messages if message["role"] == "user"
+    ]
+    assert messages == [
         "Build a hello world react app",
         "Test the react app and tell the implementer about any issues.",
     ]

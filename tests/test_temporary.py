@@ -1,5 +1,5 @@
-"""Temporary folders: gone with their owner, swept after its death, and never taken from anybody
-else."""
+"""Tests of temporary folders: removed with their owner, swept after its death, and never taken from
+another process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def owner(*commands: str) -> tuple[subprocess.Popen[str], Path]:
-    """A process with a runtime in a temporary folder, which has run commands."""
+    """Start a process with a runtime in a temporary folder, which has run commands. Returns both."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, *commands], stdout=subprocess.PIPE, text=True
     )
@@ -44,7 +44,7 @@ def owner(*commands: str) -> tuple[subprocess.Popen[str], Path]:
 
 
 def killed(*commands: str) -> Path:
-    """The folder of such a process, which was killed."""
+    """Kill such a process, and return its folder."""
     process, folder = owner(*commands)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -57,7 +57,7 @@ def test_the_next_start_removes_what_a_killed_process_left(root: Path) -> None:
     empty = killed()
     used = killed("seq 1 200000", "cd /")
     assert list((used / "output").iterdir())
-    process, living = owner()  # the next start
+    process, living = owner()  # the next start of a program
     try:
         assert not empty.exists()
         assert not used.exists()
@@ -124,10 +124,10 @@ def test_what_has_no_marker_of_ours_is_never_touched(root: Path) -> None:
 
 
 def test_two_processes_that_sweep_at_once_remove_each_folder_once(root: Path) -> None:
-    made = [TemporaryFolder() for _ in range(40)]
-    for folder in made:
+    folders = [TemporaryFolder() for _ in range(40)]
+    for folder in folders:
         (folder.path / "output").mkdir()
-        os.close(folder._lock)  # as the kernel does for an owner that was killed
+        os.close(folder._lock)  # the kernel does so for an owner that was killed
         folder._lock = os.open(os.devnull, os.O_RDONLY)
     program = (
         "import sys, os; from holdfast.temporary import sweep; print('ready', flush=True);"
@@ -152,7 +152,7 @@ def test_two_processes_that_sweep_at_once_remove_each_folder_once(root: Path) ->
     counts = [int(sweeper.communicate()[0]) for sweeper in sweepers]
     assert sum(counts) == 40
     assert list(root.iterdir()) == []
-    for folder in made:
+    for folder in folders:
         folder.close()
 
 

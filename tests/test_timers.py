@@ -1,4 +1,5 @@
-"""The rules of timers: due times by the clock on the wall, and the occurrences that give a message."""
+"""Tests of the rules of timers: due times by the clock on the wall, and the occurrences that give a
+message."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def rule(**fields: Any) -> Timer:
 def timer(now: datetime = NOON, **fields: Any) -> Timer:
     import msgspec
 
-    made = rule(**fields)
-    return msgspec.structs.replace(made, due=first_due(made, now), set_seq=1)
+    new_rule = rule(**fields)
+    return msgspec.structs.replace(new_rule, due=first_due(new_rule, now), set_seq=1)
 
 
 # --- the clock on the wall ---
@@ -59,7 +60,7 @@ def timer(now: datetime = NOON, **fields: Any) -> Timer:
         ("2026-03-29 01:59", 0, "2026-03-29 00:59"),
         ("2026-03-29 02:30", 0, "2026-03-29 01:30"),  # skipped: 03:30 in summer time
         ("2026-03-29 03:00", 0, "2026-03-29 01:00"),
-        ("2026-10-25 02:30", 0, "2026-10-25 00:30"),  # twice: the first
+        ("2026-10-25 02:30", 0, "2026-10-25 00:30"),  # it exists twice: the first time
         ("2026-10-25 02:30", 1, "2026-10-25 01:30"),
         ("2026-11-23 12:00", 0, "2026-11-23 11:00"),
     ],
@@ -79,12 +80,12 @@ def test_a_time_with_a_zone_needs_no_name() -> None:
     [
         # a skipped hour: right after the gap, once
         ("30 2 * * *", BERLIN, "2026-03-28 12:00", ["2026-03-29 01:00", "2026-03-30 00:30"]),
-        # an hour that is there twice: the first time
+        # an hour that exists twice: the first time
         ("30 2 * * *", BERLIN, "2026-10-24 12:00", ["2026-10-25 00:30", "2026-10-26 01:30"]),
         # set between the two
         ("30 2 * * *", BERLIN, "2026-10-25 00:45", ["2026-10-26 01:30", "2026-10-27 01:30"]),
         ("30 2 * * *", BERLIN, "2026-10-25 01:10", ["2026-10-26 01:30", "2026-10-27 01:30"]),
-        # with a star the time that passes counts
+        # with a star, elapsed time counts
         ("*/30 * * * *", BERLIN, "2026-10-25 00:00",
          ["2026-10-25 00:30", "2026-10-25 01:00", "2026-10-25 01:30", "2026-10-25 02:00"]),
         ("*/30 * * * *", BERLIN, "2026-03-29 00:30",
@@ -101,8 +102,8 @@ def test_a_time_with_a_zone_needs_no_name() -> None:
 def test_a_cron_expression_follows_the_clock_of_its_zone(
     expression: str, zone: str, after: str, expected: list[str]
 ) -> None:
-    found = islice(cron_times(expression, zone, utc(after)), len(expected))
-    assert [f"{time:%Y-%m-%d %H:%M}" for time in found] == expected
+    times = islice(cron_times(expression, zone, utc(after)), len(expected))
+    assert [f"{time:%Y-%m-%d %H:%M}" for time in times] == expected
 
 
 @given(
@@ -119,7 +120,7 @@ def test_times_of_an_expression_go_forward_and_are_the_same_from_wherever_one_be
     times = list(islice(cron_times(expression, zone, after), 6))
     assert times == sorted(set(times))
     assert times[0] > after
-    # the state between two occurrences is nothing but the last of them
+    # the state between two occurrences is only the last of them
     assert next(cron_times(expression, zone, times[2])) == times[3]
     assert next(cron_times(expression, zone, times[0] + timedelta(seconds=1))) == times[1]
 
@@ -129,12 +130,12 @@ def test_the_library_of_cron_expressions_is_loaded_with_the_first_one() -> None:
         "import sys, json, holdfast.timers, holdfast.conversation, holdfast.store.sqlite;"
         "print(json.dumps([m for m in ('cronsim', 'zoneinfo') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert json.loads(done.stdout) == []
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert json.loads(process.stdout) == []
 
 
 def test_a_machine_without_time_zones_says_so(tmp_path: Any) -> None:
-    """UTC needs no database."""
+    """Check the error of a machine without time zones; UTC needs no database."""
     code = (
         "import sys; sys.modules['tzdata'] = None\n"
         "from holdfast.timers import zone\n"
@@ -143,10 +144,10 @@ def test_a_machine_without_time_zones_says_so(tmp_path: Any) -> None:
         "except Exception as error: print(error)\n"
     )
     environment = {**os.environ, "PYTHONTZPATH": str(tmp_path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, env=environment, text=True
     )
-    assert done.stdout.splitlines() == [
+    assert process.stdout.splitlines() == [
         "UTC UTC",
         "timezone: 'Europe/Berlin' cannot be looked up: this machine has no time zone database."
         " Install it, or the package tzdata.",
@@ -156,10 +157,10 @@ def test_a_machine_without_time_zones_says_so(tmp_path: Any) -> None:
 # --- occurrences ---
 
 
-def shown(found: list[Any]) -> list[tuple[str, str, int, bool]]:
+def rows(results: list[Any]) -> list[tuple[str, str, int, bool]]:
     return [
         (f"{one.due:%d %H:%M}", "" if one.next is None else f"{one.next:%d %H:%M}", one.missed, one.silent)
-        for one in found
+        for one in results
     ]  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def test_missed_occurrences_follow_the_policy(
 ) -> None:
     set_at_noon = timer(**how, misfire=misfire)
     now = NOON + HOUR + timedelta(minutes=late)
-    assert shown(occurrences(set_at_noon, now, 0)) == expected
+    assert rows(occurrences(set_at_noon, now, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -199,9 +200,9 @@ def test_missed_occurrences_follow_the_policy(
     [("once", 999999, False), ("skip", 1, False), ("skip", 2, True), ("all", 999999, False)],
 )
 def test_one_time_has_one_occurrence(misfire: str, late: int, silent: bool) -> None:
-    once = timer(at=NOON + HOUR, misfire=misfire)
+    single = timer(at=NOON + HOUR, misfire=misfire)
     now = NOON + HOUR + timedelta(minutes=late)
-    assert shown(occurrences(once, now, 0)) == [("23 13:00", "", int(silent), silent)]
+    assert rows(occurrences(single, now, 0)) == [("23 13:00", "", int(silent), silent)]
 
 
 @pytest.mark.parametrize(("misfire", "silent"), [("once", True), ("skip", True), ("all", False)])
@@ -211,10 +212,10 @@ def test_a_message_that_was_not_answered_yet_stands_for_those_that_follow(
     import msgspec
 
     again = msgspec.structs.replace(timer(every=3600, misfire=misfire), message_seq=7)
-    [found] = occurrences(again, NOON + HOUR, 6)
-    assert found.silent is silent
-    [found] = occurrences(again, NOON + HOUR, 7)
-    assert found.silent is False
+    [occurrence] = occurrences(again, NOON + HOUR, 6)
+    assert occurrence.silent is silent
+    [occurrence] = occurrences(again, NOON + HOUR, 7)
+    assert occurrence.silent is False
 
 
 def test_a_timer_that_slept_for_years_is_computed_at_once() -> None:
@@ -226,10 +227,10 @@ def test_a_timer_that_slept_for_years_is_computed_at_once() -> None:
     ]
     for how in rules:
         for misfire in ("once", "skip", "all"):
-            found = occurrences(timer(**how, misfire=misfire), now, 0)
-            assert found[-1].next is not None
-            assert found[-1].next > now
-            assert len(found) <= 10
+            results = occurrences(timer(**how, misfire=misfire), now, 0)
+            assert results[-1].next is not None
+            assert results[-1].next > now
+            assert len(results) <= 10
 
 
 @given(
@@ -244,19 +245,19 @@ def test_occurrences_never_repeat_whenever_one_looks(
 ) -> None:
     import msgspec
 
-    one, now, seen = timer(**how, misfire=misfire), NOON, set[datetime]()
+    one, now, past = timer(**how, misfire=misfire), NOON, set[datetime]()
     for seconds in looks:
         now += timedelta(seconds=seconds)
         if one.due > now:
             continue
-        found = occurrences(one, now, 0)
-        for occurrence in found:
-            assert occurrence.due not in seen
+        results = occurrences(one, now, 0)
+        for occurrence in results:
+            assert occurrence.due not in past
             assert occurrence.due <= now
-            seen.add(occurrence.due)
-        assert found[-1].next is not None
-        assert found[-1].next > now
-        one = msgspec.structs.replace(one, due=found[-1].next)
+            past.add(occurrence.due)
+        assert results[-1].next is not None
+        assert results[-1].next > now
+        one = msgspec.structs.replace(one, due=results[-1].next)
 
 
 def test_a_late_message_says_so() -> None:
@@ -300,9 +301,9 @@ def test_a_command_is_read_back(command: Any) -> None:
 
 def test_a_posted_command_with_a_wrong_rule_is_unreadable_and_never_stays() -> None:
     data = commands.encode(commands.Schedule(TICK, cron="0 9 * * mon"))
-    found = commands.posted(data.replace(b"mon", b"xyz"))
-    assert isinstance(found, commands.UnreadableCommand)
-    assert "Bad day-of-week" in found.reason
+    command = commands.posted(data.replace(b"mon", b"xyz"))
+    assert isinstance(command, commands.UnreadableCommand)
+    assert "Bad day-of-week" in command.reason
 
 
 def test_a_rule_is_checked_when_the_command_is_made() -> None:

@@ -1,5 +1,5 @@
-"""Makes the files of `src/holdfast/server/page/vendor`: libraries of the npm registry that the
-agent server's page loads, with their licences.
+"""Make the files of `src/holdfast/server/page/vendor`: libraries of the npm registry that the agent
+server's page loads, with their licences.
 
 Run `python -m tests.vendor` after a change of `PACKAGES`. It needs npm and its registry.
 """
@@ -100,18 +100,18 @@ PACKAGES = (
 def make() -> dict[str, bytes]:
     """Return the contents of the files by name. Raises `OSError` where the registry cannot be
     reached, and `ValueError` if a package is not the pinned one."""
-    made: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     licences: list[str] = []
     for package in PACKAGES:
         with TemporaryDirectory() as folder:
             archive = _fetch(package, Path(folder))
             with tarfile.open(archive) as tar:
                 for name, path in package.files.items():
-                    made[name] = _SOURCE_MAP.sub(b"\n", _read(tar, path))
+                    contents[name] = _SOURCE_MAP.sub(b"\n", _read(tar, path))
                 text = _read(tar, package.licence_file).decode().strip()
         licences.append(f"{package.name} {package.version} ({package.licence})\n\n{text}\n")
-    made[LICENCES] = ("\n" + "-" * 80 + "\n\n").join(licences).encode()
-    return made
+    contents[LICENCES] = ("\n" + "-" * 80 + "\n\n").join(licences).encode()
+    return contents
 
 
 def _fetch(package: Package, folder: Path) -> Path:
@@ -119,7 +119,7 @@ def _fetch(package: Package, folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise OSError("npm is not installed")
-    done = subprocess.run(
+    process = subprocess.run(
         [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"],
         cwd=folder,
         capture_output=True,
@@ -127,13 +127,13 @@ def _fetch(package: Package, folder: Path) -> Path:
         timeout=120,
         check=False,
     )
-    found = [*folder.glob("*.tgz")]
-    if done.returncode or not found:
-        raise OSError(f"npm could not get {package.name}: {done.stderr.strip()[-500:]}")
-    digest = base64.b64encode(hashlib.sha512(found[0].read_bytes()).digest()).decode()
+    archives = [*folder.glob("*.tgz")]
+    if process.returncode or not archives:
+        raise OSError(f"npm could not get {package.name}: {process.stderr.strip()[-500:]}")
+    digest = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
     if f"sha512-{digest}" != package.integrity:
         raise ValueError(f"{package.name} {package.version} is not the pinned package: {digest}")
-    return found[0]
+    return archives[0]
 
 
 def _read(tar: tarfile.TarFile, path: str) -> bytes:
@@ -144,14 +144,14 @@ def _read(tar: tarfile.TarFile, path: str) -> bytes:
 
 def main() -> None:
     """Write the files, and remove all others from the folder."""
-    made = make()
+    contents = make()
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.iterdir():
-        if path.name not in made:
+        if path.name not in contents:
             path.unlink()
-    for name, data in made.items():
+    for name, data in contents.items():
         (FOLDER / name).write_bytes(data)
-    print(f"{len(made)} files, {sum(map(len, made.values())) // 1024} KB")
+    print(f"{len(contents)} files, {sum(map(len, contents.values())) // 1024} KB")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def until(condition: Callable[[], T], what: str = "the condition", seconds: floa
     Fails the test after `seconds`.
     """
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not hold within {seconds:g} s"
         time.sleep(0.005)
-    return found
+    return value

@@ -1,5 +1,5 @@
-"""A receiver of webhooks on a real socket, which answers as it is told to and remembers what it was
-sent."""
+"""A receiver of webhooks on a real socket, which gives the answers of a test and remembers its
+requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 WAIT = 60.0  # seconds: CI is slow
 
 
-class Sent(NamedTuple):
-    """One request as it came, and what it was answered."""
+class Delivery(NamedTuple):
+    """One webhook request, and the status of its answer."""
 
     path: str
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
         return self.json["data"]["seq"]
 
 
-Answer = Callable[[Sent], "int | tuple[int, dict[str, str]]"]
+Answer = Callable[[Delivery], "int | tuple[int, dict[str, str]]"]
 
 
 class _Server(ThreadingHTTPServer):
@@ -50,12 +50,14 @@ class _Server(ThreadingHTTPServer):
 
 
 class Receiver:
-    """`with Receiver() as receiver: ... receiver.url`. `answer` says the status, and headers if it
-    likes; it may take its time."""
+    """A receiver of webhooks: `with Receiver() as receiver: ... receiver.url`.
+
+    `answer` returns the status, and optionally headers; it may take its time.
+    """
 
     def __init__(self, answer: Answer | None = None, *, port: int = 0, tls: Any = None) -> None:
         self.answer: Answer = answer or (lambda _: 204)
-        self.sent: list[Sent] = []
+        self.deliveries: list[Delivery] = []
         self.changed = threading.Condition()
         outer = self
 
@@ -69,17 +71,18 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                sent = Sent(
+                delivery = Delivery(
                     self.path,
                     {name.lower(): value for name, value in self.headers.items()},
                     body,
                     time.time(),
                     0,
                 )
-                told = outer.answer(sent)
-                status, headers = (told, {}) if isinstance(told, int) else told
-                with outer.changed:  # before it is answered: whoever is killed now has been heard
-                    outer.sent.append(sent._replace(status=status))
+                reply = outer.answer(delivery)
+                status, headers = (reply, {}) if isinstance(reply, int) else reply
+                # before the answer: a client that is killed now has been counted
+                with outer.changed:
+                    outer.deliveries.append(delivery._replace(status=status))
                     outer.changed.notify_all()
                 self.send_response(status)
                 for name, value in headers.items():
@@ -95,7 +98,7 @@ class Receiver:
 
         class Quiet(_Server):
             def handle_error(self, request: Any, client_address: Any) -> None:
-                pass  # who asked was killed
+                pass  # the client was killed
 
         self._server = Quiet(("127.0.0.1", port), Handler)
         self.port = self._server.server_address[1]
@@ -107,24 +110,24 @@ class Receiver:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
-    def taken(self, conversation: str | None = None) -> list[Sent]:
-        """What was answered with 2xx."""
+    def accepted(self, conversation: str | None = None) -> list[Delivery]:
+        """Return the deliveries that were answered with 2xx."""
         with self.changed:
             return [
                 one
-                for one in self.sent
+                for one in self.deliveries
                 if one.status < 300 and conversation in (None, one.conversation)
             ]
 
-    def first(self, conversation: str | None = None) -> list[Sent]:
-        """What was taken, without what came twice."""
-        return list({one.id: one for one in reversed(self.taken(conversation))}.values())[::-1]
+    def first(self, conversation: str | None = None) -> list[Delivery]:
+        """Return the accepted deliveries, without repetitions."""
+        return list({one.id: one for one in reversed(self.accepted(conversation))}.values())[::-1]
 
     def until(self, true: Callable[[], bool], seconds: float = WAIT) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         with self.changed:
             assert self.changed.wait_for(true, seconds), [
-                (one.status, one.body[:120]) for one in self.sent[-5:]
+                (one.status, one.body[:120]) for one in self.deliveries[-5:]
             ]
 
     def __enter__(self) -> Receiver:

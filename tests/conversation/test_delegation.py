@@ -308,7 +308,7 @@ def test_the_answer_of_one_in_the_background_comes_as_a_message_once_and_wakes_t
         assert message.sender == "top.4.0"
         assert message.text.endswith("the answer")
         assert conversation.replay().same
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_poll_collect_and_cancel() -> None:
@@ -383,7 +383,7 @@ def test_children_end_with_their_parent_or_not_by_choice() -> None:
             if not detached:
                 hold.set()
         hold.set()
-        owned.gone()
+        owned.wait_until_released()
         if detached:
             assert [one.status for one in store.list(["top.4.0"])] == ["finished"]
             with Conversation(lead(["I see."], delegates), store, "top") as conversation:

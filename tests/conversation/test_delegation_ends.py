@@ -122,7 +122,7 @@ def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
         conversation.start_thread()
         conversation.send_message("go")
         until(lambda: any("heard two" in text for text in reports(conversation)))
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answer(

@@ -228,7 +228,7 @@ def test_a_command_that_fails_denies(command: list[str], problem: str) -> None:
     assert problem in result.result.text
     assert of(conversation, ev.NoteRecorded)[0].about == "hook:guard"
     conversation.close()
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_a_command_that_does_not_read_or_reads_much_is_served_alike() -> None:
@@ -267,7 +267,7 @@ def test_what_a_command_leaves_running_is_ended_with_its_group(tmp_path: Path) -
     assert of(conversation, ev.ToolCallFinished)[0].result.text == "3"
     until(lambda: not _alive(int(pid.read_text())))
     conversation.close()
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_who_left_the_group_and_holds_the_output_does_not_hold_up_the_hook() -> None:
@@ -658,7 +658,7 @@ def test_a_hook_that_is_asked_from_many_threads_at_once_leaves_nothing(tmp_path:
     assert [event.text for event in of(conversation, ev.MessageAdded)] == ["heard"] * 12
     conversation.close()
     assert os.path.exists(tmp_path)
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_a_command_runs_in_a_process_with_more_than_a_thousand_open_files() -> None:

@@ -363,7 +363,7 @@ def test_several_pictures_are_described_at_once() -> None:
             )
             == 3
         )
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_conversations_of_one_agent_share_what_was_described() -> None:
@@ -1242,9 +1242,8 @@ def test_a_message_while_an_approval_waits_is_in_the_next_request(
         assert conversation.wait(UNTIL) == "waiting_for_confirmation"
         conversation.send_message("steer one")
         _holdfast("tell", str(tmp_path / "s.db"), "one", "send", "steer two", "--wait", "30")
-        assert (
-            conversation.status == "waiting_for_confirmation"
-        )  # a message never approves a pending call
+        # a message never approves a pending call
+        assert conversation.status == "waiting_for_confirmation"
         getattr(conversation, decision)()
         assert conversation.wait(UNTIL) == "finished"
         assert [role for role, _ in user_and_tool_messages(llm.requests[1])] == [

@@ -1062,4 +1062,4 @@ def test_nothing_is_left_of_what_observed(tmp_path: Path) -> None:
     before = Owned()
     with JsonLog(tmp_path / "log") as log:
         run(agent("done"), [log, Seen().telemetry()])
-    before.gone()
+    before.wait_until_released()

@@ -714,7 +714,7 @@ def test_nothing_is_left_after_close() -> None:
     groups = runtime.process_groups()
     runtime.close()
     runtime.close()
-    before.gone()
+    before.wait_until_released()
     assert not folder.exists()
     assert not any(alive(group) for group in groups)
     with pytest.raises(OSError, match="closed"):

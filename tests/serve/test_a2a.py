@@ -424,8 +424,8 @@ def test_changes_are_pushed_with_the_credentials_of_the_client(version: str) -> 
         assert connection.getresponse().status == 200
         connection.close()
         Client(server).send(text("approve"), **ids)
-        until(lambda: bool(receiver.sent))
-        sent = receiver.sent[0]
+        until(lambda: bool(receiver.deliveries))
+        sent = receiver.deliveries[0]
         told = json.loads(sent.body)
         task = told["task"] if version == "1.0" else told
         assert task["id"] == ids["taskId"]

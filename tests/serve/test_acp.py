@@ -97,7 +97,7 @@ def test_a_permission_is_an_approval(tmp_path: Path) -> None:
         async with editing(tmp_path, answer=lambda *_: answers.pop(0)) as one:
             id = await one.session(tmp_path)
             await one.say(id, "write a.txt 1")
-            (asked,) = one.editor.asked
+            (asked,) = one.editor.questions
             assert asked.content[0].new_text == "1"
             assert asked.locations[0].path == str(tmp_path / "a.txt")
             (call,) = one.editor.calls().values()
@@ -110,7 +110,7 @@ def test_a_permission_is_an_approval(tmp_path: Path) -> None:
             assert list(one.editor.calls().values())[1]["status"] == "failed"
             await one.say(id, "write a.txt 3")
             await one.say(id, "write a.txt 4")
-            assert len(one.editor.asked) == 3  # the fourth call needed no permission
+            assert len(one.editor.questions) == 3  # the fourth call needed no permission
             assert (tmp_path / "a.txt").read_text() == "4"
             assert await one.say(id, "edit a.txt 4 5") == "cancelled"
             assert await one.say(id, "echo on") == "end_turn"
@@ -181,7 +181,7 @@ def test_an_approval_survives_a_kill(tmp_path: Path) -> None:
             assert one.editor.text(kind="user_message_chunk") == "write a.txt 1"
             while "wrote" not in one.editor.text():
                 await asyncio.sleep(0.01)
-            assert len(one.editor.asked) == 1
+            assert len(one.editor.questions) == 1
             assert (tmp_path / "a.txt").read_text() == "1"
             assert await one.say(id, "echo done") == "end_turn"
         (started,) = of_type(tmp_path, id, ev.ToolCallStarted)
@@ -202,7 +202,7 @@ def test_an_approval_of_a_delegate_survives_a_kill(tmp_path: Path) -> None:
         async with editing(tmp_path, more=HELPER) as one:
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
             assert await one.say(id, "echo done") == "end_turn"
-            (asked,) = one.editor.asked
+            (asked,) = one.editor.questions
             assert asked.raw_input == {"amount": 3}
         (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
         assert "paid 3" in result.result.content[0].text
@@ -223,7 +223,7 @@ def test_a_question_survives_a_kill_and_is_asked_once(
             one.editor.filled = asyncio.get_running_loop().create_future()  # no answer
             id = await one.session(tmp_path)
             saying = asyncio.ensure_future(one.say(id, begin))
-            while not one.editor.asked:
+            while not one.editor.questions:
                 await asyncio.sleep(0.01)
             one.process.kill()
             with pytest.raises(ConnectionError):
@@ -231,16 +231,16 @@ def test_a_question_survives_a_kill_and_is_asked_once(
         async with editing(tmp_path, **options) as one:
             one.editor.filled = asyncio.get_running_loop().create_future()
             await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
-            while asked_first and not one.editor.asked:  # the open question comes by itself
+            while asked_first and not one.editor.questions:  # the open question comes by itself
                 await asyncio.sleep(0.01)
             saying = asyncio.ensure_future(one.say(id, "echo done"))
-            while not one.editor.asked:
+            while not one.editor.questions:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3 if asked_first else 0)  # the prompt arrives meanwhile
             red = AcceptElicitationResponse(action="accept", content={"answer": "red"})
             one.editor.filled.set_result(red)
             assert await saying == "end_turn"
-            ((message, _),) = one.editor.asked
+            ((message, _),) = one.editor.questions
             assert message == "ask_user: Which colour?"
         (result,) = of_type(tmp_path, id, ev.ToolCallFinished)
         assert "The user answers: red" in result.result.content[0].text
@@ -411,7 +411,7 @@ def test_a_question_is_a_form_a_choice_or_the_next_prompt(tmp_path: Path) -> Non
             )
             id = await one.session(tmp_path)
             await one.say(id, "ask")
-            ((message, mode),) = one.editor.asked
+            ((message, mode),) = one.editor.questions
             assert (message, list(mode.requested_schema.properties)) == (
                 "ask_user: Which colour?",
                 ["answer"],
@@ -440,7 +440,7 @@ def test_calls_of_a_script_are_shown_and_asked_about(tmp_path: Path) -> None:
             )
             id = await one.session(tmp_path)
             await one.say(id, f"script {script}")
-            assert len(one.editor.asked) == 2
+            assert len(one.editor.questions) == 2
             assert '"answer":"red"' in one.editor.text()
             shown = one.editor.calls()
             assert [call["status"] for call in shown.values()] == ["completed"] * 3
@@ -467,9 +467,9 @@ def test_modes_decide_what_is_asked_and_last(tmp_path: Path) -> None:
             await one.agent.set_session_mode(session_id=id, mode_id="plan")
             await one.say(id, "write a.txt 2")  # denied: there is no plan
             assert (tmp_path / "a.txt").read_text() == "1"
-            assert one.editor.asked == []
+            assert one.editor.questions == []
             await one.say(id, "plan")
-            assert "Act" in one.editor.asked[0].content[0].content.text
+            assert "Act" in one.editor.questions[0].content[0].content.text
         async with editing(tmp_path) as one:
             again = await one.agent.load_session(cwd=str(tmp_path), session_id=id, mcp_servers=[])
             assert again is not None

@@ -142,9 +142,8 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(
                 host.execute(T, id, Send("go"))
                 assert not host.get(T, id).driven
                 assert getattr(host, how)(T, id) == "running"
-                assert (
-                    host.status(T, id) == "running"
-                )  # as a host that comes after a kill would find it
+                # as a host that comes after a kill would find it
+                assert host.status(T, id) == "running"
                 assert (T, id) in host._records.driven()
                 assert host.get(T, id).driven
                 until(lambda: server.requests)
@@ -632,9 +631,8 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         now[0] += 6.0
         host.claims.seen(T, "me")
         host.tend()
-        until(
-            lambda: "toolResult" in types(host, "a")
-        )  # its script begins anew, and offers the next call at once
+        # its script begins anew, and offers the next call at once
+        until(lambda: "toolResult" in types(host, "a"))
         results = [event for event in host.read(T, "a") if isinstance(event, ev.ToolCallFinished)]
         assert results[0].result.error is not None
         assert results[0].result.error.type == "timeout"
@@ -841,7 +839,7 @@ def test_what_rests_is_parked_and_costs_no_thread_and_comes_back(tmp_path: Path)
         assert left == []
         host.execute(T, "a", Send("again"))
         until(lambda: host.status(T, "a") == "finished" and host.state(T, "a").steps >= 3)
-    before.gone()
+    before.wait_until_released()
 
 
 def test_at_most_so_many_are_open_and_the_one_that_rests_longest_goes_first(tmp_path: Path) -> None:
@@ -1377,7 +1375,7 @@ def test_after_shutdown_everything_says_so_and_nothing_is_left(tmp_path: Path) -
     host.shutdown()
     with pytest.raises(StoreError, match="clos"):
         host.execute(T, "a", Send("more"))
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.parametrize("lost", ["store.db", "store.db.server.db"])

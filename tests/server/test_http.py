@@ -787,7 +787,7 @@ def test_nothing_is_left_after_close(tmp_path: Path) -> None:
         until(lambda: serving.app.service.usage.requests == 1)
     running.join(30)
     assert not running.is_alive()
-    before.gone()
+    before.wait_until_released()
 
 
 # --- what nobody would think of ---

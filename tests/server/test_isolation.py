@@ -604,7 +604,7 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
         assert not any("store.db" in one for one in theirs)
         host.delete(T, "a")
         assert not alive(pid)
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -718,7 +718,7 @@ def test_after_a_close_no_process_thread_or_file_is_left(
     assert len(pids) == 4
     host.shutdown(5.0)
     assert not any(map(alive, [*pids, fork_server]))
-    before.gone()
+    before.wait_until_released()
     assert not [
         path
         for path in set(Path("/tmp").glob("holdfast-workers-*")) - files

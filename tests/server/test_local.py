@@ -34,7 +34,7 @@ def test_what_is_in_its_folder_goes_on_with_the_next_one(tmp_path: Path) -> None
         assert conversation.run().answer == "one"
     with LocalServer(tmp_path) as server, mine(server) as conversation:
         assert conversation.state.answer == "one"
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_a_temporary_folder_is_gone_with_it_and_nothing_else_is_left() -> None:
     server.close()
     server.close()
     assert not made.pop().exists()
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow

@@ -346,7 +346,7 @@ def test_a_clients_call_survives_the_death_of_its_server(
         until(lambda: other.ask("GET", path).json["status"] == "finished")
         assert time.monotonic() - began < 15
         assert [one["type"] for one in events()].count("toolResult") == 1
-        assert "postgresql://" not in other.said() + doomed.said()
+        assert "postgresql://" not in other.output() + doomed.output()
 
 
 @pytest.mark.slow
@@ -421,7 +421,7 @@ def test_one_server_sends_the_messages_of_all_and_another_takes_over(
         assert [node.host.webhooks._leads for node in server.nodes].count(True) >= 1
         # An event whose answer was not noted yet as the other server took over is sent again.
         for name in "ab":
-            assert len(receiver.taken(name)) <= len(receiver.first(name)) + 1, "sent twice"
+            assert len(receiver.accepted(name)) <= len(receiver.first(name)) + 1, "sent twice"
 
 
 def _talk(server: Serving, id: str) -> None:

@@ -205,7 +205,7 @@ def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> 
             status = server.ask("GET", path).json["status"]
             assert status != "running", path
         until(lambda: server.host.stats()["running"] == server.host.stats()["queued"] == 0)
-    before.gone()
+    before.wait_until_released()
     report = check(folder / "store.db")
     assert report.sound, f"seed {seed}: {report}"
     with SQLiteStore(folder / "store.db") as store:

@@ -327,7 +327,7 @@ def test_a_schema_that_differs_is_told_in_the_answer_and_in_the_log(
     assert "its schema differs from the one that the client declared" in warning
     assert 'properties.a.type was declared as "integer" and is "string"' in warning
     assert found["results"]["skewed"] == "the server's x"
-    assert warning in server.said()
+    assert warning in server.output()
 
 
 REFUSED = [
@@ -351,7 +351,7 @@ REFUSED = [
 def test_a_module_that_may_not_be_imported_is_not(
     server: ServeProcess, library: Path, lets: bool
 ) -> None:
-    before = len(server.said())
+    before = len(server.output())
     forms = [
         {"name": f"x{number}", "inputSchema": {"type": "object"}, "module": module}
         for number, module in enumerate(REFUSED)
@@ -371,7 +371,7 @@ def test_a_module_that_may_not_be_imported_is_not(
         named = [one for one, module in zip(standings, REFUSED, strict=True) if module or not lets]
         assert all(one["warning"] for one in named)
         assert len(reply.json["warnings"]) == len(named)
-        log = server.said()[before:]
+        log = server.output()[before:]
         assert all(warning in log for warning in reply.json["warnings"])
         if not lets:  # only a call of them fails, with the reason
             path = f"/api/conversations/{reply.json['id']}"

@@ -37,7 +37,7 @@ from tests.leftovers import Owned
 from tests.serve_process import KEY, ServeProcess
 from tests.server.test_tenants import files_with
 from tests.waiting import until
-from tests.webhook_receiver import Receiver, Sent
+from tests.webhook_receiver import Delivery, Receiver
 
 QUICK = Sending(allow=("127.0.0.1",), first=0.02, longest=0.2, timeout=100.0)
 
@@ -93,10 +93,10 @@ def test_every_event_of_the_journal_is_sent_in_order_and_signed(server: Serving)
         made = hook(server, receiver.url)
         talk(server, "c", 3)
         events = journal(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= len(events))
-    assert [one.json["data"]["event"] for one in receiver.sent] == events
-    assert len({one.id for one in receiver.sent}) == len(events)
-    for one in receiver.sent:
+        receiver.until(lambda: len(receiver.deliveries) >= len(events))
+    assert [one.json["data"]["event"] for one in receiver.deliveries] == events
+    assert len({one.id for one in receiver.deliveries}) == len(events)
+    for one in receiver.deliveries:
         received = verify(one.body, one.headers, made["secret"])
         assert (received.id, received.conversation_id, received.seq) == (one.id, "c", one.seq)
         assert received.event is not None
@@ -109,9 +109,9 @@ def test_a_signature_is_that_of_the_specification(server: Serving) -> None:
     with Receiver() as receiver:
         made = hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 3)
+        receiver.until(lambda: len(receiver.deliveries) >= 3)
     key = base64.b64decode(made["secret"].removeprefix("whsec_"))
-    for one in receiver.sent:
+    for one in receiver.deliveries:
         signed = f"{one.id}.{one.headers['webhook-timestamp']}.".encode() + one.body
         wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
         assert one.headers["webhook-signature"] == f"v1,{wanted}"
@@ -123,8 +123,8 @@ def test_the_reference_library_takes_what_is_sent(server: Serving) -> None:
     with Receiver() as receiver:
         made = hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 3)
-    for one in receiver.sent:
+        receiver.until(lambda: len(receiver.deliveries) >= 3)
+    for one in receiver.deliveries:
         assert reference.Webhook(made["secret"]).verify(one.body, one.headers) == one.json
         with pytest.raises(reference.WebhookVerificationError):
             reference.Webhook(new_secret()).verify(one.body, one.headers)
@@ -142,8 +142,8 @@ def test_only_the_wanted_events_are_sent(server: Serving) -> None:
         )
         talk(server, "c", 2)
         say(server, "/api/conversations/own")
-        receiver.until(lambda: len(receiver.sent) >= 2 + 4 + 2 + 1)
-        found = [(one.path, one.conversation, one.json["type"]) for one in receiver.sent]
+        receiver.until(lambda: len(receiver.deliveries) >= 2 + 4 + 2 + 1)
+        found = [(one.path, one.conversation, one.json["type"]) for one in receiver.deliveries]
         assert [kind for path, id, kind in found if (path, id) == ("/hook/some", "c")] == [
             "assistant",
             "status",
@@ -166,8 +166,8 @@ def test_a_large_event_is_sent_as_its_head_with_a_link_to_it(tmp_path: Path) -> 
         path = server.make("c")
         say_long = server.ask("POST", f"{path}/messages", {"text": "x" * 2000})
         assert say_long.status == 202
-        receiver.until(lambda: len(receiver.sent) >= 1)
-        sent = receiver.sent[0]
+        receiver.until(lambda: len(receiver.deliveries) >= 1)
+        sent = receiver.deliveries[0]
         assert len(sent.body) < 1000
         received = verify(sent.body, sent.headers, made["secret"])
         assert (received.event, received.type) == (None, "message")
@@ -185,11 +185,11 @@ def test_a_webhook_hears_of_what_comes_or_of_all(server: Serving) -> None:
         hook(server, f"{receiver.url}/all", begin="start")
         say(server, path)
         events = journal(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 2 * len(events) - before)
-        assert [one.seq for one in receiver.sent if one.path == "/hook/all"] == list(
+        receiver.until(lambda: len(receiver.deliveries) >= 2 * len(events) - before)
+        assert [one.seq for one in receiver.deliveries if one.path == "/hook/all"] == list(
             range(1, len(events) + 1)
         )
-        assert [one.seq for one in receiver.sent if one.path == "/hook/now"] == list(
+        assert [one.seq for one in receiver.deliveries if one.path == "/hook/now"] == list(
             range(before + 1, len(events) + 1)
         )
 
@@ -202,8 +202,8 @@ def test_a_fork_tells_what_is_its_own(server: Serving) -> None:
         assert server.ask("POST", f"{path}/fork", {"id": "f", "seq": 3}).status == 201
         say(server, "/api/conversations/f")
         events = journal(server, "f")
-        receiver.until(lambda: len(receiver.sent) >= len(events) - 3)
-        assert [one.seq for one in receiver.taken("f")] == list(range(4, len(events) + 1))
+        receiver.until(lambda: len(receiver.deliveries) >= len(events) - 3)
+        assert [one.seq for one in receiver.accepted("f")] == list(range(4, len(events) + 1))
 
 
 @pytest.mark.slow
@@ -215,11 +215,11 @@ def test_each_tenant_hears_of_its_own(server: Serving) -> None:
         talk(server, "d", key=server.other)
         receiver.until(
             lambda: (
-                {one.path for one in receiver.sent if one.json["type"] == "assistant"}
+                {one.path for one in receiver.deliveries if one.json["type"] == "assistant"}
                 == {"/hook/mine", "/hook/other"}
             )
         )
-        assert {(one.path, one.conversation) for one in receiver.sent} == {
+        assert {(one.path, one.conversation) for one in receiver.deliveries} == {
             ("/hook/mine", "c"),
             ("/hook/other", "d"),
         }
@@ -232,8 +232,8 @@ def test_what_a_worker_process_appends_is_sent(tmp_path: Path, isolation: Any) -
         hook(server, receiver.url)
         talk(server, "c")
         events = journal(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= len(events))
-        assert [one.json["data"]["event"] for one in receiver.sent] == events
+        receiver.until(lambda: len(receiver.deliveries) >= len(events))
+        assert [one.json["data"]["event"] for one in receiver.deliveries] == events
 
 
 # --- when it does not go well ---
@@ -253,15 +253,15 @@ def test_the_order_of_each_conversation_holds_whatever_fails(server: Serving) ->
             thread.join()
         events = {f"c{number}": journal(server, f"c{number}") for number in range(4)}
         receiver.until(
-            lambda: all(len(receiver.taken(id)) >= len(those) for id, those in events.items())
+            lambda: all(len(receiver.accepted(id)) >= len(those) for id, those in events.items())
         )
         for id, those in events.items():
-            assert [one.json["data"]["event"] for one in receiver.taken(id)] == those
-            came = [one.seq for one in receiver.sent if one.conversation == id]
+            assert [one.json["data"]["event"] for one in receiver.accepted(id)] == those
+            came = [one.seq for one in receiver.deliveries if one.conversation == id]
             assert came == sorted(came), "an event was sent before the one before it was taken"
-        by_event = {(one.conversation, one.seq, one.id) for one in receiver.sent}
+        by_event = {(one.conversation, one.seq, one.id) for one in receiver.deliveries}
         assert len(by_event) == sum(map(len, events.values())), "the same event came under two ids"
-        assert any(one.status == 500 for one in receiver.sent)
+        assert any(one.status == 500 for one in receiver.deliveries)
 
 
 @pytest.mark.slow
@@ -275,8 +275,8 @@ def test_what_happens_while_the_receiver_is_away_is_sent_when_it_is_back(server:
     assert shown["failing"] == 1
     with Receiver(port=receiver.port) as back:
         events = journal(server, "c")
-        back.until(lambda: len(back.sent) >= len(events))
-        assert [one.json["data"]["event"] for one in back.sent] == events
+        back.until(lambda: len(back.deliveries) >= len(events))
+        assert [one.json["data"]["event"] for one in back.deliveries] == events
     until(lambda: server.ask("GET", f"/api/webhooks/{made['id']}").json["failing"] == 0)
     assert server.ask("GET", f"/api/webhooks/{made['id']}").json["error"] == ""
 
@@ -285,7 +285,7 @@ def test_what_happens_while_the_receiver_is_away_is_sent_when_it_is_back(server:
 def test_a_slow_receiver_holds_up_nobody_else(server: Serving) -> None:
     free = threading.Event()
 
-    def slow(sent: Sent) -> int:
+    def slow(sent: Delivery) -> int:
         if sent.path == "/hook/slow":
             free.wait(90)
         return 204
@@ -301,14 +301,18 @@ def test_a_slow_receiver_holds_up_nobody_else(server: Serving) -> None:
         receiver.until(
             lambda: (
                 {"c", "d"}
-                <= {one.conversation for one in receiver.sent if one.json["type"] == "assistant"}
+                <= {
+                    one.conversation
+                    for one in receiver.deliveries
+                    if one.json["type"] == "assistant"
+                }
             )
         )
-        assert not [one for one in receiver.sent if one.path == "/hook/slow"]
+        assert not [one for one in receiver.deliveries if one.path == "/hook/slow"]
         free.set()
         receiver.until(
             lambda: (
-                {one.conversation for one in receiver.sent if one.path == "/hook/slow"}
+                {one.conversation for one in receiver.deliveries if one.path == "/hook/slow"}
                 >= {f"s{n}" for n in range(6)}
             )
         )
@@ -321,9 +325,9 @@ def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -
         talk(server, "bad")
         talk(server, "good")
         receiver.until(
-            lambda: any(one.json["type"] == "assistant" for one in receiver.taken("good"))
+            lambda: any(one.json["type"] == "assistant" for one in receiver.accepted("good"))
         )
-        assert {one.seq for one in receiver.sent if one.conversation == "bad"} == {1}
+        assert {one.seq for one in receiver.deliveries if one.conversation == "bad"} == {1}
         (delivery,) = server.ask("GET", f"/api/webhooks/{made['id']}/deliveries").json["deliveries"]
         assert (delivery["conversationId"], delivery["afterSeq"], delivery["error"]) == (
             "bad",
@@ -339,19 +343,21 @@ def test_a_thousand_events_are_caught_up_with(server: Serving) -> None:
     server.host.chats.append("default", "c", messages(1000))
     with Receiver() as receiver:
         hook(server, receiver.url, begin="start")
-        receiver.until(lambda: len(receiver.sent) >= 1000)
-        assert [one.seq for one in receiver.sent] == list(range(1, 1001))
+        receiver.until(lambda: len(receiver.deliveries) >= 1000)
+        assert [one.seq for one in receiver.deliveries] == list(range(1, 1001))
 
 
 @pytest.mark.slow
 def test_retry_after_is_obeyed(server: Serving) -> None:
     with Receiver() as receiver:
-        receiver.answer = lambda sent: (503, {"Retry-After": "1"}) if not receiver.sent else 204
+        receiver.answer = lambda sent: (
+            (503, {"Retry-After": "1"}) if not receiver.deliveries else 204
+        )
         hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 3)
-        assert receiver.sent[1].at - receiver.sent[0].at >= 0.9
-        assert receiver.sent[1].id == receiver.sent[0].id
+        receiver.until(lambda: len(receiver.deliveries) >= 3)
+        assert receiver.deliveries[1].at - receiver.deliveries[0].at >= 0.9
+        assert receiver.deliveries[1].id == receiver.deliveries[0].id
 
 
 @pytest.mark.slow
@@ -362,13 +368,15 @@ def test_a_receiver_that_answers_410_is_left_alone_until_it_is_enabled(server: S
         talk(server, "c")
         until(lambda: server.ask("GET", path).json["state"] == "gone")
         talk(server, "d")
-        assert len(receiver.sent) == 1
+        assert len(receiver.deliveries) == 1
         receiver.answer = lambda _: 204
         assert server.ask("PUT", path, {"enabled": True}).json["state"] == "active"
         wanted = len(journal(server, "c")) + len(journal(server, "d"))
-        receiver.until(lambda: len(receiver.taken()) >= wanted)
+        receiver.until(lambda: len(receiver.accepted()) >= wanted)
         for id in ("c", "d"):
-            assert [one.json["data"]["event"] for one in receiver.taken(id)] == journal(server, id)
+            assert [one.json["data"]["event"] for one in receiver.accepted(id)] == journal(
+                server, id
+            )
 
 
 @pytest.mark.slow
@@ -376,11 +384,11 @@ def test_a_disabled_webhook_goes_on_where_it_was(server: Serving) -> None:
     with Receiver() as receiver:
         path = f"/api/webhooks/{hook(server, receiver.url)['id']}"
         c = talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= len(journal(server, "c")))
+        receiver.until(lambda: len(receiver.deliveries) >= len(journal(server, "c")))
         assert server.ask("PUT", path, {"enabled": False}).json["state"] == "disabled"
-        came = len(receiver.sent)
+        came = len(receiver.deliveries)
         say(server, c)
-        assert len(receiver.sent) == came
+        assert len(receiver.deliveries) == came
         assert (
             server.ask(
                 "PUT",
@@ -389,8 +397,8 @@ def test_a_disabled_webhook_goes_on_where_it_was(server: Serving) -> None:
             ).status
             == 200
         )
-        receiver.until(lambda: len(receiver.sent) > came)
-        assert [(one.path, one.json["type"]) for one in receiver.sent[came:]] == [
+        receiver.until(lambda: len(receiver.deliveries) > came)
+        assert [(one.path, one.json["type"]) for one in receiver.deliveries[came:]] == [
             ("/hook/new", "assistant")
         ]
 
@@ -399,12 +407,14 @@ def test_a_disabled_webhook_goes_on_where_it_was(server: Serving) -> None:
 def test_no_redirect_is_followed(server: Serving) -> None:
     with Receiver() as receiver:
         receiver.answer = lambda sent: (
-            (307, {"Location": f"{receiver.url}/elsewhere"}) if len(receiver.sent) < 3 else 204
+            (307, {"Location": f"{receiver.url}/elsewhere"})
+            if len(receiver.deliveries) < 3
+            else 204
         )
         made = hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.taken()) >= 1)
-        assert {one.path for one in receiver.sent} == {"/hook"}
+        receiver.until(lambda: len(receiver.accepted()) >= 1)
+        assert {one.path for one in receiver.deliveries} == {"/hook"}
         assert made["error"] == ""
 
 
@@ -431,25 +441,27 @@ def test_what_is_given_up_is_shown_and_sent_again_when_it_is_asked_for(tmp_path:
         receiver.answer = lambda _: 204
         say(server, "/api/conversations/c")
         whole = journal(server, "c")
-        receiver.until(lambda: len(receiver.taken()) >= len(whole) - len(events))
-        assert [one.seq for one in receiver.taken()] == list(range(len(events) + 1, len(whole) + 1))
-        lost = {one.seq: one.id for one in receiver.sent if one.status == 500}
-        came = len(receiver.taken())
+        receiver.until(lambda: len(receiver.accepted()) >= len(whole) - len(events))
+        assert [one.seq for one in receiver.accepted()] == list(
+            range(len(events) + 1, len(whole) + 1)
+        )
+        lost = {one.seq: one.id for one in receiver.deliveries if one.status == 500}
+        came = len(receiver.accepted())
         assert server.ask("POST", f"{path}/redeliver", {}).json == {"dead": len(events)}
-        receiver.until(lambda: len(receiver.taken()) >= came + len(whole))
-        again = receiver.taken()[came:]
+        receiver.until(lambda: len(receiver.accepted()) >= came + len(whole))
+        again = receiver.accepted()[came:]
         assert [one.json["data"]["event"] for one in again] == whole
         assert {one.seq: one.id for one in again if one.seq in lost} == lost, (
             "the same event came under another id"
         )
         until(lambda: server.ask("GET", path).json["dead"] == 0)
         assert server.ask("GET", f"{path}/deliveries").json == {"deliveries": [], "next": None}
-        came = len(receiver.taken())
+        came = len(receiver.accepted())
         assert server.ask(
             "POST", f"{path}/redeliver", {"conversationId": "c", "afterSeq": len(whole) - 1}
         ).json == {"dead": 0}
-        receiver.until(lambda: len(receiver.taken()) > came)
-        assert receiver.taken()[-1].seq == len(whole)
+        receiver.until(lambda: len(receiver.accepted()) > came)
+        assert receiver.accepted()[-1].seq == len(whole)
 
 
 # --- life and death ---
@@ -461,7 +473,7 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
 ) -> None:
     chance = random.Random(3)
 
-    def answer(_: Sent) -> int:
+    def answer(_: Delivery) -> int:
         time.sleep(chance.random() * 0.01)  # so that there is a middle
         return 503 if chance.random() < 0.05 else 204
 
@@ -477,7 +489,7 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
             assert server.ask("POST", "/api/conversations", {"id": id, "agent": form}).status == 201
             assert server.ask("POST", f"/api/conversations/{id}/start").status == 200
         for number in range(3):
-            came = len(receiver.sent)
+            came = len(receiver.deliveries)
             for id in ids:
                 assert (
                     server.ask(
@@ -485,7 +497,7 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
                     ).status
                     == 202
                 )
-            receiver.until(lambda came=came: len(receiver.sent) > came + 15)
+            receiver.until(lambda came=came: len(receiver.deliveries) > came + 15)
             server.kill()
             server.start()
         until(
@@ -498,19 +510,21 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
         events = {id: journal(server, id) for id in ids}
         wanted = sum(map(len, events.values()))
         receiver.until(
-            lambda: len({one.id for one in receiver.sent if one.status == 204}) >= wanted
+            lambda: len({one.id for one in receiver.deliveries if one.status == 204}) >= wanted
         )
         for id, those in events.items():
             assert [one.json["data"]["event"] for one in receiver.first(id)] == those, (
                 "lost, or out of order"
             )
         assert (
-            len({(one.conversation, one.seq) for one in receiver.sent})
-            == len({one.id for one in receiver.sent})
+            len({(one.conversation, one.seq) for one in receiver.deliveries})
+            == len({one.id for one in receiver.deliveries})
             == wanted
         )
         secret = made.json["secret"]
-        assert all(verify(one.body, one.headers, secret).id == one.id for one in receiver.sent)
+        assert all(
+            verify(one.body, one.headers, secret).id == one.id for one in receiver.deliveries
+        )
         assert server.end() == 143  # SIGTERM
         server.start()
         assert server.ask("GET", "/api/webhooks").json["webhooks"][0]["failing"] == 0
@@ -533,7 +547,7 @@ def test_no_secret_is_in_a_file_a_log_or_a_later_answer(tmp_path: Path) -> None:
                 server.ask("POST", "/api/conversations", {"id": "c", "agent": form}).status == 201
             )
             assert server.ask("POST", "/api/conversations/c/messages", {"text": "go"}).status == 202
-            receiver.until(lambda: len(receiver.sent) >= 2)
+            receiver.until(lambda: len(receiver.deliveries) >= 2)
             for place in ("/api/webhooks", path, f"{path}/deliveries", "/metrics", "/openapi.json"):
                 found = server.ask("GET", place).body.decode()
                 assert given not in found, place
@@ -551,16 +565,16 @@ def test_a_deleted_conversation_takes_what_was_its_own_along(server: Serving) ->
         hook(server, f"{receiver.url}/all")
         talk(server, "c")
         made = hook(server, f"{receiver.url}/one", conversationId="c")
-        receiver.until(lambda: len(receiver.sent) >= len(journal(server, "c")))
-        first = {one.id for one in receiver.sent}
+        receiver.until(lambda: len(receiver.deliveries) >= len(journal(server, "c")))
+        first = {one.id for one in receiver.deliveries}
         assert server.ask("DELETE", "/api/conversations/c").status == 204
         assert server.ask("GET", f"/api/webhooks/{made['id']}").status == 404
-        came = len(receiver.sent)
+        came = len(receiver.deliveries)
         talk(server, "c")
         events = journal(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= came + len(events))
-        assert [one.json["data"]["event"] for one in receiver.sent[came:]] == events
-        assert not first & {one.id for one in receiver.sent[came:]}
+        receiver.until(lambda: len(receiver.deliveries) >= came + len(events))
+        assert [one.json["data"]["event"] for one in receiver.deliveries[came:]] == events
+        assert not first & {one.id for one in receiver.deliveries[came:]}
         assert (
             server.ask(
                 "POST", "/api/webhooks", {"url": receiver.url, "conversationId": "nobody"}
@@ -575,10 +589,10 @@ def test_a_closed_server_leaves_no_thread_and_no_connection(tmp_path: Path) -> N
     with Receiver() as receiver, Serving(tmp_path, sending=QUICK) as server:
         hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 3)
+        receiver.until(lambda: len(receiver.deliveries) >= 3)
         hook(server, "https://127.0.0.1:1/away")
         say(server, talk(server, "d"), 0)
-    before.gone()
+    before.wait_until_released()
 
 
 # --- secrets and ids ---
@@ -593,16 +607,16 @@ def test_while_a_secret_is_replaced_both_verify(server: Serving) -> None:
         assert changed["secret"] != made["secret"]
         assert changed["oldSecretUntil"] is not None
         c = talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 1)
-        sent = receiver.sent[0]
+        receiver.until(lambda: len(receiver.deliveries) >= 1)
+        sent = receiver.deliveries[0]
         assert len(sent.headers["webhook-signature"].split(" ")) == 2
         for secret in (made["secret"], changed["secret"], [new_secret(), made["secret"]]):
             assert verify(sent.body, sent.headers, secret).id == sent.id
         last = server.ask("POST", f"{path}/secret", {"overlap": 0}).json
         came = len(journal(server, "c"))
         say(server, c)
-        receiver.until(lambda: any(one.seq > came for one in receiver.sent))
-        sent = receiver.sent[-1]
+        receiver.until(lambda: any(one.seq > came for one in receiver.deliveries))
+        sent = receiver.deliveries[-1]
         assert verify(sent.body, sent.headers, last["secret"])
         with pytest.raises(SignatureInvalid):
             verify(sent.body, sent.headers, changed["secret"])
@@ -838,13 +852,13 @@ def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(
             until(lambda: server.ask("GET", f"/api/webhooks/{wrong['id']}").json["error"] != "")
             assert "certificate" in server.ask("GET", f"/api/webhooks/{wrong['id']}").json["error"]
             assert server.ask("DELETE", f"/api/webhooks/{wrong['id']}").status == 204
-            assert not receiver.sent
+            assert not receiver.deliveries
             del asked[:]
         asked = looked_up(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
         with Serving(tmp_path, sending=Sending(allow=network, tls=tls, first=0.02)) as server:
             hook(server, f"https://good.test:{receiver.port}/")
             talk(server, "d")
-            receiver.until(lambda: len(receiver.sent) >= 4)
+            receiver.until(lambda: len(receiver.deliveries) >= 4)
             assert asked == ["good.test"], "it was looked up more than once for one connection"
     with (
         Receiver(tls=context) as receiver,
@@ -858,7 +872,7 @@ def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(
                 "certificate" in server.ask("GET", f"/api/webhooks/{unknown['id']}").json["error"]
             )
         )
-        assert not receiver.sent
+        assert not receiver.deliveries
 
 
 @pytest.mark.slow
@@ -914,7 +928,7 @@ def test_the_numbers_tell_of_webhooks(server: Serving) -> None:
     with Receiver() as receiver:
         hook(server, receiver.url)
         talk(server, "c")
-        receiver.until(lambda: len(receiver.sent) >= 3)
+        receiver.until(lambda: len(receiver.deliveries) >= 3)
         until(
             lambda: (
                 "holdfast_webhook_conversations_pending 0"
@@ -922,7 +936,7 @@ def test_the_numbers_tell_of_webhooks(server: Serving) -> None:
             )
         )
         found = server.ask("GET", "/metrics").body.decode()
-    assert f"holdfast_webhook_messages_total {len(receiver.sent)}" in found
+    assert f"holdfast_webhook_messages_total {len(receiver.deliveries)}" in found
     assert "# TYPE holdfast_webhook_failures_total counter" in found
     assert "holdfast_webhooks 1" in found
     assert KEY not in found

@@ -20,7 +20,7 @@ from holdfast.store import Batch, Blob, SQLiteStore, Summary, blob_id, lineage, 
 from holdfast.store.owner import Owner
 from tests.paths import DATA
 from tests.store.test_store import append, message, seqs, summary
-from tests.store_parts import Start, files, heard, starting, tell
+from tests.store_parts import Start, files, next_line, starting, tell
 
 OLD = DATA / "store_v1.db"
 
@@ -112,10 +112,10 @@ def test_two_processes_may_migrate_at_once(old: Path, start: Start) -> None:
     """)
         for _ in range(4)
     ]
-    assert [heard(other) for other in others] == ["ready"] * 4
+    assert [next_line(other) for other in others] == ["ready"] * 4
     for other in others:
         tell(other, "go")
-    assert [heard(other) for other in others] == ["2"] * 4
+    assert [next_line(other) for other in others] == ["2"] * 4
 
 
 def test_a_migration_that_is_broken_off_left_the_old_file(
@@ -297,10 +297,10 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(
     """,
         str(file),
     )
-    assert heard(writer) == "wrote"
+    assert next_line(writer) == "wrote"
     if state == "closed":
         tell(writer, "")
-        assert heard(writer) == "done"
+        assert next_line(writer) == "done"
     elif state != "alive":
         writer.kill()
         writer.wait()
@@ -311,16 +311,16 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(
     locked_folder.chmod(0o555)
     before = files(locked_folder)
     reader = start(READER, str(file))
-    said = heard(reader)
+    said = next_line(reader)
     assert str(file) in said, said
     assert "cannot be written" in said
     assert "read_only=True" in said
-    assert heard(reader) == "[('c', 2)]"
+    assert next_line(reader) == "[('c', 2)]"
     if state == "alive":
         tell(writer, "3")
-        assert heard(writer) == "done"
+        assert next_line(writer) == "done"
         tell(reader, "")
-        assert heard(reader) == "3"
+        assert next_line(reader) == "3"
     assert files(locked_folder) == before
 
 

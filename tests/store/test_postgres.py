@@ -28,7 +28,7 @@ from holdfast.store.postgres import schema
 from holdfast.store.postgres.pool import Cursor
 from tests.postgres import PostgresServer, private_server
 from tests.store.test_store import append, message, seqs, summary
-from tests.store_parts import Process, Start, heard, starting, tell
+from tests.store_parts import Process, Start, next_line, starting, tell
 from tests.waiting import until
 
 psycopg = pytest.importorskip("psycopg")
@@ -92,7 +92,7 @@ def test_the_leases_of_a_killed_owner_are_taken_with_its_notes(
         say(lease.epoch)
         time.sleep(60)
     """)
-    epoch = int(heard(owner))
+    epoch = int(next_line(owner))
     store = open_store()
     with pytest.raises(LeaseHeld, match=f"process {owner.pid} on "):
         store.acquire("c")
@@ -144,7 +144,7 @@ def test_a_frozen_owner_finds_all_its_leases_lost_when_it_goes_on(
         say("new lease")
         time.sleep(60)
     """)
-    assert heard(owner) == "ready"
+    assert next_line(owner) == "ready"
     os.kill(owner.pid, signal.SIGSTOP)
     store = open_store()
 
@@ -158,10 +158,13 @@ def test_a_frozen_owner_finds_all_its_leases_lost_when_it_goes_on(
     tell(owner, "go on")
     os.kill(owner.pid, signal.SIGCONT)
     # Both: whoever takes one lease of an owner declares the owner dead.
-    assert [heard(owner), heard(owner)] == ["fenced", "fenced"]
-    assert heard(owner) == "fenced"
-    assert heard(owner) in ("fenced", "wrote")  # nobody has taken that one: its epoch is the newest
-    assert heard(owner) == "new lease"
+    assert [next_line(owner), next_line(owner)] == ["fenced", "fenced"]
+    assert next_line(owner) == "fenced"
+    assert next_line(owner) in (
+        "fenced",
+        "wrote",
+    )  # nobody has taken that one: its epoch is the newest
+    assert next_line(owner) == "new lease"
     append(store, lease, 2)
     assert seqs(store, "a") == [1, 2]
 
@@ -245,7 +248,7 @@ def test_of_several_stores_that_want_a_dead_owners_lease_one_has_it(
         say("ready")
         time.sleep(60)
     """)
-    assert heard(owner) == "ready"
+    assert next_line(owner) == "ready"
     owner.kill()
     owner.wait()
     stores = [open_store(lease_seconds=30.0, pool_size=2) for _ in range(4)]
@@ -280,7 +283,7 @@ def test_a_reservation_of_a_dead_owner_counts_as_spent(
         say("reserved")
         time.sleep(60)
     """)
-    assert heard(owner) == "reserved"
+    assert next_line(owner) == "reserved"
     wanted = Reservation("l", ("root",), Amount(steps=1), 1.0, 1.0)
     shortage = store.reserve(root, wanted)
     assert shortage is not None

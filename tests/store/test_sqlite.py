@@ -31,7 +31,7 @@ from holdfast.store.commit import Committer
 from holdfast.store.owner import Owner
 from holdfast.store.schema import FORMAT
 from tests.store.test_store import NOW, append, message, seqs, summary
-from tests.store_parts import Start, files, heard, starting
+from tests.store_parts import Start, files, next_line, starting
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_lease_of_a_living_process_is_refused_and_its_holder_named(
     path: Path, start: Start
 ) -> None:
     other = start(HOLDER)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     with SQLiteStore(path) as store:
         for use in (store.acquire, store.delete):
             with pytest.raises(
@@ -82,7 +82,7 @@ def test_a_lease_of_a_living_process_is_refused_and_its_holder_named(
 
 def test_a_lease_of_a_killed_process_is_free(path: Path, start: Start) -> None:
     other = start(HOLDER)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     other.kill()
     other.wait()
     with SQLiteStore(path) as store:
@@ -94,18 +94,18 @@ def test_a_lease_of_a_killed_process_is_free(path: Path, start: Start) -> None:
 
 def test_a_lease_is_free_after_its_store_was_closed(path: Path, start: Start) -> None:
     other = start(HOLDER)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     assert other.stdin is not None
     other.stdin.write("close\n")
     other.stdin.flush()
-    assert heard(other) == "closed"
+    assert next_line(other) == "closed"
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 3)
 
 
 def test_a_stopped_process_still_lives_and_keeps_its_lease(path: Path, start: Start) -> None:
     other = start(HOLDER)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     other.send_signal(signal.SIGSTOP)
     with SQLiteStore(path) as store, pytest.raises(LeaseHeld):
         store.acquire("c")
@@ -116,7 +116,7 @@ def test_a_process_whose_lock_was_lost_is_fenced(path: Path, start: Start) -> No
     """As when someone deletes the owners' folder: the other may be taken for dead, but then it
     writes no more."""
     other = start(HOLDER)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     for lock in Path(f"{path}-owners").iterdir():
         lock.unlink()
     with SQLiteStore(path) as store:
@@ -124,7 +124,7 @@ def test_a_process_whose_lock_was_lost_is_fenced(path: Path, start: Start) -> No
         assert other.stdin is not None
         other.stdin.write("append\n")
         other.stdin.flush()
-        assert heard(other) == "fenced"
+        assert next_line(other) == "fenced"
         assert seqs(store, "c") == [1, 2, 3]
 
 
@@ -182,7 +182,7 @@ def test_many_processes_and_threads_may_make_one_store_at_once(path: Path, start
     """
     others = [start(program, f"p{n}") for n in range(4)]
     for other in others:
-        assert heard(other) == "ready"
+        assert next_line(other) == "ready"
     for other in others:
         assert other.stdin is not None
         other.stdin.write("go\n")
@@ -194,7 +194,7 @@ def test_many_processes_and_threads_may_make_one_store_at_once(path: Path, start
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
-    assert [heard(other) for other in others] == ["wrote"] * 4
+    assert [next_line(other) for other in others] == ["wrote"] * 4
     with SQLiteStore(path) as store:
         assert len(store.list()) == 12
         assert all(seqs(store, found.id) == list(range(1, 11)) for found in store.list())
@@ -229,7 +229,7 @@ def test_everything_whose_append_returned_survives_a_kill(path: Path, start: Sta
     for durability in ("process", "durable", "process"):
         other = start(program, durability)
         for _ in range(30):
-            returned = int(heard(other))
+            returned = int(next_line(other))
         other.kill()
         assert other.stdout is not None
         returned = int((other.stdout.read().split() or [returned])[-1])
@@ -687,7 +687,7 @@ def test_a_write_that_the_system_refuses_loses_nothing_before_it(path: Path, sta
     store.close()
     say("closed")
     """)
-    assert [heard(other) for _ in range(3)] == ["refused [1, 2]", "[1, 2, 3]", "closed"]
+    assert [next_line(other) for _ in range(3)] == ["refused [1, 2]", "[1, 2, 3]", "closed"]
     with SQLiteStore(path) as store:
         assert seqs(store, "c") == [1, 2, 3]
 
@@ -720,7 +720,7 @@ def test_what_a_killed_owner_held_is_unattended_at_once_and_its_next_lease_says_
     say("held")
     time.sleep(60)
     """)
-    assert heard(other) == "held"
+    assert next_line(other) == "held"
     with SQLiteStore(path) as store:
         store.post("c", Pause())
         assert store.unattended(10) == ["c"]

@@ -21,7 +21,7 @@ from holdfast.store import Batch, SQLiteStore
 from holdfast.store import owner as owners
 from holdfast.store.owner import HostIdentity, Owner
 from tests.store.test_store import append, message, seqs, summary
-from tests.store_parts import Start, files, heard, starting, tell
+from tests.store_parts import Start, files, next_line, starting, tell
 from tests.waiting import until
 
 
@@ -53,7 +53,7 @@ def test_a_post_of_another_process_tells_the_holder(path: Path, start: Start) ->
         """)
         for expected in ("True", "False"):
             tell(poster, "a")
-            assert heard(poster) == expected
+            assert next_line(poster) == expected
         assert told["a"].wait(30)
         assert [posted.command for posted in store.commands(leases["a"])] == [Send("from afar")]
         assert not told["b"].is_set()
@@ -97,13 +97,13 @@ def test_a_holder_is_told_that_its_lease_was_lost(path: Path, start: Start) -> N
     except Fenced:
         say("fenced")
     """)
-    assert heard(holder) == "held"
+    assert next_line(holder) == "held"
     for lock in Path(f"{path}-owners").iterdir():
         lock.unlink()
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 2)
-        assert heard(holder) == "told True"
-        assert heard(holder) == "fenced"
+        assert next_line(holder) == "told True"
+        assert next_line(holder) == "fenced"
 
 
 def test_a_notify_that_raises_is_logged_and_others_are_told(
@@ -159,7 +159,7 @@ def test_a_follower_sees_what_another_process_appends(
     for line in sys.stdin:
         append(store, lease, int(line))
     """)
-    assert heard(writer) == "began"
+    assert next_line(writer) == "began"
     with SQLiteStore(path, read_only=read_only) as store, ThreadPoolExecutor(5) as pool:
         coming = [
             pool.submit(
@@ -270,10 +270,10 @@ def test_what_a_killed_owner_noted_is_left_to_the_next_until_it_says_otherwise(
 ) -> None:
     for left, note in (([], "1 2ü"), (["1", "2ü"], None), (["1", "2ü"], "3"), (["3"], "")):
         other = start(NOTER)
-        assert heard(other) == str(left), "a second crash loses nothing"
+        assert next_line(other) == str(left), "a second crash loses nothing"
         if note is not None:
             tell(other, note)
-            assert heard(other) == "noted"
+            assert next_line(other) == "noted"
         other.kill()
         other.wait()
     with SQLiteStore(path) as store:
@@ -445,7 +445,7 @@ def test_a_stalled_owner_on_another_machine_is_fenced_when_it_comes_back(
         except Fenced:
             say("fenced")
     """)
-    assert heard(holder) == "held"
+    assert next_line(holder) == "held"
     holder.send_signal(signal.SIGSTOP)
     with SQLiteStore(path, lease_seconds=60) as store:
         with pytest.raises(LeaseHeld, match="on elsewhere"):
@@ -456,5 +456,5 @@ def test_a_stalled_owner_on_another_machine_is_fenced_when_it_comes_back(
         holder.send_signal(signal.SIGCONT)
         for _ in range(2):
             tell(holder, "go")
-            assert heard(holder) == "fenced"
+            assert next_line(holder) == "fenced"
         assert seqs(store, "c") == [1, 2]

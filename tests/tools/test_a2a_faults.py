@@ -249,7 +249,7 @@ def test_a_bad_agent_harms_only_itself_and_says_why(
                     source.discover()
                 kinds[source.id] = caught.value.error_type
             assert by_skill(client)["echo"].run({"message": "x"}).success
-        before.gone()
+        before.wait_until_released()
     assert set(errors) == set(config) - {"ag"}
     assert "did not answer within 1 s." in errors["deaf"]
     assert "did not answer within 1 s." in errors["silent"]
@@ -327,7 +327,7 @@ def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_dea
                     echo.run({"message": "x"})
                 assert time.monotonic() - started < 10
             assert time.monotonic() - started < 20
-            before.gone()
+            before.wait_until_released()
 
 
 @pytest.mark.proof
@@ -388,7 +388,7 @@ def test_a_task_that_is_shown_as_it_was_before_the_answer_is_asked_after() -> No
         ask = by_skill(client)["s"]
         assert ask.run({"message": "x"}, ToolContext("c")).text.startswith("Which?")
         assert ask.run({"message": "y"}, ToolContext("c")).text.startswith("And now?")
-        assert agent.asked == ["SendMessage", "SendMessage", "GetTask", "GetTask"]
+        assert agent.methods == ["SendMessage", "SendMessage", "GetTask", "GetTask"]
         assert agent.bodies[1]["params"]["message"]["taskId"] == "t"
 
 
@@ -632,7 +632,7 @@ def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
             thread.join()
         assert all(isinstance(found[0], ToolError) for _, found in started[:4] + started[16:])
         assert all(not isinstance(found[0], Exception) for _, found in started[4:16])
-        before.gone()
+        before.wait_until_released()
 
 
 def test_a_client_works_again_after_close_its_old_tools_included(agents: Agents) -> None:
@@ -654,7 +654,7 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
     assert tools["echo"].run({"message": "x"}).success  # the tools still have it
     del tools
     gc.collect()
-    before.gone()
+    before.wait_until_released()
 
 
 def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(

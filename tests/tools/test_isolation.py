@@ -68,7 +68,7 @@ def nothing_is_left() -> Iterator[None]:
         return
     before = Owned()
     yield
-    before.gone()
+    before.wait_until_released()
 
 
 # --- what crosses ---
@@ -467,7 +467,7 @@ def test_many_calls_four_at_a_time_leave_nothing_behind() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    before.gone()
+    before.wait_until_released()
 
 
 def scripted(name: str, arguments: dict[str, Any]) -> ScriptedLLM:

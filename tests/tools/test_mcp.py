@@ -504,7 +504,7 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     assert sorted(
         record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp"
     ) == sorted(errors.values())
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -572,9 +572,8 @@ def test_a_server_killed_between_calls_is_started_again_by_the_next_one(trusted:
     first = pid.run({}).data["result"]
     os.kill(first, signal.SIGKILL)
     until(lambda: not alive(first))
-    time.sleep(
-        0.05
-    )  # for the end of its stdout to be read; a call that comes before that is told instead
+    # for the end of its stdout to be read; a call that comes before that is told instead
+    time.sleep(0.05)
     assert pid.run({}).data["result"] != first
 
 
@@ -588,7 +587,7 @@ def test_close_leaves_no_process_thread_or_descriptor_and_may_be_repeated(tmp_pa
     assert len(client.tools()) == 2 * len(NAMES)
     assert before.new()
     client.close()
-    before.gone()
+    before.wait_until_released()
     client.close()
 
 
@@ -670,7 +669,7 @@ def test_a_server_over_http_gives_the_same_tools(url: str) -> None:
         assert list(tools) == NAMES
         assert tools["add"].run({"a": 40, "b": 2}).data == {"total": 42}
         assert tools["fail"].run({}).is_error
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow

@@ -317,7 +317,7 @@ def test_fifty_servers_of_which_ten_are_dead_are_discovered_side_by_side() -> No
         assert len(tools) == 40
         assert len(client.errors) == 10
         assert len({tool.run({}).text for tool in tools}) == 40
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -342,7 +342,7 @@ def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_s
         assert len(found) == 32
         assert all(names == found[0] for names in found)
         assert before.new_children() == 1
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -364,7 +364,7 @@ def test_one_connection_is_shared_in_a_pool_and_ends_with_its_last_user() -> Non
     assert by_name(first)["pid"].run({}).success
     first.close()
     alone.close()
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow
@@ -406,7 +406,7 @@ def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once()
     assert time.monotonic() - started < 8
     assert [error.error_type for error in failed] == ["network"]
     assert "'mute': the client was closed" in str(failed[0])
-    before.gone()
+    before.wait_until_released()
 
 
 def test_a_cancel_while_connecting_is_heeded_at_once() -> None:
@@ -457,7 +457,7 @@ def test_a_server_that_stops_reading_holds_up_neither_the_call_nor_the_close() -
     assert time.monotonic() - started < 20
     client.close()  # it does not end at the end of its stdin either: SIGTERM after two seconds
     assert time.monotonic() - started < 30.0
-    before.gone()
+    before.wait_until_released()
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_close_leaves_nothing(host: Host) -> None:
     assert run(network, f"curl -s http://localhost:{host.port}/").endswith("ok")
     network.close()
     proxy.close()
-    owned.gone(5)
+    owned.wait_until_released(5)
 
 
 def test_a_network_that_cannot_be_made_says_what_is_missing() -> None:

@@ -311,7 +311,7 @@ def test_a_daemon_ends_with_the_first_process_of_its_box(folder: Path) -> None:
     with daemon_of(box, "sleep 0.1") as process:
         assert process.wait(20) == 0
     assert not beats(box)
-    owned.gone()
+    owned.wait_until_released()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -370,7 +370,7 @@ def test_a_fork_bomb_is_bounded_and_ends(folder: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.read() == b""  # no process has it any more
     process.stdout.close()
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_the_processes_beside_a_box_do_not_hold_its_streams(folder: Path) -> None:

@@ -154,4 +154,4 @@ def test_a_box_with_hosts_changes_a_repository_as_any_other(work: Path, host: Ho
         assert result.text.startswith("first\nmore\nok")
         assert "Read-only file system" in result.text
         assert [one["allowed"] for one in result.meta["connections"]] == [True]
-    owned.gone()
+    owned.wait_until_released()

@@ -106,7 +106,7 @@ def test_close_leaves_no_process_descriptor_or_file() -> None:
     assert sleeping()
     runtime.close_conversation("one")
     runtime.close()
-    owned.gone()
+    owned.wait_until_released()
     until(lambda: not sleeping())
     assert not runtime.workdir.parent.exists()
 

@@ -254,7 +254,7 @@ def test_a_box_whose_supervisor_cannot_be_reached_changes_nothing(repository: Pa
         refused = runtime.run_command("kill -9 $(ps -e -o pid=); kill -9 -1", 20)
         assert refused.meta["exitCode"] != 0
         assert output(runtime, "echo x > new; cat new") == "x"
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_a_machine_that_lets_nobody_supervise_is_named(

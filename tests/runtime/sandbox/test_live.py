@@ -162,7 +162,7 @@ def test_a_conversation_that_is_closed_while_its_box_starts_keeps_nobody_waiting
             thread.join(20)
             assert not thread.is_alive()
     assert surprises == []
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_a_runtime_that_is_closed_while_boxes_start_keeps_nobody_waiting() -> None:

@@ -127,7 +127,7 @@ def test_a_list_that_cannot_be_checked_starts_nothing(tmp_path: Path) -> None:
     for network in ("pypi.org", ["*"], ["https://pypi.org"], ["127.1"]):
         with pytest.raises(ConfigurationError, match="network"):
             SandboxedRuntime(tmp_path, network)  # type: ignore[arg-type]
-    owned.gone()
+    owned.wait_until_released()
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_close_leaves_no_thread_process_or_descriptor(
     assert "200" in runtime.run_command(tunnel, conversation_id="two").text
     runtime.close_conversation("one")
     runtime.close()
-    owned.gone()
+    owned.wait_until_released()
 
 
 def test_the_proxy_s_socket_is_no_way_into_the_machine(runtime: SandboxedRuntime) -> None:

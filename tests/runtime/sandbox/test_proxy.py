@@ -656,7 +656,7 @@ def test_close_ends_connections_threads_and_sockets(tmp_path: Path, host: Host) 
             assert read_all(idle) == b""
         with pytest.raises(OSError, match=r"refused|No such"):
             box.connect()
-    owned.gone(5)
+    owned.wait_until_released(5)
 
 
 def test_close_of_a_listener_leaves_the_others(
