@@ -14,7 +14,6 @@ from holdfast.agent import planning as plans
 from holdfast.agent import prompt
 from holdfast.agent.additions import Contributor, Knowledge
 from holdfast.agent.agents_files import SubAgent
-from holdfast.agent.arguments import is_model, is_whole, wrong
 from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
@@ -47,6 +46,7 @@ from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import with_vision
 from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
+from holdfast.tools.arguments import is_model, is_whole, wrong
 from holdfast.tools.manager import ToolLike
 from holdfast.tools.mcp_spellings import present_servers
 

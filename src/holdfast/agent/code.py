@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.agent.arguments import is_number, is_whole, wrong
 from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
+from holdfast.tools.arguments import is_number, is_whole, wrong
 from holdfast.tools.catalogue import definition
 from holdfast.tools.context import ToolContext
 from holdfast.tools.manager import ToolManager

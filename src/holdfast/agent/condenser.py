@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from holdfast.agent.arguments import is_number, is_whole, wrong
 from holdfast.content import Usage
 from holdfast.errors import ContextTooLong
 from holdfast.events import AnyEvent
 from holdfast.llm.completion import Completion
 from holdfast.tools import Cancellation
+from holdfast.tools.arguments import is_number, is_whole, wrong
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent

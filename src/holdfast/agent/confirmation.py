@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
 from holdfast.agent.risk import LEVELS, Risk, isolated_call
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import wrong
 from holdfast.tools.patterns import name_fits
 from holdfast.tools.results import clean
 
@@ -140,7 +140,7 @@ class Strictest:
     def __init__(self, policies: Iterable[Any]) -> None:
         given: Any = policies
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            raise ConfigurationError(f"Strictest takes a list of policies, not {given!r}.")
+            raise wrong("Strictest", "a list of policies", policies)
         self.policies: tuple[ConfirmationPolicy, ...] = tuple(
             [found for one in cast("Iterable[Any]", given) if (found := policy(one)) is not None]
         )

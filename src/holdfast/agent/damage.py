@@ -13,8 +13,8 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.arguments import is_number
 from holdfast.content import TextContent, ToolResult, Usage
+from holdfast.tools.arguments import is_number
 
 ABOUT = "damaged"  # `MessageAdded.about` of a stand-in
 

@@ -8,11 +8,11 @@ from copy import copy
 from typing import Any, Literal, Protocol, cast
 
 from holdfast.agent.agents_files import SubAgent
-from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.content import ToolResult
 from holdfast.errors import ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.arguments import is_whole, wrong
 from holdfast.tools.policy import LOCAL_READ
 
 CHILD = "holdfast/child"

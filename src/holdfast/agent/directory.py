@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 from holdfast.agent.agents_files import EDITORS, NAME_PATTERN, SubAgent, read_sub_agent
-from holdfast.agent.arguments import wrong
 from holdfast.agent.limits import Limits
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
+from holdfast.tools.arguments import wrong
 from holdfast.tools.patterns import name_fits
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.arguments import is_model, is_number, is_whole, wrong
 from holdfast.content import Message, TextContent, ToolResult, Usage
 from holdfast.errors import ToolError
 from holdfast.llm.completion import Completion
 from holdfast.tools import ToolContext
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import check_model, is_number, is_whole, refuse_async, wrong
 from holdfast.tools.context import LendsModels
 from holdfast.tools.results import clean
 
@@ -140,8 +139,7 @@ class RubricJudge(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.rubric, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise wrong("RubricJudge: rubric", "a str", self.rubric)
-        if self.llm is not None and not is_model(self.llm):
-            raise wrong("RubricJudge: llm", "an LLM, or None for the agent's own", self.llm)
+        check_model("RubricJudge: llm", self.llm)
 
     def __call__(self, review: GoalReview, context: ToolContext) -> GoalVerdict:
         """Return the verdict. A model whose answer has another form is asked once more; each call

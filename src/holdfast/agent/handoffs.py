@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.agent.agents_files import NAME_PATTERN
-from holdfast.agent.arguments import is_model, wrong
 from holdfast.agent.directory import AgentDirectory, parameter, parameters
 from holdfast.agent.limits import check_tree
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool
+from holdfast.tools.arguments import is_model, wrong
 from holdfast.tools.policy import LOCAL_READ
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, Remark, Situation
-from holdfast.agent.arguments import is_model, wrong
 from holdfast.content import (
     Content,
     FileContent,
@@ -31,6 +30,7 @@ from holdfast.llm import files
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import Model
 from holdfast.llm.vision import picture, placeholder, sees
+from holdfast.tools.arguments import is_model, wrong
 
 KIND = "picture"
 

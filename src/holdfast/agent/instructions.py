@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.agent.arguments import wrong
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.walk import SKIPPED
+from holdfast.tools.arguments import wrong
 from holdfast.tools.skills_files import text_below, with_home
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.agent.arguments import is_number, wrong
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import is_number, wrong
 
 # The maximum of each limit. The cost has a millionth of it, since a store counts billionths of a
 # dollar.

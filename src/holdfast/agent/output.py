@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
 from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ConfigurationError, OutputInvalid, ToolValidationError
 from holdfast.tools import schema as schemas
+from holdfast.tools.arguments import wrong
 from holdfast.tools.context import ToolContext
 from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.results import OUTPUT as MARK

@@ -24,12 +24,12 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.agents_files import SubAgent, read_sub_agent
-from holdfast.agent.arguments import wrong
 from holdfast.agent.delegation import Delegates
 from holdfast.agent.skills import skills_of
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
+from holdfast.tools.arguments import wrong
 from holdfast.tools.hook_formats import EVENTS
 from holdfast.tools.hooks import Hook, check
 from holdfast.tools.mcp.config import read_servers

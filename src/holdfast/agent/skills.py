@@ -20,12 +20,12 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent import instructions as files
 from holdfast.agent.additions import Addition, Knowledge, Situation
-from holdfast.agent.arguments import wrong
 from holdfast.agent.instructions import Instructions
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime import walk
 from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
+from holdfast.tools.arguments import wrong
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.damage import stand_in
 from holdfast.content import ToolCall, ToolResult, is_nested
+from holdfast.tools.arguments import is_whole, wrong
 
 ABOUT = "stuck:"
 # The lowest threshold of each pattern, in steps.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.agent.arguments import is_model, wrong
 from holdfast.content import Message, TextContent
 from holdfast.errors import BadResponse
 from holdfast.labels import MAX_TITLE_CHARS
 from holdfast.llm.model import Model
 from holdfast.tools import Cancellation
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import is_model, refuse_async, wrong
 from holdfast.tools.results import clean
 
 Titler: TypeAlias = "Model | Callable[[str], str]"

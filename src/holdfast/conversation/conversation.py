@@ -40,7 +40,7 @@ from holdfast.errors import (
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
 from holdfast.store.base import check_key
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async
 from holdfast.tools.results import clean
 from holdfast.tools.secrets import Secrets, SecretsByName
 

@@ -16,7 +16,7 @@ from holdfast.conversation.message_content import checked_content, content_of, j
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.timers import Misfire, Timer, check_ahead, time_of
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
-from holdfast.agent.arguments import is_model
 from holdfast.agent.titles import make_title
 from holdfast.conversation.facts import TITLE
 from holdfast.conversation.lent_model import LentModel
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import Cancellation
+from holdfast.tools.arguments import is_model
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:

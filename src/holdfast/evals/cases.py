@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
+from holdfast.tools.arguments import wrong
 from holdfast.tools.results import clean
 
 _MAX_ID = 200

@@ -24,7 +24,6 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.arguments import is_number, is_whole, wrong
 from holdfast.agent.limits import Limits
 from holdfast.content import known_cost
 from holdfast.conversation.budget import of_tree
@@ -61,6 +60,7 @@ from holdfast.object_struct import ObjectStruct
 from holdfast.observe.stats import NOTHING, stats, tree
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.tools import Tool, ToolContext
+from holdfast.tools.arguments import is_number, is_whole, wrong
 
 _S = ConversationStatus
 ROOT = "eval"

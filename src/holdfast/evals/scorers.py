@@ -13,7 +13,6 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.arguments import is_model, wrong
 from holdfast.agent.goal import (
     AllJudges,
     CommandJudge,
@@ -26,6 +25,7 @@ from holdfast.conversation.state import ConversationState
 from holdfast.errors import ConfigurationError, OutputInvalid
 from holdfast.evals.cases import Case
 from holdfast.tools import ToolContext
+from holdfast.tools.arguments import is_model, wrong
 
 Scorer = Callable[[Any, ToolContext], "GoalVerdict | bool | float | str | None"]
 """A judge whose review is an `EvalReview`. Every `Judge` is one."""

@@ -10,7 +10,6 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.arguments import is_number
 from holdfast.agent.goal import verdict_of
 from holdfast.agent.limits import Limits
 from holdfast.content import TextContent, ToolResult, Usage
@@ -20,6 +19,7 @@ from holdfast.evals.results import ScoreResult
 from holdfast.evals.scorers import EvalReview, Scorer
 from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.arguments import is_number
 
 DRIVER = "holdfast-eval"
 """The name of the model of the conversations that an eval drives."""

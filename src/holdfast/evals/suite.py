@@ -12,11 +12,10 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
 from holdfast.errors import ConfigurationError
 from holdfast.evals.cases import Case
 from holdfast.evals.scorers import Scorer, scorers_of
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async, wrong
 
 __all__ = ["Case", "Suite", "load_suite"]
 

@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.arguments import wrong
 from holdfast.content import TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import ConversationState, ConversationStatus
@@ -42,6 +41,7 @@ from holdfast.nesting import decode_json
 from holdfast.object_struct import ObjectStruct
 from holdfast.store import Store
 from holdfast.tools import Tool, ToolContext
+from holdfast.tools.arguments import wrong
 
 _S = ConversationStatus
 _OWN_ENDS = (LimitExceeded.__name__, GoalMissed.__name__, OutputInvalid.__name__)

@@ -12,7 +12,7 @@ from holdfast.answer import AnswerDetails, HasDetails
 from holdfast.content import Data, ToolCall, Usage
 from holdfast.errors import LLMError
 from holdfast.events import AssistantReplied
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async
 
 _REASON_CHARACTERS = 300  # of the failure in a `retry` delta
 

@@ -20,7 +20,7 @@ from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.wires import openai_chat
 from holdfast.llm.wires.calls import limited
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async
 
 
 class ScriptedRequest:

@@ -51,7 +51,7 @@ from holdfast.remote.questions import ClientQuestions
 from holdfast.remote.server_client import conversation_path
 from holdfast.remote.workspace import BUILTIN, RemoteTool, RemoteWorkspace
 from holdfast.tools import Cancellation
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async
 from holdfast.tools.secrets import Secrets, SecretsByName
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from holdfast.errors import ConfigurationError, ToolCancelled
+from holdfast.errors import ToolCancelled
+from holdfast.tools.arguments import is_whole, wrong
 from holdfast.tools.context import Cancellation
 from holdfast.tools.patterns import name_fits
 
@@ -63,10 +64,8 @@ class ConcurrencyLimits:
 
     def __init__(self, concurrency: Mapping[str, int]) -> None:
         for pattern, calls in concurrency.items():
-            if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
-                )
+            if not is_whole(calls, 1):
+                raise wrong("concurrency", f"a number of calls from 1 for {pattern!r}", calls)
         self._caps = [
             (pattern, ConcurrencyLimit(calls)) for pattern, calls in sorted(concurrency.items())
         ]

@@ -19,7 +19,14 @@ import msgspec
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools import hook_answers
-from holdfast.tools.callables import is_async, refuse_async, require
+from holdfast.tools.arguments import (
+    check_model,
+    is_async,
+    is_number,
+    refuse_async,
+    require,
+    wrong,
+)
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import FORMATS, HOOK_POINTS, PLACES, HookAnswer, HookFailed
 from holdfast.tools.hook_verdicts import agent_of, prompt_of
@@ -206,7 +213,7 @@ def hook_names(hooks: Sequence[Hook]) -> list[str]:
 def check(hooks: Sequence[Any], who: str = "") -> None:
     """Raise `ConfigurationError` if `hooks` is not a list of valid hooks."""
     if isinstance(hooks, Hook | str) or not isinstance(hooks, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        raise ConfigurationError(f"{who}hooks takes a list of Hook(...), not {hooks!r}.")
+        raise wrong(f"{who}hooks", "a list of Hook(...)", hooks)
     for hook in hooks:
         if isinstance(hook, Hook):
             _check_hook(hook)
@@ -214,10 +221,11 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
             hook.is_function or hook.command or hook.prompt or hook.agent is not None
         )
         if not given:
-            raise ConfigurationError(
-                f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the"
-                f" two, or a command, a prompt or an agent, not {hook!r}."
+            form = (
+                "Hook(before=..., after=..., tools=...) with at least one of the two, or a command,"
+                " a prompt or an agent"
             )
+            raise wrong(f"{who}hooks", form, hook)
 
 
 def _check_hook(hook: Any) -> None:
@@ -241,10 +249,7 @@ def _check_hook(hook: Any) -> None:
         raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
     is_list = isinstance(argv, Sequence) and not isinstance(argv, str)
     parts = cast("Sequence[Any]", argv) if is_list else ()
-    timeout = hook.timeout
-    seconds = timeout is None or (
-        isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < 1e6
-    )
+    seconds = hook.timeout is None or (is_number(hook.timeout) and 0 < hook.timeout < 1e6)
     require(
         "Hook",
         hook,
@@ -301,15 +306,12 @@ def _check_judge(hook: Any) -> None:
     """Check the model and the agent of a hook."""
     if hook.llm is not None and (not hook.prompt or hook.agent is not None):
         raise ConfigurationError("Hook: llm is the model that judges by a prompt; give both.")
-    if hook.llm is not None and not callable(getattr(hook.llm, "completion", None)):
-        raise ConfigurationError(
-            f"Hook: llm takes an LLM, or None for the agent's own, not {hook.llm!r}."
-        )
+    check_model("Hook: llm", hook.llm)
     if hook.agent is None:
         return
     is_agent = callable(getattr(hook.agent, "replace", None)) and hasattr(hook.agent, "hooks")
     if not is_agent or isinstance(hook.agent, type):
-        raise ConfigurationError(f"Hook: agent takes an Agent, not {hook.agent!r}.")
+        raise wrong("Hook: agent", "an Agent", hook.agent)
     if hook.agent.output is not None:
         raise ConfigurationError(
             "Hook: agent takes an Agent without an output type, because its output is the verdict."

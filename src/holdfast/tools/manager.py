@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
+from holdfast.errors import ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import running, styles
+from holdfast.tools.arguments import wrong
 from holdfast.tools.catalogue import Catalogue, ToolSet, definition, unknown_tool_error
 from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
@@ -90,9 +91,7 @@ class ToolManager:
         if isinstance(pins, str | Path):
             pins = Pins(pins)
         elif pins is not None and not callable(getattr(pins, "check", None)):
-            raise ConfigurationError(
-                f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
-            )
+            raise wrong("ToolManager: pins", "Pins(...) or the path of a file of pins", pins)
         self._pins = pins
         self._catalogue = Catalogue(pins)
         self._services = ServiceSet(self._catalogue.offer)
@@ -107,9 +106,7 @@ class ToolManager:
         self._overflow = Overflow(lengths, result_dir) if lengths else None
         self._is_limited = bool(calls or lengths)
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"tools takes a list of Tool objects or functions, not {tools!r}."
-            )
+            raise wrong("tools", "a list of Tool objects or functions", tools)
         for tool in tools:
             self.register(tool)
         for source in sources:
@@ -625,10 +622,8 @@ def _patterns(argument: str, limit: Any) -> dict[str, int]:
         return dict(cast("Mapping[str, int]", limit))
     if isinstance(limit, int) and not isinstance(limit, bool):
         return {"*": limit}
-    raise ConfigurationError(
-        f"ToolManager: {argument} takes a number, or a mapping of name patterns to numbers, not"
-        f" {limit!r}."
-    )
+    form = "a number, or a mapping of name patterns to numbers"
+    raise wrong(f"ToolManager: {argument}", form, limit)
 
 
 def _invalid(call: ToolCall) -> ToolError:
@@ -654,4 +649,4 @@ def _as_tool(tool: Any) -> Tool:
         hint = " Give its tools, as in tools=[*runtime.tools]."
     elif hasattr(tool, "__iter__") and not isinstance(tool, str | bytes | dict):
         hint = " Give its members, as in tools=[*these, *those]."
-    raise ConfigurationError(f"tools takes Tool objects or functions, not {tool!r}.{hint}")
+    raise wrong("tools", "Tool objects or functions", cast("object", tool), hint)

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.content import Content, EmbeddedResource, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import is_whole, wrong
 from holdfast.tools.patterns import name_fits
 from holdfast.tools.results import OUTPUT
 
@@ -29,11 +30,9 @@ class Overflow:
 
     def __init__(self, limits: Mapping[str, int], folder: str | Path | None) -> None:
         for pattern, limit in limits.items():
-            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 200:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"result_limit takes a number of characters from 200 for {pattern!r}, not"
-                    f" {limit!r}."
-                )
+            if not is_whole(limit, 200):
+                form = f"a number of characters from 200 for {pattern!r}"
+                raise wrong("result_limit", form, limit)
         if limits and folder is None:
             raise ConfigurationError(
                 "result_limit needs result_dir, a folder for the texts over the limit."

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.nesting import decode_json
+from holdfast.tools.arguments import wrong
 from holdfast.tools.results import cut
 from holdfast.tools.tool import Tool
 
@@ -38,7 +39,7 @@ class Pins:
 
     def __init__(self, path: str | Path | None = None, *, first: str = "approve") -> None:
         if first not in ("approve", "hold"):
-            raise ConfigurationError(f"Pins: first takes 'approve' or 'hold', not {first!r}.")
+            raise wrong("Pins: first", "'approve' or 'hold'", first)
         self.path = None if path is None else Path(path)
         self._first = first
         self._lock = threading.Lock()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.tools.callables import require
+from holdfast.tools.arguments import require
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

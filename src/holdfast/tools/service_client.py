@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolError
+from holdfast.tools.arguments import is_number, wrong
 from holdfast.tools.document import did_you_mean
 from holdfast.tools.names import wire_name
 from holdfast.tools.tool import Tool
@@ -175,6 +176,6 @@ def read_entry(
 
 def seconds(name: str, value: Any) -> float:
     """Return a number of seconds above 0. Raises `ConfigurationError` beginning with `name`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{name} takes a number of seconds above 0, not {value!r}.")
+    if not is_number(value) or not 0 < value < math.inf:
+        raise wrong(name, "a number of seconds above 0", value)
     return value

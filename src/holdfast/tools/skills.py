@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import ConfigurationError, ToolError, ToolNotFound, ToolValidationError
+from holdfast.errors import ToolError, ToolNotFound, ToolValidationError
+from holdfast.tools.arguments import is_whole, wrong
 from holdfast.tools.document import did_you_mean
 from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.skills_files import (
@@ -51,10 +52,8 @@ class Skills:
         total: int = _TOTAL_CHARS,
     ) -> None:
         for name, value in (("each", each), ("total", total)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigurationError(
-                    f"Skills: {name} takes a number of characters from 0, not {value!r}."
-                )
+            if not is_whole(value, 0):
+                raise wrong(f"Skills: {name}", "a number of characters from 0", value)
         self._skills = {skill.name: skill for skill in skills}
         self.unreadable = dict(unreadable)
         self.each = each
@@ -208,7 +207,7 @@ def discover(
     `ConfigurationError` (a `ValueError`) for an invalid path.
     """
     if isinstance(folders, str | os.PathLike):
-        raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
+        raise wrong("discover", "a list of folders", folders)
     skills: dict[str, Skill] = {}
     unreadable: dict[str, str] = {}
     for folder in folders:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from holdfast.errors import ConfigurationError
 from holdfast.events import ToolDefinition
+from holdfast.tools.arguments import wrong
 from holdfast.tools.names import wire_name
 from holdfast.tools.strict import is_strict
 
@@ -74,5 +74,5 @@ MAKERS: dict[str, Callable[[ToolDefinition, str], dict[str, Any]]] = {
 def definition(tool: ToolDefinition, style: str = "openai_chat") -> dict[str, Any]:
     """Return one tool in one style. Raises `ConfigurationError` naming the known styles."""
     if style not in MAKERS:
-        raise ConfigurationError(f"style takes one of {', '.join(STYLES)}, not {style!r}.")
+        raise wrong("style", f"one of {', '.join(STYLES)}", style)
     return MAKERS[style](tool, tool.wire_name or wire_name(tool.name))

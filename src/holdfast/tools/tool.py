@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
-from holdfast.tools.callables import require
+from holdfast.tools.arguments import require, wrong
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import copy_json
 from holdfast.tools.policy import RetryPolicy, ToolAnnotations
@@ -142,9 +142,7 @@ class Tool:
         name, timeout = self.name, self.timeout
         settles = self.reconcile is None or callable(self.reconcile)
         if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(
-                f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}."
-            )
+            raise wrong("Tool: name", "1 to 128 letters, digits, '_', '-' or '.'", name)
         given: Any = self  # callers are not all typed
         bounded = isinstance(given.timeout, int | float) and 0 < given.timeout <= _MAX_SECONDS
         require(
@@ -159,9 +157,7 @@ class Tool:
             ("isolation", given.isolation in ("process", None), "'process' or None"),
         )
         if not isinstance(given._parallel, bool | None):
-            raise ConfigurationError(
-                f"Tool {name!r}: parallel takes True, False or None, not {given._parallel!r}."
-            )
+            raise wrong(f"Tool {name!r}: parallel", "True, False or None", given._parallel)
 
     def _checked_schema(self, argument: str, schema: Any) -> dict[str, Any] | None:
         if schema is None:
@@ -170,9 +166,7 @@ class Tool:
 
     def _take_callback(self, callback: Callback) -> None:
         if not callable(callback):
-            raise ConfigurationError(
-                f"Tool {self.name!r}: callback takes a function, not {callback!r}."
-            )
+            raise wrong(f"Tool {self.name!r}: callback", "a function", callback)
         plain = schemas.unbound(callback)[0]
         self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
             getattr(plain, "__call__", None)  # noqa: B004
@@ -360,7 +354,7 @@ class Tool:
     ) -> Tool:
         """Return a tool of a function's name, docstring and signature."""
         if not callable(function):
-            raise ConfigurationError(f"from_function takes a function, not {function!r}.")
+            raise wrong("from_function", "a function", function)
         plain = schemas.unbound(function)[0]
         if description is None:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]

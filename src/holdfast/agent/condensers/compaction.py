@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
 from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
 from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.agent.condensers.summary import LLMCondenser
 from holdfast.errors import BadResponse, ConfigurationError, ContextTooLong, LLMError, ModelNotFound
 from holdfast.llm.completion import Completion
 from holdfast.llm.wires.answers import holds_compaction
+from holdfast.tools.arguments import wrong
 
 _log = logging.getLogger("holdfast")
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.agent import tokens
-from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.condenser import Condensed, check_begin
 from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.agent.view import text_of_result
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.errors import ToolError
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.arguments import is_whole, wrong
 
 PAGE_CHARS = 10_000  # characters of an output that `read_output` returns at once
 

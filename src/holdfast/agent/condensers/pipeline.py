@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agent.arguments import wrong
 from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
 from holdfast.agent.condensers.condenser_input import CondenserInput
 from holdfast.content import answer_seq
 from holdfast.errors import LLMError
 from holdfast.tools import Tool
+from holdfast.tools.arguments import wrong
 
 _log = logging.getLogger("holdfast")
 

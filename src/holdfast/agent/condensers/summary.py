@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.arguments import is_model, wrong
 from holdfast.agent.condenser import Condensed, check_begin, window_of
 from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
 from holdfast.agent.condensers.window import check_keep, oldest
@@ -16,6 +15,7 @@ from holdfast.agent.view import text_of_result
 from holdfast.content import Message, TextContent
 from holdfast.errors import BadResponse, ContextTooLong
 from holdfast.llm.completion import Completion
+from holdfast.tools.arguments import check_model
 
 SYSTEM = """\
 You write the notes by which an agent goes on with its work. It will not see the messages that \
@@ -77,8 +77,7 @@ class LLMCondenser(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("LLMCondenser", self.at, self.to)
         check_keep("LLMCondenser", self.keep)
-        if self.llm is not None and not is_model(self.llm):
-            raise wrong("LLMCondenser: llm", "an LLM, or None for the agent's own", self.llm)
+        check_model("LLMCondenser: llm", self.llm)
 
     def shorten(self, work: CondenserInput) -> Condensed | None:
         """Return the pieces to hide, with their summary; None if there are none. See `Condenser`.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.agent.arguments import is_whole, wrong
 from holdfast.agent.condenser import Condensed, check_begin
 from holdfast.agent.condensers.condenser_input import CondenserInput, Piece
+from holdfast.tools.arguments import is_whole, wrong
 
 NOTE = "[Earlier messages and answers were left out here to save room.]"
 

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.agent.risk import Risk, Surroundings, assessed
 from holdfast.content import ToolCall, Usage
-from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import wrong
 
 
 def checked(owner: Any, key: str, kind: Any, what: str = "a list of texts") -> Any:
@@ -17,9 +17,7 @@ def checked(owner: Any, key: str, kind: Any, what: str = "a list of texts") -> A
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(
-            f"{type(owner).__name__}: {key} takes {what}, not {value!r}."
-        ) from error
+        raise wrong(f"{type(owner).__name__}: {key}", what, value) from error
 
 
 class Annotations(msgspec.Struct, frozen=True):
@@ -74,9 +72,7 @@ class Highest(msgspec.Struct, frozen=True):
         analyzers = checked(self, "analyzers", some, "a list of analyzers")
         for one in analyzers:
             if isinstance(one, type) or not callable(getattr(one, "assess", None)):
-                raise ConfigurationError(
-                    f"Highest: analyzers takes objects with a method assess, not {one!r}."
-                )
+                raise wrong("Highest: analyzers", "objects with a method assess", one)
         msgspec.structs.force_setattr(self, "analyzers", analyzers)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:

@@ -10,9 +10,9 @@ import msgspec
 from holdfast.agent.confirmation import Verdict
 from holdfast.agent.risk import Risk, Surroundings
 from holdfast.content import Message, TextContent, ToolCall
-from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.nesting import decode_json
+from holdfast.tools.arguments import check_model, wrong
 
 _BEGIN = """\
 You judge how risky one action of an AI agent is, before it is carried out. You carry out nothing
@@ -85,14 +85,9 @@ class LLMJudge(msgspec.Struct, frozen=True):
     policy: str = ""
 
     def __post_init__(self) -> None:
-        if self.llm is not None and (
-            isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))
-        ):
-            raise ConfigurationError(
-                f"LLMJudge: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
-            )
+        check_model("LLMJudge: llm", self.llm)
         if not isinstance(self.policy, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"LLMJudge: policy takes a text, not {self.policy!r}.")
+            raise wrong("LLMJudge: policy", "a text", self.policy)
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """See `ConfirmationPolicy.decide`: low runs, high is denied, all else is asked about. The

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import wrong
 from holdfast.tools.service_client import check_service_id, read_entry, seconds
 
 CARD_PATH = "/.well-known/agent-card.json"  # A2A 1.0, section 8.2
@@ -92,9 +93,7 @@ def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> RemoteAgent:
     _check_address(what, values["url"])
     for one in values.get("origins", []):
         if not origin(one):
-            raise ConfigurationError(
-                f"{what}: origins takes addresses such as 'https://host:8443', not {one!r}."
-            )
+            raise wrong(f"{what}: origins", "addresses such as 'https://host:8443'", one)
     token, headers = values.get("token") or "", values.get("headers", {})
     secrets = [token, *headers, *headers.values()]
     if not all(text.isascii() and (text.isprintable() or not text) for text in secrets):

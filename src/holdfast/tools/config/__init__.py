@@ -30,6 +30,7 @@ import msgspec
 
 from holdfast.errors import ConfigurationError
 from holdfast.tools.a2a import A2AClient
+from holdfast.tools.arguments import wrong
 from holdfast.tools.config import legacy
 from holdfast.tools.config.keys import TOOLS
 from holdfast.tools.config.variables import fill
@@ -414,9 +415,7 @@ def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
     tools = list(given)
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise ConfigurationError(
-                f"builtins takes a mapping of names to tools, or a list of tools, not {tool!r}."
-            )
+            raise wrong("builtins", "a mapping of names to tools, or a list of tools", tool)
     return {tool.name: tool for tool in tools}
 
 
@@ -434,10 +433,8 @@ def _builtin(entry: ToolEntry, builtins: Mapping[str, Any]) -> Tool:
             )
         return builtin
     if not callable(builtin):
-        raise ConfigurationError(
-            f"builtins: {entry.target!r} takes a Tool or a function that makes one, not"
-            f" {builtin!r}."
-        )
+        form = "a Tool or a function that makes one"
+        raise wrong(f"builtins: {entry.target!r}", form, builtin)
     tool: Any = call_with(builtin, parameters, entry.target, entry.place)
     if not isinstance(tool, Tool):
         raise ConfigurationError(

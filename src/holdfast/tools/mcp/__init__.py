@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.arguments import wrong
 from holdfast.tools.mcp.auth import ClientCredentials, OAuth, check_auth
 from holdfast.tools.mcp.config import (
     CALL_TIMEOUT,
@@ -139,12 +140,10 @@ class MCPClient(ServiceClient[MCPSource]):
                 )
             check_auth(name, server_auth)
         if stderr_dir is not None and not os.path.isdir(stderr_dir):
-            raise ConfigurationError(
-                f"MCPClient: stderr_dir takes a folder that exists, not {os.fspath(stderr_dir)!r}."
-            )
+            raise wrong("MCPClient: stderr_dir", "a folder that exists", os.fspath(stderr_dir))
         directory = None if stderr_dir is None else os.fspath(stderr_dir)
         if pool is not None and not isinstance(pool, MCPPool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"MCPClient: pool takes an MCPPool, not {pool!r}.")
+            raise wrong("MCPClient: pool", "an MCPPool", pool)
         self._pool = pool if pool is not None else MCPPool()
 
         def source(name: str, server: Server) -> MCPSource:

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.content import Content, Message
 from holdfast.errors import ConfigurationError, ToolCancelled
-from holdfast.tools.callables import refuse_async
+from holdfast.tools.arguments import refuse_async, wrong
 from holdfast.tools.context import Cancellation
 from holdfast.tools.mcp.results import block_of
 from holdfast.tools.question_forms import default_values
@@ -63,9 +63,7 @@ class RequestHandlers(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ConfigurationError` for a hook of the wrong kind."""
         if self.elicit is not None and not callable(self.elicit):
-            raise ConfigurationError(
-                f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}."
-            )
+            raise wrong("MCPClient: elicit", "a function of an Elicitation", self.elicit)
         refuse_async("MCPClient: elicit", self.elicit)
         refuse_async("MCPClient: roots", self.roots)
         if self.sample is not None and not callable(getattr(self.sample, "completion", None)):
@@ -77,10 +75,8 @@ class RequestHandlers(msgspec.Struct, frozen=True):
             isinstance(self.roots, str)
             or not (callable(self.roots) or isinstance(self.roots, Iterable))  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         ):
-            raise ConfigurationError(
-                "MCPClient: roots takes a list of folders or a function that returns one, not"
-                f" {self.roots!r}."
-            )
+            form = "a list of folders or a function that returns one"
+            raise wrong("MCPClient: roots", form, self.roots)
 
 
 async def on_thread(work: Callable[[], T]) -> T:

@@ -1,15 +1,41 @@
-"""Checks of arguments, and of callbacks, which must not be async: nothing would run them."""
+"""Checks of arguments, whose callers are not all typed, and the error for one of a wrong form."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.errors import ConfigurationError
 
 _ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Return True for an int or a float, but not for a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: Any, low: int) -> TypeGuard[int]:
+    """Return True for an int of at least `low`, but not for a bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def is_model(value: Any) -> bool:
+    """Return True for an object with a method `completion`."""
+    return not isinstance(value, type) and callable(getattr(value, "completion", None))
+
+
+def check_model(argument: str, llm: Any) -> None:
+    """Raise `ConfigurationError` unless the value is a model, or None for the agent's own."""
+    if llm is not None and not is_model(llm):
+        raise wrong(argument, "an LLM, or None for the agent's own", llm)
+
+
+def wrong(argument: str, form: str, value: object, hint: str = "") -> ConfigurationError:
+    """Return the error for a value that does not have the form that an argument takes."""
+    return ConfigurationError(f"{argument} takes {form}, not {value!r}.{hint}")
 
 
 def require(what: str, given: Any, *checks: tuple[str, bool, str]) -> None:
@@ -17,8 +43,7 @@ def require(what: str, given: Any, *checks: tuple[str, bool, str]) -> None:
     the attribute's name, True if its value fits, and a description of the values that do."""
     for name, fits, takes in checks:
         if not fits:
-            value = getattr(given, name)
-            raise ConfigurationError(f"{what}: {name} takes {takes}, not {value!r}.")
+            raise wrong(f"{what}: {name}", takes, getattr(given, name))
 
 
 def is_async(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of callbacks."""
+"""Checks of arguments and callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.tools.callables import is_async, refuse_async
+from holdfast.tools.arguments import is_async, refuse_async
 
 
 class Listener:
