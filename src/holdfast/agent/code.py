@@ -21,6 +21,7 @@ from holdfast.events import ToolDefinition
 from holdfast.tools.arguments import is_number, is_whole, wrong
 from holdfast.tools.catalogue import definition
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import as_object
 from holdfast.tools.manager import ToolManager
 from holdfast.tools.names import RUN_CODE, wire_name
 from holdfast.tools.policy import LOCAL_READ, ToolAnnotations
@@ -233,7 +234,7 @@ def _function_name(name: str, taken: Mapping[str, object]) -> str:
 
 def _parameters(tool: Tool) -> dict[str, Any]:
     """Return the schemas of a tool's parameters by name, the required ones first."""
-    properties = _mapping(tool.input_schema.get("properties"))
+    properties = as_object(tool.input_schema.get("properties"))
     required = tool.input_schema.get("required") or ()
     return {name: properties[name] for name in sorted(properties, key=lambda n: n not in required)}
 
@@ -250,7 +251,7 @@ def stub_of(name: str, tool: Tool) -> str:
             continue
         default = "" if parameter in required else f" = {_default(about)}"
         parts.append(f"{parameter}: {type_of(about, schema)}{default}")
-        if text := _one_line(_mapping(about).get("description")):
+        if text := _one_line(as_object(about).get("description")):
             notes.append(f"    {parameter}: {text}")
     output = tool.output_schema
     returns = "Any" if output is None else type_of(output, output)
@@ -267,7 +268,7 @@ def _quoted(text: str) -> str:
 
 
 def _default(schema: Any) -> str:
-    value = _mapping(schema).get("default")
+    value = as_object(schema).get("default")
     text = repr(value)
     return text if len(text) <= 60 else "..."
 
@@ -278,13 +279,9 @@ def _one_line(text: Any) -> str:
     return found if len(found) <= _MAX_SUMMARY_CHARS else f"{found[: _MAX_SUMMARY_CHARS - 3]}..."
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
 def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """Return a JSON Schema as a Python type, objects in the inline form of PEP 764."""
-    found = _mapping(schema)
+    found = as_object(schema)
     if depth > _MAX_DEPTH:
         return "Any"
     if isinstance(reference := found.get("$ref"), str):
@@ -304,7 +301,7 @@ def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
         item = type_of(found["items"], root, depth + 1) if "items" in found else "Any"
         return f"list[{item}]"
     if kind == "object" or "properties" in found:
-        members = _mapping(found.get("properties"))
+        members = as_object(found.get("properties"))
         if not members:
             more = found.get("additionalProperties")
             value = type_of(more, root, depth + 1) if isinstance(more, Mapping) else "Any"
@@ -326,5 +323,5 @@ def _union(types: list[str]) -> str:
 def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
     found: Any = root
     for part in reference.removeprefix("#/").split("/"):
-        found = _mapping(found).get(part.replace("~1", "/").replace("~0", "~"))
+        found = as_object(found).get(part.replace("~1", "/").replace("~0", "~"))
     return found

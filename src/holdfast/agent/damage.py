@@ -8,13 +8,14 @@ they agree.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolResult, Usage
 from holdfast.tools.arguments import is_number
+from holdfast.tools.json_values import as_list, as_object
 
 ABOUT = "damaged"  # `MessageAdded.about` of a stand-in
 
@@ -82,10 +83,8 @@ def spent(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
 def client_tools(event: ev.DamagedEvent) -> tuple[str, ...]:
     """Return the names of the client-run tools of a damaged `AgentConfigured` event, as far as
     they are readable."""
-    tools = event.fields.get("tools")
     found: list[Any] = []
-    for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:
-        given = cast("dict[str, Any]", tool) if isinstance(tool, dict) else {}
+    for given in map(as_object, as_list(event.fields.get("tools"))):
         if given.get("executor") == "client":
             found += [given.get("name"), given.get("wireName")]
     return tuple([name for name in found if isinstance(name, str) and name])

@@ -32,6 +32,7 @@ from holdfast.nesting import too_deep
 from holdfast.tools.arguments import wrong
 from holdfast.tools.hook_formats import EVENTS
 from holdfast.tools.hooks import Hook, check
+from holdfast.tools.json_values import as_list, as_object
 from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.mcp_spellings import present_servers
 from holdfast.tools.skills import Skills
@@ -218,8 +219,7 @@ class _Reader:
     def _places(self, manifest: Mapping[str, Any], key: str) -> Iterator[Path]:
         """Yield the default place of a kind of parts, and those that the manifest names."""
         yield self._root / key
-        given = manifest.get(key)
-        for one in cast("list[Any]", given) if isinstance(given, list) else [given]:
+        for one in as_list(manifest.get(key)):
             if not isinstance(one, str):
                 continue
             path = Path(os.path.realpath(self._root / one))
@@ -326,10 +326,9 @@ class _Reader:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the objects of a kind of parts with their places: those of the default files, and
         those in the manifest and in the files that it names."""
-        given = manifest.get(key, [])
-        more = cast("list[Any]", given) if isinstance(given, list) else [given]
+        present = [name for name in defaults if (self._root / name).is_file()]
         paths: dict[Path, None] = {}
-        for one in [*[name for name in defaults if (self._root / name).is_file()], *more]:
+        for one in [*present, *as_list(manifest.get(key, []))]:
             if isinstance(one, dict):
                 yield from self._config(key, key, cast("dict[str, Any]", one))
             elif isinstance(one, str) and "\0" not in one:
@@ -361,14 +360,14 @@ class _Reader:
         """Yield the hooks of one matcher."""
         where = f"hooks: {event}"
         on, when = _PLACES.get(event, ("", ""))
-        entries: Any = cast("dict[str, Any]", group).get("hooks") if isinstance(group, dict) else 0
+        entries: Any = as_object(group).get("hooks")
         if not on or not isinstance(entries, list):
             self.problems[where] = "there is no such place for hooks here"
             return
-        matcher: Any = cast("dict[str, Any]", group).get("matcher") or ""
+        matcher = as_object(group).get("matcher") or ""
         path = {"PATH"} & self._variables.keys()
         for entry in cast("list[Any]", entries):
-            command = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+            command = as_object(entry)
             shell, seconds = command.get("command"), command.get("timeout", _HOOK_SECONDS)
             limited = sorted({"if", "asyncRewake"} & command.keys())
             if command.get("type", "command") != "command" or not isinstance(shell, str):

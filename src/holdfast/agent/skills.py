@@ -26,6 +26,7 @@ from holdfast.errors import ConfigurationError, RuntimeFault
 from holdfast.runtime import walk
 from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
 from holdfast.tools.arguments import wrong
+from holdfast.tools.json_values import as_list
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
 
@@ -425,9 +426,7 @@ def _file_words(calls: Iterable[ToolCall]) -> dict[str, bool]:
     for call in calls:
         for key, value in call.arguments.items():
             if key in _PATH_ARGUMENTS:
-                for word in cast("list[Any]", value) if isinstance(value, list) else (value,):
-                    if isinstance(word, str):
-                        found[word] = True
+                found |= {word: True for word in as_list(value) if isinstance(word, str)}
         command: Any = call.arguments.get(_COMMAND_ARGUMENTS.get(call.name, ""))
         if isinstance(command, str):
             for word in _WORD.findall(command[:_MAX_COMMAND_CHARS]):

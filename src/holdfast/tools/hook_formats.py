@@ -23,6 +23,7 @@ from holdfast.errors import RuntimeFault
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hook_answers import HookAnswer, HookFailed, HookPlace
+from holdfast.tools.json_values import as_object
 from holdfast.tools.results import clean
 
 _DENY_EXIT_CODE = 2
@@ -236,8 +237,7 @@ class ClaudeCode:
         given = _output(ran)
         if ran.code not in (0, _DENY_EXIT_CODE):
             return _failed(ran, context, name)
-        own: Any = given.get("hookSpecificOutput")
-        special = cast("dict[str, Any]", own) if isinstance(own, dict) else {}
+        special = as_object(given.get("hookSpecificOutput"))
         if message := _text(given, "systemMessage"):
             context.note(f"hook:{name}", message, {"on": on})
         context_text = _text(special, "additionalContext") or _text(given, "additionalContext")

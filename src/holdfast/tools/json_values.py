@@ -1,8 +1,19 @@
-"""Copies of JSON values, and immutable ones that several owners share."""
+"""JSON values from outside by their kind, copies, and immutable ones that several owners share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn, cast
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a value if it is a mapping, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a value if it is a list, else a list of it."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def copy_json(value: Any) -> Any:

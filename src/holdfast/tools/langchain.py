@@ -30,6 +30,7 @@ from holdfast.content import (
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import as_object
 from holdfast.tools.names import wire_name
 from holdfast.tools.results import as_result, clean
 from holdfast.tools.running import error_result, run_attempts
@@ -245,8 +246,8 @@ class LangChainAdapter:
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
-    arguments: Any = getattr(tool, "args", None)
-    names = list(cast("dict[str, Any]", arguments)) if isinstance(arguments, dict) else []
+    arguments = as_object(getattr(tool, "args", None))
+    names = list(arguments)
     if getattr(tool, "args_schema", None) is None and names == ["tool_input"]:
         # LangChain's `Tool`, a function of one string. LangChain derives its own schema from its
         # wrapper.
@@ -281,10 +282,10 @@ def _schema_of(tool: Any) -> dict[str, Any]:
 def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     """Return the names of arguments that LangChain fills in. Raises `ConfigurationError` if only
     LangGraph can provide one of them."""
-    fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
-    shown = cast("dict[str, Any]", schema.get("properties", {}))
+    fields = as_object(getattr(getattr(tool, "args_schema", None), "model_fields", None))
+    shown = as_object(schema.get("properties"))
     injected = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
-    for name, field in (cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}).items():
+    for name, field in fields.items():
         if name in shown or getattr(field, "alias", None) in shown:
             continue
         injected.add(name)
@@ -380,7 +381,7 @@ def _media_block(block: dict[str, Any]) -> Content | None:
     inner: Any = block.get("image_url" if kind == "image_url" else "source")
     if kind == "image_url" and not isinstance(inner, dict):
         inner = {"url": str(inner)}
-    fields: dict[str, Any] = {**block, **inner} if isinstance(inner, dict) else block
+    fields = {**block, **as_object(inner)}
     mime = fields.get("mime_type") or fields.get("media_type") or _MIME_TYPES.get(kind)
     data, url = fields.get("base64") or fields.get("data"), fields.get("url")
     if isinstance(url, str) and url[:5].lower() == "data:" and ";base64," in url:

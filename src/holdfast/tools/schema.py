@@ -24,6 +24,7 @@ import msgspec
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.nesting import MAX_DEPTH
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import as_list
 from holdfast.tools.names import word_set
 from holdfast.tools.results import cut
 
@@ -244,8 +245,7 @@ def check_schema(
         copy: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
-    kinds: Any = copy.get("type", "object")
-    for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
+    for kind in as_list(copy.get("type", "object")):
         if not isinstance(kind, str) or kind not in _TYPES:
             raise ConfigurationError(
                 f"Tool {tool!r}: {argument} has type {kind!r}, which is not one of"
@@ -399,8 +399,7 @@ def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
         wanted: list[str] = []
         for part in parts:
             if part.validator == "type" and part.absolute_path == problem.absolute_path:
-                kinds: Any = part.validator_value
-                wanted += kinds if isinstance(kinds, list) else [kinds]
+                wanted += as_list(part.validator_value)
         if wanted:
             mismatches.append((list(problem.absolute_path), problem.instance, wanted))
     return mismatches

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
+from holdfast.tools.json_values import as_object
 from holdfast.tools.results import clip
 from holdfast.tools.running import ERROR_TYPE_OF_STATUS
 
@@ -71,14 +72,9 @@ def _error_message(response: Any) -> str:
         body: Any = json.loads(response.content)
     except (ValueError, RuntimeError):  # httpx raises RuntimeError for a body that was not read
         return ""
-    top = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-    for place in (top, top.get("error")):
-        message: Any = (
-            cast("dict[str, Any]", place).get("message") if isinstance(place, dict) else None
-        )
-        if isinstance(message, str):
-            return message
-    return ""
+    top = as_object(body)
+    found = (top.get("message"), as_object(top.get("error")).get("message"))
+    return next((text for text in found if isinstance(text, str)), "")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

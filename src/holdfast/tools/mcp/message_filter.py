@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from holdfast.nesting import too_deep, too_many
+from holdfast.tools.json_values import as_list, as_object
 from holdfast.tools.mcp.streams import StreamEnd, UnreadableMessage
 from holdfast.tools.results import clip
 
@@ -252,8 +253,7 @@ def answer_ids(text: bytes) -> list[int | str]:
     except (ValueError, RecursionError):
         return _scanned_ids(text)
     ids: list[int | str] = []
-    for one in cast("list[Any]", found) if isinstance(found, list) else [found]:
-        answer = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+    for answer in map(as_object, as_list(found)):
         id = answer.get("id")
         if isinstance(id, float) and id.is_integer():  # 7.0 is 7 in JSON
             id = int(id)
@@ -299,7 +299,7 @@ def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
     kept: list[dict[str, Any]] = []
     left_out: list[tuple[str, str]] = []
     for position, raw in enumerate(cast("list[Any]", tools), 1):
-        tool = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        tool = as_object(raw)
         name: Any = tool.get("name")
         if fault := _fault(raw, modern):
             known = clip(name, 128) if isinstance(name, str) and name else f"number {position}"
@@ -307,9 +307,8 @@ def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
         else:
             schema = _headers(tool["inputSchema"])
             kept.append({"name": name, "inputSchema": schema, "_meta": {_RAW_TOOL_KEY: tool}})
-    given: Any = result.get("_meta")
-    meta = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    return {**result, "tools": kept, "_meta": {**meta, _LEFT_OUT_KEY: left_out}}
+    meta = {**as_object(result.get("_meta")), _LEFT_OUT_KEY: left_out}
+    return {**result, "tools": kept, "_meta": meta}
 
 
 def _fault(raw: Any, modern: bool) -> str:
@@ -349,12 +348,9 @@ def _kind(value: Any) -> str:
 
 def _headers(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an input schema from which the mcp package makes HTTP headers."""
-    properties: Any = schema.get("properties")
-    if not isinstance(properties, dict):
-        properties = {}
     inner: dict[str, Any] = {}
-    for name, value in cast("dict[str, Any]", properties).items():
-        part = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    for name, value in as_object(schema.get("properties")).items():
+        part = as_object(value)
         if X_MCP_HEADER_KEY in part:
             inner[name] = {"type": part.get("type"), X_MCP_HEADER_KEY: part[X_MCP_HEADER_KEY]}
         elif "properties" in part and (nested := _headers(part)).get("properties"):
@@ -367,9 +363,8 @@ def listed(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str,
     tools: list[ListedTool] = []
     for tool in page.tools:
         raw: dict[str, Any] = (tool.meta or {})[_RAW_TOOL_KEY]
-        annotations: Any = raw.get("annotations")
-        hints = cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {}
         description = raw.get("description") or raw.get("title") or ""
         schemas = (raw["inputSchema"], raw.get("outputSchema"))
+        hints = as_object(raw.get("annotations"))
         tools.append(ListedTool(raw["name"], description, *schemas, hints))
     return tools, (page.meta or {}).get(_LEFT_OUT_KEY, ())
