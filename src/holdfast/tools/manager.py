@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -18,15 +17,14 @@ from holdfast.errors import ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import running, styles
 from holdfast.tools.arguments import wrong
+from holdfast.tools.call_rules import CallRules, RuledCalls, failed
 from holdfast.tools.catalogue import Catalogue, ToolSet, definition, unknown_tool_error
-from holdfast.tools.concurrency import ConcurrencyLimits
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
 from holdfast.tools.json_values import copy_json
-from holdfast.tools.names import RUN_CODE, wire_name
-from holdfast.tools.overflow import Overflow
+from holdfast.tools.names import wire_name
 from holdfast.tools.pins import Pins
-from holdfast.tools.running import StartThread, error_result, run_attempts, start_thread
+from holdfast.tools.running import StartThread, run_attempts, start_thread
 from holdfast.tools.services import ServiceSet
 from holdfast.tools.sources import Rooted, Source, SourceHealth
 from holdfast.tools.tool import Callback, Tool
@@ -35,15 +33,6 @@ from holdfast.tools.tool_search import best_matches, find_tools
 ToolLike = Tool | Callback
 
 _CONSTRUCTOR_DISCOVERY_SECONDS = 10.0  # for all services together
-
-
-class CallRules(NamedTuple):
-    """The rules of a manager's calls: hooks, limits by name pattern, pinned definitions."""
-
-    hooks: tuple[Hook, ...]
-    concurrency: dict[str, int]
-    result_limit: dict[str, int]
-    pinned: bool
 
 
 class ToolManager:
@@ -98,13 +87,7 @@ class ToolManager:
         self._tools = ToolSet(self._catalogue)
         self._shared: ToolManager | None = None  # the manager that this one extends
         self._styled_definitions: dict[str, tuple[object, bytes]] = {}
-        calls = _patterns("concurrency", concurrency or {})
-        lengths = _patterns("result_limit", result_limit or {})
-        self._rules = CallRules(tuple(hooks), calls, lengths, pins is not None)
-        self._hooks = Hooks(self._rules.hooks) if hooks else None
-        self._concurrency = ConcurrencyLimits(calls) if calls else None
-        self._overflow = Overflow(lengths, result_dir) if lengths else None
-        self._is_limited = bool(calls or lengths)
+        self._calls = RuledCalls(hooks, concurrency, result_limit, result_dir, pins is not None)
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise wrong("tools", "a list of Tool objects or functions", tools)
         for tool in tools:
@@ -163,9 +146,7 @@ class ToolManager:
         """Return a manager of these tools instead, without services, under the same hooks, limits
         and pins. Raises `ConfigurationError` as `register` does."""
         other = ToolManager(pins=self._pins)
-        other._rules, other._hooks = self._rules, self._hooks
-        other._concurrency, other._overflow = self._concurrency, self._overflow
-        other._is_limited = self._is_limited
+        other._calls = self._calls
         other.replace((), tools)
         return other
 
@@ -223,8 +204,9 @@ class ToolManager:
     @property
     def rules(self) -> CallRules:
         """The rules of calls as they were configured."""
-        calls, lengths = self._rules.concurrency, self._rules.result_limit
-        return self._rules._replace(concurrency=dict(calls), result_limit=dict(lengths))
+        rules = self._calls.rules
+        calls, lengths = dict(rules.concurrency), dict(rules.result_limit)
+        return rules._replace(concurrency=calls, result_limit=lengths)
 
     # --- services ---
 
@@ -462,7 +444,7 @@ class ToolManager:
         tool, context = self.get(name), context or ToolContext()
         call = ToolCall(context.call_id, tool.name, arguments or {})
         with self._services.direct_call():
-            return self._apply_rules(tool, call, context, running.run_once, self._hooks)
+            return self._make(tool, call, context, running.run_once, self._calls.hooks)
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
@@ -506,21 +488,21 @@ class ToolManager:
         """
         if context is None:
             context = ToolContext(call_id=call.id)
-        hooks = hooks or self._hooks
+        hooks = hooks or self._calls.hooks
         try:
             if call.invalid:
                 raise _invalid(call)
             tool = self._tools.tools.get(call.name) or self.get(call.name)
             if tool.name != call.name:  # called by the wire name; hooks match the canonical one
                 call = msgspec.structs.replace(call, name=tool.name)
-            if hooks is None and not self._is_limited and not tool.is_async:
+            if hooks is None and not self._calls.is_limited and not tool.is_async:
                 return run_attempts(tool, call.arguments, context, start_thread, before_attempt)
             attempts = partial(run_attempts, start=start_thread, before_attempt=before_attempt)
-            return self._apply_rules(tool, call, context, attempts, hooks)
+            return self._make(tool, call, context, attempts, hooks)
         except ToolError as error:
-            return _failed(error, hooks)
+            return failed(error, hooks)
 
-    def _apply_rules(
+    def _make(
         self,
         tool: Tool,
         call: ToolCall,
@@ -528,31 +510,9 @@ class ToolManager:
         attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult],
         hooks: Hooks | None,
     ) -> ToolResult:
-        """Make the attempts of a call within hooks and limits. Raises `ToolError`."""
         if tool.is_async:
             context.loop = self._services.submit
-        changed = call
-        added: list[str] = []
-        if hooks is not None:
-            answer = hooks.before(call, context, added)
-            if isinstance(answer, ToolResult):
-                return hooks.with_context(answer, added) if added else answer
-            changed = answer
-        # a script holds no place: its calls take theirs, and would wait for it
-        limits = None if call.name == RUN_CODE else self._concurrency
-        with nullcontext() if limits is None else limits.hold(call.name, context.cancelled):
-            try:
-                result = attempts(tool, changed.arguments, context)
-            except ToolError as error:
-                if hooks is None:
-                    raise
-                result = error_result(error)
-        if hooks is not None:
-            if changed is not call:
-                result = hooks.with_arguments(result, changed)
-            result = hooks.after(changed, result, context)
-        result = self._shown(call, result)
-        return hooks.with_context(result, added) if hooks is not None and added else result
+        return self._calls.make(tool, call, context, attempts, hooks)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
@@ -560,7 +520,7 @@ class ToolManager:
         """Return the immediate answer to a call that another process would run, None if the call
         may run. The answer is a validation error of the arguments or a hook's answer. The tool need
         not exist here. `hooks` as in `run`."""
-        hooks = hooks or self._hooks
+        hooks = hooks or self._calls.hooks
         try:
             if call.invalid:
                 raise _invalid(call)
@@ -578,7 +538,7 @@ class ToolManager:
             if tool is not None:
                 running.checked_arguments(tool, call.arguments)
         except ToolError as error:
-            return _failed(error, hooks)
+            return failed(error, hooks)
         return None
 
     def finish(
@@ -586,17 +546,13 @@ class ToolManager:
     ) -> ToolResult:
         """Apply hooks and limits to a result that did not come from a call here, such as that of
         a tool's `reconcile`. `hooks` as in `run`."""
-        hooks = hooks or self._hooks
+        hooks = hooks or self._calls.hooks
         if hooks is not None:
             try:
                 result = hooks.after(call, result, context)
             except ToolError as error:
-                return _failed(error, hooks)
-        return self._shown(call, result)
-
-    def _shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        limits = self._overflow
-        return result if limits is None else limits.shown(call.name, call.id, result)
+                return failed(error, hooks)
+        return self._calls.shown(call, result)
 
     def __enter__(self) -> ToolManager:
         return self
@@ -617,22 +573,8 @@ class ToolManager:
         self._services.close()
 
 
-def _patterns(argument: str, limit: Any) -> dict[str, int]:
-    if isinstance(limit, Mapping):
-        return dict(cast("Mapping[str, int]", limit))
-    if isinstance(limit, int) and not isinstance(limit, bool):
-        return {"*": limit}
-    form = "a number, or a mapping of name patterns to numbers"
-    raise wrong(f"ToolManager: {argument}", form, limit)
-
-
 def _invalid(call: ToolCall) -> ToolError:
     return ToolValidationError(f"{call.name!r} was not run: {call.invalid}")
-
-
-def _failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
-    """Return the result for an error, marked with the hook that caused it."""
-    return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
 
 def _as_tool(tool: Any) -> Tool:
