@@ -166,7 +166,7 @@ LATE_IMPORTS = {
     ("agent.agent", "agent.config"),
     ("agent.agent", "agent.images"),
     ("agent.agent", "agent.plugins"),
-    ("agent.agent", "agent.security"),
+    ("agent.checks", "agent.security"),
     ("agent.connections", "tools.mcp"),
     ("agent.hooks", "tools.hook_commands"),
     ("agent.planning", "tools.preset.planning"),

@@ -14,7 +14,7 @@ from holdfast.agent import planning as plans
 from holdfast.agent import prompt
 from holdfast.agent.additions import Contributor, Knowledge
 from holdfast.agent.agents_files import SubAgent
-from holdfast.agent.condenser import is_condenser
+from holdfast.agent.checks import analyzer_of, check_arguments
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
 from holdfast.agent.delegation import Delegates, make_delegation
@@ -28,7 +28,7 @@ from holdfast.agent.handoffs import (
     make_switch,
 )
 from holdfast.agent.hooks import AgentHooks
-from holdfast.agent.limits import Limits, check_price, check_tree
+from holdfast.agent.limits import Limits, check_models, check_price
 from holdfast.agent.output import PROMPT as FINISH_PROMPT
 from holdfast.agent.output import Output, output_of
 from holdfast.agent.planning import Planning
@@ -46,7 +46,7 @@ from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import with_vision
 from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
-from holdfast.tools.arguments import is_model, is_whole, wrong
+from holdfast.tools.arguments import is_model
 from holdfast.tools.manager import ToolLike
 from holdfast.tools.mcp_spellings import present_servers
 
@@ -256,12 +256,9 @@ class Agent:
         if plugins:
             Agent.__init__(self, **{**arguments, **_with_plugins(plugins, arguments)})
             return
-        _check(arguments)
-        if limits.cost is not None:
-            check_price("Agent: limits has", llm)
+        check_arguments(arguments)
         budget = tree_limits or Limits()
-        counted = (budget.tokens is not None, budget.cost is not None)
-        check_tree("Agent: tree_limits has", llm, *counted)
+        check_models([llm], limits, budget)
         guard = policy(confirm)
         manager = tools.shared if isinstance(tools, ToolManager) else ToolManager(tools)
         output = output_of(output_type, manager)
@@ -283,10 +280,7 @@ class Agent:
         if models and choice is None:
             choice = ModelChoice(models, llm)
         if choice is not None and choice.owner is None:
-            for model in choice.given.values():
-                if limits.cost is not None:
-                    check_price("Agent: limits has", model)
-                check_tree("Agent: tree_limits has", model, *counted)
+            check_models(choice.given.values(), limits, budget)
         scripts = None if code is False else _code_tools(code)
         brought: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
@@ -322,7 +316,7 @@ class Agent:
             "system_prompt": prompt.join_parts(known.parts),
             "known": known,
             "confirm": guard,
-            "security": _analyzer(security, guard),
+            "security": analyzer_of(security, guard),
             "output": output,
             "output_rounds": 0 if output is None else output_rounds,
             "delegates": team,
@@ -353,6 +347,7 @@ class Agent:
         if choice is not None and choice.owner is None:
             choice.owner = self
         if successors is not None:
+            counted = (budget.tokens is not None, budget.cost is not None)
             check_budget("Agent: tree_limits has", self, *counted)
             if planning == "first":
                 family(self)
@@ -580,76 +575,3 @@ def _problem_of(answer: Any) -> str:
         if not isinstance(call, ToolCall):
             return f"{type(call).__name__} among its calls; those are ToolCall objects"
     return ""
-
-
-def _analyzer(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
-    """Return the given analyzer, or the standard one if the policy needs one."""
-    if given is None:
-        if not getattr(guard, "needs_risk", False):
-            return None
-        for one in (guard, *getattr(guard, "policies", ())):
-            if callable(getattr(one, "assess", None)):  # such as LLMJudge(policy=...)
-                return cast("SecurityAnalyzer", one)
-        from holdfast.agent.security import standard  # a large package, for some policies alone
-
-        return standard()
-    if isinstance(given, type) or not callable(getattr(given, "assess", None)):
-        form = "an object with a method assess, such as holdfast.agent.security.standard(), or None"
-        raise wrong("Agent: security", form, given)
-    return given
-
-
-# The arguments whose value has one simple form: the check, and the form for messages.
-_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "llm": (is_model, "an LLM (or ScriptedLLM)"),
-    "tools": (
-        lambda one: (
-            isinstance(one, ToolManager)
-            or (isinstance(one, Iterable) and not isinstance(one, str | bytes | dict | Tool))
-        ),
-        "a list of Tool objects or functions, or a ToolManager",
-    ),
-    "condenser": (
-        lambda one: one is None or (not isinstance(one, type) and is_condenser(one)),
-        "an object with a method condense",
-    ),
-    "system_prompt": (lambda one: one is None or isinstance(one, str), "a str or None"),
-    "system_prompt_extensions": (
-        lambda one: not isinstance(one, str) and all(isinstance(item, str) for item in one),
-        "a list of str",
-    ),
-    "description": (lambda one: isinstance(one, str), "a text"),
-    "limits": (lambda one: isinstance(one, Limits), "Limits(...)"),
-    "parallel_calls": (lambda one: is_whole(one, 1), "a whole number from 1"),
-    "output_limit": (lambda one: is_whole(one, 1000), "a number of characters from 1,000"),
-    "planning": (lambda one: one in (None, "tool", "first"), '"tool", "first" or None'),
-    "output_rounds": (lambda one: is_whole(one, 1), "a whole number from 1"),
-    "goal": (
-        lambda one: one is None or callable(getattr(one, "verdict", None)),
-        "Goal(...) or None",
-    ),
-    "stop_denials": (lambda one: is_whole(one, 1), "a whole number from 1"),
-    "stuck": (lambda one: isinstance(one, StuckDetector | None), "StuckDetector(...) or None"),
-    "tree_limits": (lambda one: isinstance(one, Limits | None), "Limits(...) or None"),
-}
-
-
-def _check(arguments: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for the first argument of a wrong form."""
-    servers = arguments["mcp_servers"]
-    if servers is not None and not isinstance(servers, Mapping):
-        is_path = isinstance(servers, str | os.PathLike)
-        hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
-        raise ConfigurationError(
-            "Agent: mcp_servers takes a mapping of server ids to servers, not a"
-            f" {type(servers).__name__}.{hint if is_path else ''}"
-        )
-    for name, (fits, form) in _FORMS.items():
-        value = arguments[name]
-        if not fits(value):
-            hint = ""
-            if name == "llm" and isinstance(value, str):
-                hint = f" Give LLM({value!r})."
-            elif name == "tools" and hasattr(value, "get_tools"):
-                hint = " Give its tools: tools=runtime.tools."
-            raise wrong(f"Agent: {name}", form, value, hint)

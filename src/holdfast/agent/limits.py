@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -74,6 +74,16 @@ def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
         )
     if cost:
         check_price(who, llm)
+
+
+def check_models(models: Iterable[Any], limits: Limits, tree: Limits) -> None:
+    """Raise `ConfigurationError` if an agent's limits of a run or of a tree apply to a model whose
+    use they cannot count."""
+    for model in models:
+        if limits.cost is not None:
+            check_price("Agent: limits has", model)
+        counted = (tree.tokens is not None, tree.cost is not None)
+        check_tree("Agent: tree_limits has", model, *counted)
 
 
 def check_price(who: str, llm: Any) -> None:
