@@ -7,11 +7,12 @@ import math
 import os
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +20,7 @@ from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.arguments import is_number, wrong
 from holdfast.tools.document import did_you_mean
 from holdfast.tools.names import wire_name
+from holdfast.tools.sources import SourceHealth
 from holdfast.tools.tool import Tool
 
 # No dot, because a dot separates service and tool in a tool's name.
@@ -28,29 +30,59 @@ Discovered = tuple[list[Tool], dict[str, str]]
 """The tools of a discovery, and the reasons of unusable tools by name."""
 
 
-class DiscoverableSource(Protocol):
-    """A service whose discovery can be started without waiting for it."""
-
-    @property
-    def id(self) -> str: ...
-
-    def begin_discovery(self) -> Future[Any]:
-        """Start to ask the service. Raises `ToolError`."""
-        ...
-
-    def discovered(self, future: Future[Any]) -> Discovered:
-        """Wait for the answer. Raises `ToolError`."""
-        ...
-
-
-SourceT = TypeVar("SourceT", bound=DiscoverableSource)
-
-
-class ServiceClient(ABC, Generic[SourceT]):
-    """A client of several services. Thread-safe; usable again after `close`."""
+class ServiceSource(ABC):
+    """One service of a client, as a `Source` whose discovery can be started without waiting."""
 
     label: str
     """The kind of service in errors, such as "MCP server"."""
+    id: str
+
+    @abstractmethod
+    def begin_discovery(self) -> Future[Any]:
+        """Start to ask the service. Raises `ToolError`."""
+
+    @abstractmethod
+    def discovered(self, future: Future[Any]) -> Discovered:
+        """Wait for the answer. Raises `ToolError`."""
+
+    @abstractmethod
+    def begin_check(self) -> Future[str]:
+        """Start to check that the service answers, with a description of it. Raises `ToolError`."""
+
+    def discover(self) -> list[Tool]:
+        """Connect if necessary, ask the service for its tools, and return them. An unusable tool is
+        left out, with a warning in the log. Raises `ToolError`."""
+        tools, unusable = self.discovered(self.begin_discovery())
+        _warn(type(self).__module__, unusable)
+        return tools
+
+    def health(self, timeout: float) -> SourceHealth:
+        """Check that the service answers within `timeout` seconds. Does not raise."""
+        started, ok = time.monotonic(), False
+        try:
+            future = self.begin_check()
+            try:
+                detail, ok = future.result(timeout), True
+            finally:
+                future.cancel()
+        except CancelledError:
+            detail = f"{self.label} {self.id!r}: the client was closed before it answered."
+        except Exception as error:
+            detail = str(error) or f"{self.label} {self.id!r} did not answer within {timeout:g} s."
+        return SourceHealth(self.id, ok, time.monotonic() - started, detail)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+
+SourceT = TypeVar("SourceT", bound=ServiceSource)
+
+
+class ServiceClient(ABC, Generic[SourceT]):
+    """A client of several services, whose kind is `label`. Thread-safe; usable again after
+    `close`."""
+
+    label: str
 
     def __init__(self, sources: Mapping[str, SourceT]) -> None:
         self._sources = dict(sources)
@@ -73,9 +105,7 @@ class ServiceClient(ABC, Generic[SourceT]):
                 tools, closes = self._tools, self._closes
             if tools is None:
                 tools, errors = self._discover()
-                log = logging.getLogger(type(self).__module__)
-                for error in errors.values():
-                    log.warning("%s", error)
+                _warn(type(self).__module__, errors)
                 with self._lock:
                     self.errors = errors
                     if self._closes == closes:
@@ -125,6 +155,11 @@ class ServiceClient(ABC, Generic[SourceT]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._sources)})"
+
+
+def _warn(module: str, reasons: Mapping[str, str]) -> None:
+    for reason in reasons.values():
+        logging.getLogger(module).warning("%s", reason)
 
 
 def add_distinct(tools: dict[str, Tool], more: Iterable[Tool], what: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,12 @@ from holdfast.tools.a2a.config import RemoteAgent, read_agents
 from holdfast.tools.a2a.connection import A2AConnections, AgentCardSummary
 from holdfast.tools.a2a.parts import AgentAnswer, AgentSkill, parts_of, result_of, schema_of
 from holdfast.tools.context import ToolContext
-from holdfast.tools.service_client import Discovered, ServiceClient, add_distinct
-from holdfast.tools.sources import SourceHealth
+from holdfast.tools.service_client import (
+    Discovered,
+    ServiceClient,
+    ServiceSource,
+    add_distinct,
+)
 from holdfast.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
@@ -100,10 +104,14 @@ class AgentMemory:
                 self._pending.pop(self._contexts.popitem(last=False)[0], None)
 
 
-class A2ASource:
-    """One A2A agent as a `Source`. Made by `A2AClient`. Works again after `close`."""
+class A2ASource(ServiceSource):
+    """One A2A agent as a `Source`. Made by `A2AClient`. Works again after `close`.
 
-    kind: Literal["a2a"] = "a2a"
+    `left_out` has the reasons of skills that cannot be tools, by tool name.
+    """
+
+    label = "A2A agent"
+    kind = "a2a"
 
     def __init__(self, id: str, remote: RemoteAgent, connections: A2AConnections) -> None:
         self.id = id
@@ -112,18 +120,6 @@ class A2ASource:
         self._remote = remote
         self._connections = connections
         self._memory = AgentMemory()
-
-    def discover(self) -> list[Tool]:
-        """Fetch the agent's card, within its `timeout`, and return its skills as tools. Raises
-        `ToolError`.
-
-        A skill that cannot be a tool is left out: `left_out` has the reason by tool name, and a
-        warning is logged.
-        """
-        tools, left_out = self.discovered(self.begin_discovery())
-        for reason in left_out.values():
-            _log.warning("%s", reason)
-        return tools
 
     def begin_discovery(self) -> Future[AgentCardSummary]:
         """Start to fetch the card without waiting for it. Raises `ToolError`."""
@@ -160,21 +156,11 @@ class A2ASource:
     def watch(self, changed: Callable[[], None]) -> None:
         """Do nothing: A2A agents cannot report that their skills changed."""
 
-    def health(self, timeout: float) -> SourceHealth:
-        """Fetch the agent's card, within `timeout` seconds. Does not raise."""
-        started = time.monotonic()
-        future: Future[AgentCardSummary] | None = None
-        ok = False
-        try:
-            future = self.begin_discovery()
-            card = future.result(timeout)
-            detail, ok = f"{card.name} {card.version}, {card.protocol}".strip(), True
-        except (Exception, CancelledError) as error:
-            detail = str(error) or f"A2A agent {self.id!r} did not answer within {timeout:g} s."
-        finally:
-            if future is not None:
-                future.cancel()
-        return SourceHealth(self.id, ok, time.monotonic() - started, detail)
+    def begin_check(self) -> Future[str]:
+        """Start to fetch the card. Raises `ToolError`."""
+        return self._connections.submit(
+            self.id, self._remote, lambda connection: connection.greet()
+        )
 
     def close(self) -> None:
         """Cancel running calls and close the connections, within some seconds. Idempotent. The
@@ -259,9 +245,6 @@ class A2ASource:
             # Needed when the wait was interrupted; a finished future ignores it.
             future.cancel()
 
-    def __repr__(self) -> str:
-        return f"A2ASource({self.id!r})"
-
 
 class A2AClient(ServiceClient[A2ASource]):
     """A client of A2A agents that offers each of their skills as a `Tool` named `agent.skill`.
@@ -304,7 +287,7 @@ class A2AClient(ServiceClient[A2ASource]):
     Raises `ConfigurationError`, which names the agent and the wrong key.
     """
 
-    label = "A2A agent"
+    label = A2ASource.label
 
     def __init__(
         self,

@@ -76,6 +76,12 @@ class A2AConnection:
         async with self._named("could not be asked for its card"), self._connecting:
             return await self._connect()
 
+    async def greet(self) -> str:
+        """Fetch the card again. Return the agent's name, version and protocol. Raises
+        `ToolError`."""
+        card = await self.discover()
+        return f"{card.name} {card.version}, {card.protocol}".strip()
+
     async def _connected(self) -> Client:
         async with self._connecting:  # one task connects; the others wait for it
             if self._client is None:

@@ -107,7 +107,7 @@ class MCPClient(ServiceClient[MCPSource]):
     Raises `ConfigurationError`, which names the server and the wrong key.
     """
 
-    label = "MCP server"
+    label = MCPSource.label
 
     def __init__(
         self,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -20,8 +19,7 @@ from holdfast.tools.mcp.pool import ConnectionLease, MCPPool
 from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, result_of
 from holdfast.tools.patterns import name_fits
 from holdfast.tools.schema import result_checker
-from holdfast.tools.service_client import Discovered
-from holdfast.tools.sources import SourceHealth
+from holdfast.tools.service_client import Discovered, ServiceSource
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -75,10 +73,11 @@ class MCPTool(Tool):
         return result
 
 
-class MCPSource:
+class MCPSource(ServiceSource):
     """One server of an `MCPClient`, as a `Source` for `ToolManager`."""
 
-    kind: Literal["mcp", "a2a"] = "mcp"
+    label = "MCP server"
+    kind = "mcp"
 
     def __init__(self, spec: ConnectionSpec, pool: MCPPool) -> None:
         self.id = spec.name
@@ -91,9 +90,6 @@ class MCPSource:
         self._watchers: list[Callable[[], None]] = []
         self._folders: Callable[[], Sequence[str]] | None = None
         self._abandon_lease: weakref.finalize[Any, Any] | None = None
-
-    def __repr__(self) -> str:
-        return f"MCPSource({self.id!r})"
 
     # --- the connection ---
 
@@ -163,17 +159,6 @@ class MCPSource:
 
     # --- the tools ---
 
-    def discover(self) -> list[Tool]:
-        """Connect if necessary and return the server's tools. Each call asks the server again.
-
-        An unusable tool is left out, with a warning in the log. Raises `ToolError`, which names
-        the server and the reason.
-        """
-        tools, errors = self.discovered(self.begin_discovery())
-        for error in errors.values():
-            _log.warning("%s", error)
-        return tools
-
     def begin_discovery(self) -> Future[tuple[list[ListedTool], dict[str, str]]]:
         """Start a discovery without waiting for it."""
         lease = self.lease()
@@ -184,7 +169,9 @@ class MCPSource:
         try:
             listed, left_out = future.result()
         except CancelledError:
-            raise self._closed_error() from None
+            raise ToolError(
+                f"MCP server {self.id!r}: the client was closed before it answered.", "network"
+            ) from None
         tools: list[Tool] = []
         unusable = f"MCP server {self.id!r} has a tool that cannot be used."
         errors = {
@@ -221,22 +208,10 @@ class MCPSource:
                 problem = "MCP server %r: a callback for changed tools raised an exception"
                 _log.exception(problem, self.id)
 
-    def health(self, timeout: float) -> SourceHealth:
-        """Check that the server answers in time; connect if necessary. Does not raise."""
-        started = time.monotonic()
-        ok = False
-        try:
-            lease = self.lease()
-            future = lease.submit(lease.connection.greet())
-            try:
-                detail, ok = future.result(timeout), True
-            finally:
-                future.cancel()
-        except CancelledError:
-            detail = str(self._closed_error())
-        except (TimeoutError, ToolError) as error:
-            detail = str(error) or f"MCP server {self.id!r} did not answer within {timeout:g} s."
-        return SourceHealth(self.id, ok, time.monotonic() - started, detail)
+    def begin_check(self) -> Future[str]:
+        """Start to check that the server answers; connect if necessary."""
+        lease = self.lease()
+        return lease.submit(lease.connection.greet())
 
     # --- the calls ---
 
@@ -276,8 +251,3 @@ class MCPSource:
             remove_callback()
             # Needed when the wait was interrupted; a finished future ignores it.
             future.cancel()
-
-    def _closed_error(self) -> ToolError:
-        return ToolError(
-            f"MCP server {self.id!r}: the client was closed before it answered.", "network"
-        )
