@@ -115,10 +115,8 @@ def make_switch(choice: ModelChoice) -> Tool:
     results."""
 
     def switch_model(model: str, reason: str = "") -> ToolResult:
-        why = f" Reason: {reason.strip()}" if reason.strip() else ""
-        text = f"From here on the model {model} answers.{why}"
         target = "#" if model == choice.own else f"#{model}"
-        return ToolResult((TextContent(text),), meta={META: target})
+        return _handover(target, f"From here on the model {model} answers.", reason)
 
     models = choice.models()
     schema = parameters(
@@ -132,15 +130,7 @@ def make_switch(choice: ModelChoice) -> Tool:
         " work. It knows all of this conversation. Say nothing more after that; switch"
         f" once.\n\nModels:\n{listing}"
     )
-    return Tool(
-        SWITCH,
-        about,
-        switch_model,
-        schema,
-        annotations=LOCAL_READ,
-        category="delegation",
-        parallel=False,
-    )
+    return Tool(SWITCH, about, switch_model, schema, None, LOCAL_READ, "delegation", parallel=False)
 
 
 def make_handoff(others: AgentDirectory) -> Tool:
@@ -148,9 +138,8 @@ def make_handoff(others: AgentDirectory) -> Tool:
     calls of the answer have results."""
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
-        why = f" Reason: {reason.strip()}" if reason.strip() else ""
-        text = f"The conversation is handed over to {agent}, who answers from here on.{why}"
-        return ToolResult((TextContent(text),), meta={META: agent})
+        text = f"The conversation is handed over to {agent}, who answers from here on."
+        return _handover(agent, text, reason)
 
     schema = parameters(
         ("agent",),
@@ -162,9 +151,12 @@ def make_handoff(others: AgentDirectory) -> Tool:
         " from here on. Say nothing more after that; hand over"
         f" once.\n\nAgents:\n{others.listing()}"
     )
-    return Tool(
-        TOOL, about, handoff, schema, annotations=LOCAL_READ, category="delegation", parallel=False
-    )
+    return Tool(TOOL, about, handoff, schema, None, LOCAL_READ, "delegation", parallel=False)
+
+
+def _handover(target: str, text: str, reason: str) -> ToolResult:
+    why = f" Reason: {reason.strip()}" if reason.strip() else ""
+    return ToolResult((TextContent(text + why),), meta={META: target})
 
 
 def not_done(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from holdfast.agent.security.paths import word_set
+from holdfast.tools.names import word_set
 
 MAX_CHARACTERS = 100_000
 _MAX_TOKENS, _MAX_PARTS, _MAX_DEPTH = 3000, 200, 5

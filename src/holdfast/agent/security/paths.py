@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.runtime.confinement import Confinement
+from holdfast.tools.names import word_set
 from holdfast.tools.patterns import name_fits
 
 LOW, MEDIUM, UNKNOWN, HIGH = range(4)
@@ -47,11 +48,6 @@ class FolderScan(NamedTuple):
     leads_out: int
     whole: bool
     odd: int
-
-
-def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text."""
-    return frozenset(text.split())
 
 
 # Files and folders of credentials, by their name or by the end of their path; those with a slash in

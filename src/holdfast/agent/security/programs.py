@@ -22,7 +22,6 @@ from holdfast.agent.security.paths import (
     made_again,
     repository,
     split_glob,
-    word_set,
 )
 from holdfast.agent.security.script import (
     ProgramOptions,
@@ -34,6 +33,7 @@ from holdfast.agent.security.script import (
     row,
     rows,
 )
+from holdfast.tools.names import word_set
 
 # Folders where a name with its folder is the same program as without.
 _SYSTEM = word_set("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")

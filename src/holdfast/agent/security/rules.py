@@ -23,13 +23,13 @@ from holdfast.agent.security.paths import (
     RiskFinding,
     ShellPaths,
     is_url,
-    word_set,
 )
 from holdfast.agent.security.programs import judge
 from holdfast.agent.security.script import ScriptReader, shell_effect
 from holdfast.content import ToolCall
 from holdfast.errors import RuntimeFault
 from holdfast.runtime.paths import home_folder
+from holdfast.tools.names import word_set
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
 _PATH_KEYS = word_set(

@@ -23,8 +23,8 @@ from holdfast.agent.security.paths import (
     ShellPaths,
     made_again,
     split_glob,
-    word_set,
 )
+from holdfast.tools.names import word_set
 
 _MAX_CALLS = 2000  # of programs in one command; one counts once for each folder and turn of a loop
 _MAX_FOLDERS = 8

@@ -22,7 +22,7 @@ later commands are not known, `^` is high, for the reason that follows.
 
 from __future__ import annotations
 
-from holdfast.agent.security.paths import word_set
+from holdfast.tools.names import word_set
 
 GROUPS = {
     # Long options of programs that only read. Their values are glued on: a word behind one counts

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 SAMPLING_META_KEY = "holdfast/sampling"
 
 
-_HINTS = {
-    "read_only": "readOnlyHint",
-    "destructive": "destructiveHint",
-    "idempotent": "idempotentHint",
-    "open_world": "openWorldHint",
-}
+# MCP's names of the annotations, such as `readOnlyHint`.
+_HINTS = {one.name: f"{one.encode_name}Hint" for one in msgspec.structs.fields(ToolAnnotations)}
 
 
 def annotations_of(hints: Mapping[str, Any]) -> ToolAnnotations:
