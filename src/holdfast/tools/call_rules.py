@@ -1,22 +1,35 @@
-"""The rules of a manager's calls: hooks around them, and limits by patterns of tool names."""
+"""The rules of a manager's calls: hooks around them, limits on how many run at a time, and limits
+on the length of results, whose whole texts go to files.
+
+Limits are by patterns of tool names. A conversation has `Agent(output_limit=)`, which keeps whole
+outputs in its store; `result_limit` serves a `ToolManager` without a conversation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from uuid import uuid4
 
-from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ToolError
-from holdfast.tools.arguments import wrong
-from holdfast.tools.concurrency import ConcurrencyLimits
-from holdfast.tools.context import ToolContext
+import msgspec
+
+from holdfast.content import Content, EmbeddedResource, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.tools.arguments import is_whole, wrong
+from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.hooks import Hook, Hooks
 from holdfast.tools.names import RUN_CODE
-from holdfast.tools.overflow import Overflow
+from holdfast.tools.patterns import name_fits
+from holdfast.tools.results import OUTPUT
 from holdfast.tools.running import error_result
 from holdfast.tools.tool import Tool
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class CallRules(NamedTuple):
@@ -26,6 +39,51 @@ class CallRules(NamedTuple):
     concurrency: dict[str, int]
     result_limit: dict[str, int]
     pinned: bool
+
+
+class ConcurrencyLimit:
+    """A limit on concurrent calls. Further calls wait for their turn, in order."""
+
+    def __init__(self, calls: int) -> None:
+        self._lock = threading.Lock()
+        self._free = calls
+        self._waiting: deque[threading.Event] = deque()
+
+    def enter(self, cancelled: Cancellation) -> None:
+        """Wait for a free slot and take it. Raises `ToolCancelled`."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Event()
+            self._waiting.append(turn)
+        remove_callback = cancelled.add_callback(turn.set)
+        try:
+            turn.wait()
+        except BaseException:  # Ctrl-C
+            if not self._withdraw(turn):
+                self.leave()
+            raise
+        finally:
+            remove_callback()
+        if self._withdraw(turn):
+            raise ToolCancelled("The call was cancelled while it waited for its turn.")
+
+    def _withdraw(self, turn: threading.Event) -> bool:
+        """Withdraw from the queue. Returns False if the slot was already assigned."""
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return True
+        return False
+
+    def leave(self) -> None:
+        """Release the slot to the call that has waited longest."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
 
 
 class RuledCalls:
@@ -40,13 +98,18 @@ class RuledCalls:
         result_dir: str | Path | None,
         pinned: bool,
     ) -> None:
-        calls = _patterns("concurrency", concurrency or {})
-        lengths = _patterns("result_limit", result_limit or {})
+        calls = _limits("concurrency", concurrency or {}, "calls", 1)
+        lengths = _limits("result_limit", result_limit or {}, "characters", 200)
+        if lengths and result_dir is None:
+            raise ConfigurationError(
+                "result_limit needs result_dir, a folder for the texts over the limit."
+            )
         self.rules = CallRules(tuple(hooks), calls, lengths, pinned)
         self.hooks = Hooks(self.rules.hooks) if hooks else None
         self.is_limited = bool(calls or lengths)
-        self._concurrency = ConcurrencyLimits(calls) if calls else None
-        self._overflow = Overflow(lengths, result_dir) if lengths else None
+        self._caps = [(pattern, ConcurrencyLimit(most)) for pattern, most in sorted(calls.items())]
+        self._lengths = lengths
+        self._folder = Path(result_dir or ".")
 
     def make(
         self,
@@ -65,8 +128,8 @@ class RuledCalls:
                 return hooks.with_context(answer, added) if added else answer
             changed = answer
         # a script holds no place: its calls take theirs, and would wait for it
-        limits = None if call.name == RUN_CODE else self._concurrency
-        with nullcontext() if limits is None else limits.hold(call.name, context.cancelled):
+        capped = self._caps and call.name != RUN_CODE
+        with self._slots(call.name, context.cancelled) if capped else nullcontext():
             try:
                 result = attempts(tool, changed.arguments, context)
             except ToolError as error:
@@ -80,10 +143,63 @@ class RuledCalls:
         result = self.shown(call, result)
         return hooks.with_context(result, added) if hooks is not None and added else result
 
+    @contextmanager
+    def _slots(self, name: str, cancelled: Cancellation) -> Generator[None]:
+        """Hold a slot of each cap that matches a tool, always in the same order. Raises
+        `ToolCancelled`."""
+        with ExitStack() as slots:
+            for pattern, cap in self._caps:
+                if name_fits(name, pattern):
+                    cap.enter(cancelled)
+                    slots.callback(cap.leave)
+            yield
+
     def shown(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """Return the result of a call within the limit of its length."""
-        limits = self._overflow
-        return result if limits is None else limits.shown(call.name, call.id, result)
+        """Return a result with parts over the smallest matching limit moved to files.
+
+        The limit holds for all texts together (including those of embedded resources), and for
+        the structured content as JSON. Long texts become one text without its middle. Long
+        structured content becomes `{"note": <place of the file>}`. If a file cannot be written,
+        its content is lost, but the result is not.
+        """
+        limits = [
+            limit for pattern, limit in self._lengths.items() if name_fits(call.name, pattern)
+        ]
+        if not limits or result.meta.get(OUTPUT) is True:
+            return result
+        limit = min(limits)
+        stem = _UNSAFE.sub("_", f"{call.name}-{call.id}" if call.id else call.name)[:100]
+        stem = f"{stem}-{uuid4().hex[:8]}"
+        changes: dict[str, Any] = {}
+        texts = [text for block in result.content if (text := _text(block)) is not None]
+        if sum(map(len, texts)) > limit:
+            text = "\n".join(texts)
+            place = self._write_file(f"{stem}.txt", text, "text")
+            whole = TextContent(_cut(text, limit, place))
+            # The blocks without text, with one text at the position of the first.
+            first = next(
+                index for index, one in enumerate(result.content) if _text(one) is not None
+            )
+            rest = [block for block in result.content[first:] if _text(block) is None]
+            changes["content"] = (*result.content[:first], whole, *rest)
+        data = _json(result.structured_content)
+        if len(data) > limit:
+            place = self._write_file(f"{stem}.json", data, "JSON")
+            note = f"{len(data):,} characters of JSON are left out: {place}."
+            changes["structured_content"] = {"note": note}
+        if result.error is not None and len(result.error.message) > limit:
+            message = _cut(result.error.message, limit, "see the text of the result")
+            changes["error"] = msgspec.structs.replace(result.error, message=message)
+        return msgspec.structs.replace(result, **changes) if changes else result
+
+    def _write_file(self, name: str, text: str, what: str) -> str:
+        path = self._folder / name
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        except OSError as error:
+            return f"the rest is lost: {path} cannot be written ({error.strerror})"
+        return f"the whole {what} is in {path}"
 
 
 def failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
@@ -91,10 +207,38 @@ def failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
     return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 
 
-def _patterns(argument: str, limit: Any) -> dict[str, int]:
-    if isinstance(limit, Mapping):
-        return dict(cast("Mapping[str, int]", limit))
-    if isinstance(limit, int) and not isinstance(limit, bool):
-        return {"*": limit}
-    form = "a number, or a mapping of name patterns to numbers"
-    raise wrong(f"ToolManager: {argument}", form, limit)
+def _limits(argument: str, given: Any, unit: str, least: int) -> dict[str, int]:
+    """Return the limits of an argument by patterns. Raises `ConfigurationError`."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = {"*": given}
+    if not isinstance(given, Mapping):
+        form = "a number, or a mapping of name patterns to numbers"
+        raise wrong(f"ToolManager: {argument}", form, given)
+    found = dict(cast("Mapping[str, int]", given))
+    for pattern, limit in found.items():
+        if not is_whole(limit, least):
+            raise wrong(argument, f"a number of {unit} from {least} for {pattern!r}", limit)
+    return found
+
+
+def _text(block: Content) -> str | None:
+    if isinstance(block, TextContent):
+        return block.text
+    text = block.resource.get("text") if isinstance(block, EmbeddedResource) else None
+    return text if isinstance(text, str) else None
+
+
+def _json(data: Any) -> str:
+    """Return the JSON of `data`; "" for None and for values that JSON cannot represent."""
+    try:
+        return "" if data is None else msgspec.json.encode(data).decode()
+    except (TypeError, ValueError):
+        return ""
+
+
+def _cut(text: str, limit: int, where: str) -> str:
+    end = limit // 4
+    return (
+        f"{text[: limit - end]}\n\n[... {len(text) - limit:,} of {len(text):,} characters left out;"
+        f" {where} ...]\n\n{text[-end:]}"
+    )
