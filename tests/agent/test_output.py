@@ -44,8 +44,7 @@ from holdfast.conversation.state import Fold, fold
 from holdfast.errors import ConfigurationError, OutputInvalid
 from holdfast.testing import crash_at_every_append
 from holdfast.tools.hooks import Deny, Hook
-from holdfast.tools.strict import is_strict
-from holdfast.tools.styles import STYLES, definition
+from holdfast.tools.styles import STYLES, definition, is_strict
 from tests import forks
 from tests.model_server import ModelServer, calls, text
 from tests.remote_parts import KEY, AgentServerProcess

@@ -14,7 +14,7 @@ from holdfast.llm.http import HTTPPool, header_text
 from holdfast.llm.prices import OWN_PRICES
 from holdfast.llm.wires import WIRES, check_members, wire
 from holdfast.llm.wires.protocol import Wire
-from holdfast.tools.strict import is_strict
+from holdfast.tools.styles import is_strict
 
 
 def _number_check(

@@ -7,12 +7,16 @@ from typing import Any, Literal, get_args
 
 from holdfast.events import ToolDefinition
 from holdfast.tools.arguments import wrong
-from holdfast.tools.names import wire_name
-from holdfast.tools.strict import is_strict
+from holdfast.tools.names import wire_name, word_set
 
 Style = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
 _NO_LETTERS = tuple("-0123456789")
 STYLES: tuple[str, ...] = get_args(Style)
+# The keywords of JSON Schema that OpenAI's strict mode accepts.
+_STRICT = word_set(
+    "type properties required additionalProperties items anyOf enum const title description "
+    "$ref $defs"
+)
 
 
 def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
@@ -76,3 +80,28 @@ def definition(tool: ToolDefinition, style: str = "openai_chat") -> dict[str, An
     if style not in MAKERS:
         raise wrong("style", f"one of {', '.join(STYLES)}", style)
     return MAKERS[style](tool, tool.wire_name or wire_name(tool.name))
+
+
+def is_strict(schema: Any, root: bool = True) -> bool:
+    """Return True if OpenAI's strict mode of all models and hosts accepts a schema unchanged."""
+    try:
+        if not schema.keys() <= _STRICT:
+            return False
+        if "$ref" in schema:
+            return len(schema) == 1 and not root
+        kinds: Any = schema.get("type") or ()
+        properties: dict[str, Any] = schema.get("properties") or {}
+        if ("object" in kinds or properties) and (
+            schema.get("additionalProperties") is not False
+            or sorted(schema["required"]) != sorted(properties)
+        ):
+            return False
+        if kinds != "object" if root else not (kinds or "anyOf" in schema):
+            return False
+        inner: list[Any] = [*properties.values(), *schema.get("$defs", {}).values()]
+        inner += schema.get("anyOf", ())
+        if "array" in kinds:
+            inner.append(schema["items"])
+        return all(is_strict(each, False) for each in inner)
+    except (AttributeError, KeyError, TypeError):  # not a well-formed schema
+        return False

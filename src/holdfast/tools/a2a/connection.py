@@ -19,8 +19,7 @@ import msgspec
 
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.a2a.config import CARD_PATH, RemoteAgent, origin
-from holdfast.tools.a2a.errors import reason_of
-from holdfast.tools.a2a.exchange import Exchange, limited
+from holdfast.tools.a2a.exchange import Exchange, limited, reason_of
 from holdfast.tools.a2a.parts import AgentAnswer, AgentSkill, describe
 from holdfast.tools.loop import LoopThread
 from holdfast.tools.results import clip
