@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast import events as ev
 from holdfast.agent.confirmation import AboveRisk, ByTool, Strictest, Verdict
-from holdfast.agent.risk import Level, Risk, Surroundings, assessed
+from holdfast.agent.risk import Level, Risk, Surroundings, assess_call
 from holdfast.agent.security import Annotations, Highest, LLMJudge, RiskRules, standard
 from holdfast.agent.security.judge import prompt
 from holdfast.content import Usage
@@ -120,7 +120,7 @@ def test_the_highest_counts_and_says_who_and_why() -> None:
     )
     assert (found, last.asked) == (Risk("high", "bad", "bad one"), 0)
     assert Highest((Says(None),)).assess(CALL, Surroundings()) is None
-    assert assessed(Highest((Says(None),)), CALL, Surroundings()).level == "unknown"
+    assert assess_call(Highest((Says(None),)), CALL, Surroundings()).level == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_highest_counts_and_says_who_and_why() -> None:
 )  # type: ignore[arg-type]
 def test_an_analyzer_that_fails_makes_nothing_harmless(found: Any) -> None:
     for analyzer in (Says(found), Highest((Says(Risk("low")), Says(found)))):
-        risk = assessed(analyzer, CALL, Surroundings())
+        risk = assess_call(analyzer, CALL, Surroundings())
         assert (risk.level, risk.by) == ("unknown", "says")
     assert CALL.arguments == {"text": "x"}
 
@@ -146,7 +146,7 @@ def test_what_is_no_analyzer_is_refused_by_name(wrong: Any) -> None:
 
 def judged(answer: Any) -> tuple[Risk, list[Any]]:
     llm = ScriptedLLM([answer])
-    return assessed(LLMJudge(llm), CALL, Surroundings(said=lambda: "Note it.")), llm.requests
+    return assess_call(LLMJudge(llm), CALL, Surroundings(said=lambda: "Note it.")), llm.requests
 
 
 def test_a_judge_is_shown_the_call_as_data_and_its_answer_is_read() -> None:

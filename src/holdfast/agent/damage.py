@@ -48,7 +48,7 @@ def stand_in(
     place: dict[str, Any] = {"seq": event.seq, "id": event.id, "timestamp": event.timestamp}
     if kind in _TEXTS:
         content = (TextContent(_TEXTS[kind]),)
-        usage, cost, model = spent(event)
+        usage, cost, model = usage_of(event)
         place |= {"usage": usage, "cost": cost, "model": model}
         return ev.MessageAdded(content=content, sender="holdfast", about=ABOUT, **place)
     if kind == "toolResult" and (call_id := call_of(event)):
@@ -66,7 +66,7 @@ def call_of(event: ev.DamagedEvent) -> str:
     return found if isinstance(found, str) else ""
 
 
-def spent(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
+def usage_of(event: ev.DamagedEvent) -> tuple[Usage, float | None, str]:
     """Return the usage, the cost and the model of a damaged event, as far as they are readable."""
     fields = event.fields
     try:

@@ -42,7 +42,7 @@ UNPLANNED = (
 )
 
 
-def handed_to(result: ToolResult) -> str | None:
+def handoff_target(result: ToolResult) -> str | None:
     """Return the `events.AgentConfigured.name` of a handoff result's target; None if the handoff
     failed."""
     if result.is_error:
@@ -159,7 +159,7 @@ def _handover(target: str, text: str, reason: str) -> ToolResult:
     return ToolResult((TextContent(text + why),), meta={META: target})
 
 
-def not_done(
+def refused_handoffs(
     calls: tuple[ToolCall, ...], refusal: Callable[[str], str], choice: ModelChoice | None
 ) -> dict[int, ToolResult]:
     """Return the results of the answer's handoffs and switches that are refused, by the position

@@ -46,7 +46,7 @@ class Stopping(msgspec.Struct, frozen=True):
         return self._events()
 
 
-def stopping_told(stopping: Stopping) -> dict[str, Any]:
+def describe_stop(stopping: Stopping) -> dict[str, Any]:
     """Return a `Stopping` in the form that a hook command receives."""
     events = [msgspec.Raw(ev.encode(event)) for event in stopping.events]
     return {"text": stopping.text, "denied": stopping.denied, "events": events}
@@ -132,10 +132,10 @@ class AgentHooks:
         found: list[Addition] = []
         what = "The model was not asked"
         for bound in self.before_model:
-            said = self.ask(bound, context, model_told, lambda _: False, situation, what)
+            said = self.ask(bound, context, describe_model_call, lambda _: False, situation, what)
             if said.deny is not None:
                 raise self.denied(bound, said, what)
-            if said.add and not told_since(bound.name, situation, answered):
+            if said.add and not was_added_since(bound.name, situation, answered):
                 found.append(addition(bound.name, said.add))
         return found
 
@@ -147,14 +147,14 @@ def addition(name: str, text: str) -> Addition:
     return Addition(f"hook:{name}#{sha256(text.encode()).hexdigest()[:8]}", (TextContent(text),))
 
 
-def told_since(name: str, situation: Situation, answered: int) -> bool:
+def was_added_since(name: str, situation: Situation, answered: int) -> bool:
     """Return True if this hook has added a message since the last answer. In that case the process
     crashed between that message and the next answer."""
     mine = f"hook:{name}#"
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
-def model_told(situation: Situation) -> dict[str, Any]:
+def describe_model_call(situation: Situation) -> dict[str, Any]:
     """Return a model call in the form that a hook command receives."""
     news = situation.news
     answers = (n for n in reversed(range(len(news))) if type(news[n]) is ev.AssistantReplied)
@@ -162,7 +162,7 @@ def model_told(situation: Situation) -> dict[str, Any]:
     return {"model": situation.llm.model, "news": since}
 
 
-def answer_told(answer: Completion) -> dict[str, Any]:
+def describe_answer(answer: Completion) -> dict[str, Any]:
     """Return a model's answer in the form that a hook command receives."""
     calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
     return {

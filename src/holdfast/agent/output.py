@@ -69,7 +69,7 @@ def asks_nobody(policy: object, name: str = FINISH) -> bool:
     return ours and name not in getattr(policy, "verdicts", ())
 
 
-def made(output: Output | None, value: Any) -> Any:
+def typed_output(output: Output | None, value: Any) -> Any:
     """Return a run's output as an object of the agent's output type, if there is one. Raises
     `OutputInvalid`."""
     return value if output is None else output.read(value)
@@ -101,7 +101,7 @@ class Output:
         self.wrapped = self.form.get("type") != "object" or schemas.is_composed(self.form)
         self.schema: dict[str, Any] = {"properties": {}, **self.form}
         if self.wrapped:
-            self.schema = schemas.wrapped(WRAPPED, self.form, True)
+            self.schema = schemas.wrap_schema(WRAPPED, self.form, True)
         self.tool = _Finish(self)
 
     def of_arguments(self, arguments: Mapping[str, Any]) -> Any:
@@ -243,7 +243,7 @@ def _of_msgspec(type: Any) -> _Conversion:
 def _of_schema(schema: Mapping[str, Any], untrusted: bool) -> _Conversion:
     try:
         given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
-        whole = schemas.wrapped(WRAPPED, given, True)
+        whole = schemas.wrap_schema(WRAPPED, given, True)
         check = schemas.from_json_schema(FINISH, whole, explain=_output_error, untrusted=untrusted)
         with suppress(OutputInvalid):
             check({})  # an invalid schema raises another error

@@ -127,7 +127,9 @@ def _is_hidden(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) ->
     return plan.seq in hidden
 
 
-def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Sequence[int]) -> str:
+def summary_with_plan(
+    plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Sequence[int]
+) -> str:
     """Return the summary of a condensation; the plan follows if it would otherwise be hidden."""
     if plan is None or not hidden or not _is_hidden(plan, hidden, replaced):
         return summary
@@ -145,15 +147,15 @@ def without_plan(summary: str) -> str:
     return begin.rstrip("\n") if heading else summary
 
 
-def room(plan: ev.Plan | None) -> int:
-    """Return the maximum number of tokens that `kept` adds."""
+def plan_tokens(plan: ev.Plan | None) -> int:
+    """Return the maximum number of tokens that `summary_with_plan` adds."""
     return 0 if plan is None else tokens.text(note(plan))
 
 
 # --- calls before the approval of a plan ---
 
 
-def judged(
+def plan_verdict(
     call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]
 ) -> Verdict:
     """Apply planning="first" to the policy's verdict on a call. Return a deny or an ask with the
@@ -165,14 +167,14 @@ def judged(
     except ToolNotFound:
         tool = None
     if tool is not None and is_ours(tool):
-        return _plan_verdict(call, verdict, plan, tool)
+        return _verdict_on_plan(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
     reason = AGAIN if plan is not None and not unfinished(plan.steps) else MAKE
     return Verdict("deny", reason, "planning")
 
 
-def _plan_verdict(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
+def _verdict_on_plan(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
     try:
         steps = read_steps(tool.validate(call.arguments)) or read_steps(call.arguments)
     except Exception:  # the call's result will contain the error

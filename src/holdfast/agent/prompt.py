@@ -94,7 +94,7 @@ def join_parts(parts: Iterable[PromptSection]) -> str:
     return _BETWEEN.join([part.text for part in parts])
 
 
-def lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
+def part_lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
     """Return the names and lengths of the parts for an `AgentConfigured` event; empty if there is
     only the system prompt itself."""
     if len(parts) <= 1 and not any(part.name == SECRETS for part in parts):
@@ -104,12 +104,12 @@ def lengths(parts: Sequence[PromptSection]) -> tuple[ev.PromptPart, ...]:
 
 def without_secrets(head: ev.AgentConfigured) -> str:
     """Return a journaled system prompt without the part about the conversation's secrets."""
-    return _BETWEEN.join([text for name, text in apart(head) if name != SECRETS])
+    return _BETWEEN.join([text for name, text in split_parts(head) if name != SECRETS])
 
 
-def apart(head: ev.AgentConfigured) -> list[tuple[str, str]]:
+def split_parts(head: ev.AgentConfigured) -> list[tuple[str, str]]:
     """Return the parts of a journaled system prompt as (name, text) pairs; the inverse of
-    `lengths`."""
+    `part_lengths`."""
     if not head.prompt_parts:
         return [("system_prompt", head.system_prompt)]
     found: list[tuple[str, str]] = []

@@ -106,12 +106,12 @@ class SecurityAnalyzer(Protocol):
 
 
 @overload
-def assessed(analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings) -> Risk: ...
+def assess_call(analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings) -> Risk: ...
 @overload
-def assessed(
+def assess_call(
     analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings, *, may_pass: Literal[True]
 ) -> Risk | None: ...
-def assessed(
+def assess_call(
     analyzer: SecurityAnalyzer, call: ToolCall, about: Surroundings, *, may_pass: bool = False
 ) -> Risk | None:
     """Return an analyzer's risk for a call. An analyzer that fails does not make a call harmless:

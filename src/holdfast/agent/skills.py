@@ -27,7 +27,7 @@ from holdfast.runtime import walk
 from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
 from holdfast.tools.arguments import wrong
 from holdfast.tools.json_values import as_list
-from holdfast.tools.skills import Skills, discover, shortened
+from holdfast.tools.skills import Skills, discover, shorten_skill
 from holdfast.tools.skills_files import Skill
 
 Match = Callable[[str], object]
@@ -363,7 +363,7 @@ def _skill_text(skill: Skill, why: str, most: int) -> str:
     if skill.folder or skill.files:
         more = f' Its other files are read with read_skill(name="{skill.name}", file=...).'
     head = f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})"
-    return f"{head}\n\n{shortened(skill, most)}"
+    return f"{head}\n\n{shorten_skill(skill, most)}"
 
 
 def _arguments(text: str, command: str) -> str:

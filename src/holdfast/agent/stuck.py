@@ -1,8 +1,8 @@
 """Detection of agents that repeat themselves without progress.
 
 `Recent` is part of a journal's fold: it counts how long each pattern has lasted and keeps the
-last two steps for comparison. `StuckDetector` holds the thresholds. `seen` compares the two.
-`Recent` and `seen` are pure, and cost the same at any step.
+last two steps for comparison. `StuckDetector` holds the thresholds. `stuck_signal` compares the
+two. `Recent` and `stuck_signal` are pure, and cost the same at any step.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class StuckSignal(NamedTuple):
     reason: str = ""
 
 
-def seen(recent: Recent, detector: StuckDetector) -> StuckSignal | None:
+def stuck_signal(recent: Recent, detector: StuckDetector) -> StuckSignal | None:
     """Return the current pattern if a message or the end of the run is due; None otherwise."""
     if recent.nudged is not None and getattr(detector, recent.nudged[0]) is not None:
         kind, at = recent.nudged

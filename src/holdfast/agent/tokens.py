@@ -311,7 +311,7 @@ class Sizes(msgspec.Struct, eq=False):
         for call_id, kept in event.trimmed.items():
             before = self.results.get(call_id)
             if before is not None:
-                self.results[call_id] = min(before, trimmed(kept))
+                self.results[call_id] = min(before, of_trimmed(kept))
                 self.whole += self.results[call_id] - before
         if (compaction := compaction_answer(event)) is not None and event.compaction is not None:
             size = answer(compaction) + text(event.compaction.note) + _MESSAGE_TOKENS
@@ -322,6 +322,6 @@ class Sizes(msgspec.Struct, eq=False):
             self.at_condensation = self.tokens
 
 
-def trimmed(kept: int) -> int:
+def of_trimmed(kept: int) -> int:
     """Return the estimated tokens of a result that is trimmed to `kept` characters."""
     return kept // BYTES_PER_TOKEN + _TRIM_NOTE_TOKENS

@@ -109,7 +109,7 @@ class View:
         for call_id, (call, result) in self._batch.items():
             result = LOST if result is None else result  # providers reject a call without a result
             if call_id in self._trimmed:
-                result = trimmed(call_id, result, self._trimmed[call_id])
+                result = trim_result(call_id, result, self._trimmed[call_id])
             self._place(answer_seq(call_id), (call, result))
         self._batch = {}
 
@@ -186,14 +186,14 @@ def ended_compactions(
 
 
 def text_of_result(result: ToolResult) -> str:
-    """Return the text that `trimmed` cuts and `read_output` reads. That is the result's text, or
-    its structured content as JSON if it has no content."""
+    """Return the text that `trim_result` cuts and `read_output` reads: the result's text, or its
+    structured content as JSON if it has no content."""
     if not result.content and result.structured_content is not None:
         return msgspec.json.encode(result.structured_content).decode()
     return result.text
 
 
-def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
+def trim_result(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     """Return a result with its first `kept` characters and a note on how to read the rest."""
     text = text_of_result(result)
     others = sum(not isinstance(block, TextContent) for block in result.content)

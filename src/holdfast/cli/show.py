@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 
 from holdfast import events as ev
-from holdfast.agent.prompt import apart
+from holdfast.agent.prompt import split_parts
 from holdfast.cli.console import Console
 from holdfast.cli.exit_codes import Exit, UsageError
 from holdfast.cli.pager import paged
@@ -160,7 +160,7 @@ def _print_prompt(console: Console, state: ConversationState) -> None:
     if (head := last(state.events, ev.AgentConfigured)) is None:
         console.error("no model request was made yet.")
         return
-    for name, text in apart(head):
+    for name, text in split_parts(head):
         console.line(f"--- {plain_line(name)}: {len(text):,} characters", "dim")
         console.show([*styled("plain", safe(text)), GAP])
 

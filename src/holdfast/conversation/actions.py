@@ -10,7 +10,7 @@ from holdfast import events as ev
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR, repair
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
-from holdfast.agent.stuck import StuckDetector, seen
+from holdfast.agent.stuck import StuckDetector, stuck_signal
 from holdfast.answer import REFUSAL
 from holdfast.content import ToolCall
 from holdfast.conversation.facts import excess_tokens
@@ -143,7 +143,7 @@ def next_action(
         return _FINISHED
     if (reached := state.run.reached(limits, state.last_time)) is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
-    if stuck is not None and (found := seen(state.recent, stuck)) is not None:
+    if stuck is not None and (found := stuck_signal(state.recent, stuck)) is not None:
         return (
             Stop(ConversationStatus.STUCK, found.reason)
             if found.reason

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, ask, trigger_of
-from holdfast.agent.planning import room
+from holdfast.agent.planning import plan_tokens
 from holdfast.conversation.budget import CONDENSATION_NOTE, token_count
 from holdfast.conversation.hook_points import HookPoints
 from holdfast.conversation.lent_model import LentModel, ModelSpending
@@ -177,7 +177,7 @@ class Condensations(ObjectStruct):
             pieces_of(transcript.items, sizes, summaries),
             sizes.tokens,
             limit,
-            max(1, int(limit * share) - room(journal.fold.planning.plan)),
+            max(1, int(limit * share) - plan_tokens(journal.fold.planning.plan)),
             LentModel(agent.llm, journal, calls),
             instructions,
             reason,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.output import made
+from holdfast.agent.output import typed_output
 from holdfast.agent.titles import Titler, check_titler
 from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import copies
@@ -332,7 +332,7 @@ class Conversation(ConversationInterface):
         with context.journal.changed:
             fold = context.journal.fold
             seq, value = fold.output.seq, fold.output.value
-        return made(context.agent.output, value) if seq else None
+        return typed_output(context.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
         """Return the events so far, in order."""

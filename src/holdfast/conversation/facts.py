@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast import timers
 from holdfast.agent import damage, planning
-from holdfast.agent.handoffs import SWITCH, TOOL, handed_to, resolve
+from holdfast.agent.handoffs import SWITCH, TOOL, handoff_target, resolve
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
@@ -238,7 +238,7 @@ class HandoffFacts(Reducer, frozen=True):
             return self if self.target is None else HandoffFacts()
         if type(event) is ev.NoteRecorded:
             return self._chosen(event, fold) if event.about == ev.AGENT_CHOICE else self
-        return HandoffFacts(handed_to(event.result)) if self.target is None else self
+        return HandoffFacts(handoff_target(event.result)) if self.target is None else self
 
     def _chosen(self, event: ev.NoteRecorded, fold: Fold) -> HandoffFacts:
         chosen = event.details.get("agent")

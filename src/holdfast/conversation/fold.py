@@ -251,7 +251,7 @@ class Fold(ObjectStruct):
         Its effect on a call is in doubt, so that no call begins or is repeated because of it.
         """
         kind, found = event.original_type, damage.stand_in(event)
-        usage, cost, _ = damage.spent(event)
+        usage, cost, _ = damage.usage_of(event)
         self._count_usage(usage, cost)
         if kind == "assistant":
             self.steps += 1

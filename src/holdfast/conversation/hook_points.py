@@ -26,11 +26,11 @@ from holdfast.agent.hooks import (
     Starting,
     Stopping,
     addition,
-    answer_told,
     changed_answer,
-    model_told,
-    stopping_told,
-    told_since,
+    describe_answer,
+    describe_model_call,
+    describe_stop,
+    was_added_since,
 )
 from holdfast.commands import Send
 from holdfast.content import Content, ToolResult, blocks
@@ -359,11 +359,11 @@ class HookPoints(ObjectStruct):
         found = [
             one
             for one in self._additions
-            if not told_since(one.about[5:].rpartition("#")[0], situation, answered)
+            if not was_added_since(one.about[5:].rpartition("#")[0], situation, answered)
         ]
         self._additions = ()
         if hooked is not None and hooked.before_model:
-            context = self._context_of(situation.cancelled, "model", model_told, situation)
+            context = self._context_of(situation.cancelled, "model", describe_model_call, situation)
             found += hooked.additions(situation, context, answered)
         return found
 
@@ -380,9 +380,9 @@ class HookPoints(ObjectStruct):
         what = "The model's answer was held back"
         for bound in hooked.after_model:
             given = completion
-            context = self._context_of(answer.token, "answer", answer_told, given)
+            context = self._context_of(answer.token, "answer", describe_answer, given)
             try:
-                said = hooked.ask(bound, context, answer_told, _is_answer, given, what)
+                said = hooked.ask(bound, context, describe_answer, _is_answer, given, what)
                 if said.change is not None:
                     try:
                         completion, fields = changed_answer(completion, said.change)
@@ -456,7 +456,7 @@ class HookPoints(ObjectStruct):
         for bound in hooks:
             try:
                 said = self._ask(
-                    bound, token, subject, "The run is not finished", describe=stopping_told
+                    bound, token, subject, "The run is not finished", describe=describe_stop
                 )
             except HookDenied as error:
                 return StopObjection(bound.name, "", error)
@@ -464,7 +464,7 @@ class HookPoints(ObjectStruct):
                 return StopObjection(bound.name, said.deny)
         if goal is None:
             return None
-        tools = copy(self._context_of(token, "stop", stopping_told, subject))
+        tools = copy(self._context_of(token, "stop", describe_stop, subject))
         # the judged answer's, so that a judge's child is found again after a crash
         tools.call_id = f"{0 if last is None else last.seq}.goal"
         tools.spawns = self._family.children

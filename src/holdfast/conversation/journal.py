@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.planning import kept
 from holdfast.agent.planning import note as plan_note
+from holdfast.agent.planning import summary_with_plan
 from holdfast.agent.view import whole_until
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.conversation.fold import Fold
@@ -382,7 +382,7 @@ class Journal(ObjectStruct):
         A plan that would no longer be shown is appended to the summary, and follows a compaction.
         """
         plan = self.fold.planning.plan
-        summary = kept(plan, summary, hidden, replaced)
+        summary = summary_with_plan(plan, summary, hidden, replaced)
         # the plan that an agent follows is not trimmed
         if plan is not None and plan.call_id in more.get("trimmed", ()):
             more["trimmed"] = dict(more["trimmed"])

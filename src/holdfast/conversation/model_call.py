@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from holdfast import events as ev
 from holdfast.agent.additions import Addition, PromptSection, Remark, Situation
-from holdfast.agent.handoffs import not_done
-from holdfast.agent.prompt import SECRETS, join_parts, lengths
+from holdfast.agent.handoffs import refused_handoffs
+from holdfast.agent.prompt import SECRETS, join_parts, part_lengths
 from holdfast.content import ToolCall, ToolResult
 from holdfast.conversation.actions import nudge_for
 from holdfast.conversation.background_notes import BackgroundNotes
@@ -236,7 +236,7 @@ class ModelCall(ObjectStruct):
             return None
         if last is None and journal.spawned_by:
             now["spawned_by"] = journal.spawned_by
-        return {**now, "prompt_parts": lengths(parts)}
+        return {**now, "prompt_parts": part_lengths(parts)}
 
     def _request(self, contributes: bool, token: Cancellation) -> _Request | None:
         """Return the request, with its amount reserved; None if the loop must decide anew."""
@@ -323,7 +323,7 @@ class ModelCall(ObjectStruct):
             )
             choice = context.agent.models
             if choice is not None or context.agent.handoffs is not None:
-                refused |= not_done(asked, partial(refusal, context), choice)
+                refused |= refused_handoffs(asked, partial(refusal, context), choice)
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with context.journal as journal:

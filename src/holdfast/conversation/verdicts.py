@@ -10,8 +10,8 @@ from typing import Any
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict, decided
 from holdfast.agent.output import FINISH, asks_nobody
-from holdfast.agent.planning import judged
-from holdfast.agent.risk import Risk, SecurityAnalyzer, ShellState, Surroundings, assessed
+from holdfast.agent.planning import plan_verdict
+from holdfast.agent.risk import Risk, SecurityAnalyzer, ShellState, Surroundings, assess_call
 from holdfast.content import ToolCall
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.run_context import RunContext
@@ -81,7 +81,7 @@ def decide(
         if policy is None and risk is not None:
             verdict = Verdict("allow", risk.reason, f"analyzer:{risk.by}")
         if first:
-            verdict = judged(call, verdict, plan, agent.tools.get)
+            verdict = plan_verdict(call, verdict, plan, agent.tools.get)
         silent = policy is None and analyzer is None and verdict.decision == "allow"
         found.append(
             CallVerdict(verdict.decision, verdict.reason, verdict.by, risk, counted, silent)
@@ -119,7 +119,7 @@ def _assess(
         history=tuple if isinstance(shell, ShellState) else lambda: _history(journal),
         confinement=confinement if isinstance(confinement, Confinement) else None,
     )
-    return assessed(analyzer, call, about)
+    return assess_call(analyzer, call, about)
 
 
 def _history(journal: Journal) -> list[ToolCall]:

@@ -20,7 +20,7 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.handoffs import find
-from holdfast.agent.output import made
+from holdfast.agent.output import typed_output
 from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
 from holdfast.content import ContentLike, Message, ToolResult
@@ -444,7 +444,9 @@ class RemoteConversation(ConversationInterface):
         self._follow()
         with self._copy.changed:
             seq, value = self._copy.fold.output.seq, self._copy.fold.output.value
-        return made(None if self.agent is None else self.agent.output, value) if seq else None
+        return (
+            typed_output(None if self.agent is None else self.agent.output, value) if seq else None
+        )
 
     def get_history(self) -> list[ev.AnyEvent]:
         """Return the events so far, in order."""

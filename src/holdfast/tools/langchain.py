@@ -108,7 +108,7 @@ def to_langchain(tool: Tool) -> Any:
 # --- LangChain to Holdfast ---
 
 
-def unwrapped(tool: Any) -> Any:
+def original_tool(tool: Any) -> Any:
     """Return the Holdfast tool that `to_langchain` wrapped; None for any other object."""
     return getattr(tool, "holdfast_tool", None)
 

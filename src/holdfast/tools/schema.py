@@ -56,7 +56,7 @@ class Parameters:
                 f"Tool {tool!r}: callback {callback!r} has no readable signature; wrap it in a"
                 " function."
             ) from None
-        self.callback, bound = unbound(callback)
+        self.callback, bound = unwrap_partial(callback)
         hints = self.hints()
         self.context: str | None = None
         self.fields: dict[str, tuple[Any, Any]] = {}
@@ -110,7 +110,7 @@ class Parameters:
         return hints
 
 
-def unbound(callback: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
+def unwrap_partial(callback: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
     """Return the function inside of any `functools.partial`s, and the names that these bind."""
     bound: set[str] = set()
     while isinstance(callback, functools.partial):
@@ -283,7 +283,7 @@ def is_composed(schema: Mapping[str, Any]) -> bool:
     return not _COMPOSITION_KEYWORDS.isdisjoint(schema)
 
 
-def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
+def wrap_schema(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
     """Return the object schema of one argument `name` described by `schema`. Definitions stay at
     the root, where references point."""
     inner, roots = dict(schema), ("$schema", "$defs", "definitions")

@@ -73,7 +73,7 @@ class Skills:
         remaining = self.total
         for skill in self._skills.values():
             if skill.always and remaining > 0:
-                text = shortened(skill, min(self.each, remaining))
+                text = shorten_skill(skill, min(self.each, remaining))
                 remaining -= len(text) + len(skill.name)
                 yield skill, text
 
@@ -179,7 +179,7 @@ def _instructions(skill: Skill) -> str:
     return body.strip() + _other_files_note(skill)
 
 
-def shortened(skill: Skill, most: int) -> str:
+def shorten_skill(skill: Skill, most: int) -> str:
     """Return the first `most` characters of a skill's text, and how to read the others."""
     text = skill.text
     if len(text) <= most:

@@ -167,7 +167,7 @@ class Tool:
     def _take_callback(self, callback: Callback) -> None:
         if not callable(callback):
             raise wrong(f"Tool {self.name!r}: callback", "a function", callback)
-        plain = schemas.unbound(callback)[0]
+        plain = schemas.unwrap_partial(callback)[0]
         self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
             getattr(plain, "__call__", None)  # noqa: B004
         )
@@ -263,7 +263,7 @@ class Tool:
             schema: dict[str, Any]
             if self._wrapped is not None and declared is not None and parameters is not None:
                 required = self._wrapped in parameters.required
-                schema = schemas.wrapped(self._wrapped, declared, required)
+                schema = schemas.wrap_schema(self._wrapped, declared, required)
             else:
                 schema = {"type": "object", "properties": {}, **(declared or {})}
                 if parameters is not None:
@@ -331,7 +331,7 @@ class Tool:
         The options are `annotations`, `category`, `timeout`, `retry` and `parallel`. Raises
         `ConfigurationError`."""
         langchain = _langchain()
-        inner = langchain.unwrapped(tool)
+        inner = langchain.original_tool(tool)
         if isinstance(inner, Tool) and name is None and not options:
             return inner
         return LangChainTool(langchain.LangChainAdapter(tool), name, **options)
@@ -355,7 +355,7 @@ class Tool:
         """Return a tool of a function's name, docstring and signature."""
         if not callable(function):
             raise wrong("from_function", "a function", function)
-        plain = schemas.unbound(function)[0]
+        plain = schemas.unwrap_partial(function)[0]
         if description is None:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
@@ -438,7 +438,7 @@ def _langchain() -> Any:
 
 def module_of(callback: Callback) -> str:
     """Return the module of a function, a class or a callable object."""
-    plain = schemas.unbound(callback)[0]
+    plain = schemas.unwrap_partial(callback)[0]
     return str(getattr(plain, "__module__", None) or type(plain).__module__)
 
 

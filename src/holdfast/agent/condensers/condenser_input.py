@@ -136,7 +136,7 @@ class CondenserInput(ObjectStruct, dict=True):
             sizes = list(piece.sizes)
             for n, (call, _) in enumerate(piece.results):
                 if call.id in condensed.trimmed:
-                    sizes[n] = min(sizes[n], tokens.trimmed(condensed.trimmed[call.id]))
+                    sizes[n] = min(sizes[n], tokens.of_trimmed(condensed.trimmed[call.id]))
             if saved := sum(piece.sizes) - sum(sizes):
                 left = piece.tokens - saved
                 piece = msgspec.structs.replace(piece, sizes=tuple(sizes), tokens=left)

@@ -50,7 +50,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         """Return the results to trim; None if there are none. See `Condenser`."""
         last = max((piece.seq for piece in work.pieces if piece.is_answer), default=0)
         found: list[tuple[bool, int, str, int]] = []
-        small = tokens.trimmed(self.keep)
+        small = tokens.of_trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
             for (call, result), size in zip(piece.results, piece.sizes, strict=True):
                 # Compare tokens, because a picture is large too; characters are counted only if

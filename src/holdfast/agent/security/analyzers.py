@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from holdfast.agent.risk import Risk, Surroundings, assessed
+from holdfast.agent.risk import Risk, Surroundings, assess_call
 from holdfast.content import ToolCall, Usage
 from holdfast.tools.arguments import wrong
 
@@ -80,7 +80,7 @@ class Highest(msgspec.Struct, frozen=True):
         highest: Risk | None = None
         usage, cost, model = Usage(), 0.0, ""
         for analyzer in self.analyzers:
-            found = assessed(analyzer, call, about, may_pass=True)
+            found = assess_call(analyzer, call, about, may_pass=True)
             if found is None:
                 continue
             if found.model:

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.a2a.config import CARD_PATH, RemoteAgent, origin
-from holdfast.tools.a2a.exchange import Exchange, limited, reason_of
+from holdfast.tools.a2a.exchange import Exchange, reason_of, request_context
 from holdfast.tools.a2a.parts import AgentAnswer, AgentSkill, describe
 from holdfast.tools.loop import LoopThread
 from holdfast.tools.results import clip
@@ -114,7 +114,7 @@ class A2AConnection:
             if card.capabilities.extended_agent_card and self._remote.credentials():
                 try:
                     card = await client.get_extended_agent_card(
-                        GetExtendedAgentCardRequest(), context=limited(timeout)
+                        GetExtendedAgentCardRequest(), context=request_context(timeout)
                     )
                 except Exception as error:
                     _log.warning(

@@ -187,7 +187,9 @@ class Exchange:
 
         request = GetTaskRequest(id=self.task_id, history_length=1)
         async with asyncio.timeout(self._timeout):
-            self._take_task(await self._client.get_task(request, context=limited(self._timeout)))
+            self._take_task(
+                await self._client.get_task(request, context=request_context(self._timeout))
+            )
 
     async def cancel_task(self) -> None:
         """Ask the agent to cancel the task, if there is one that has not ended."""
@@ -195,7 +197,7 @@ class Exchange:
 
         if self.task_id and self.state not in TERMINAL:
             request = CancelTaskRequest(id=self.task_id)
-            await self._client.cancel_task(request, context=limited(self._timeout))
+            await self._client.cancel_task(request, context=request_context(self._timeout))
 
     # --- the answer ---
 
@@ -233,7 +235,7 @@ def _question_of(status: TaskStatus) -> str:
     return f"{stamp} {status.message.message_id}".strip()
 
 
-def limited(timeout: float) -> ClientCallContext:
+def request_context(timeout: float) -> ClientCallContext:
     """Return the context of a request that must be answered within `timeout` seconds."""
     from a2a.client.client import ClientCallContext
 

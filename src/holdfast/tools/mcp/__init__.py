@@ -20,8 +20,8 @@ from holdfast.tools.mcp.config import (
     FilledServers,
     Server,
     Stdio,
+    open_placeholders,
     read_servers,
-    unfilled,
 )
 from holdfast.tools.mcp.pool import MCPPool
 from holdfast.tools.mcp.server_requests import Elicit, Elicitation, RequestHandlers, Roots
@@ -127,7 +127,7 @@ class MCPClient(ServiceClient[MCPSource]):
             seconds("MCPClient: call_timeout", call_timeout)
         servers = read_servers(config, call_timeout)
         for name, server in servers.items():
-            if not isinstance(config, FilledServers) and (found := unfilled(server)):
+            if not isinstance(config, FilledServers) and (found := open_placeholders(server)):
                 what = "nothing fills %s here; give the configuration with its value"
                 _log.warning(f"MCP server %r: {what}.", name, ", ".join(found))
         handlers = RequestHandlers(elicit, sample, roots)

@@ -101,7 +101,7 @@ class FilledServers(dict[str, Any]):
     """Servers from a file whose placeholders were filled: one that is left was escaped."""
 
 
-def unfilled(server: Server) -> list[str]:
+def open_placeholders(server: Server) -> list[str]:
     """Return the placeholders in the values for a server, which only other programs fill."""
     if isinstance(server, Http):
         return placeholders([server.url, *server.headers.values()])

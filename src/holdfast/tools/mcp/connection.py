@@ -29,7 +29,7 @@ from holdfast.tools.mcp.auth import provider_of
 from holdfast.tools.mcp.calls import PendingCall
 from holdfast.tools.mcp.config import ConnectionSpec, Http, secret_values
 from holdfast.tools.mcp.http import Trace, http_client, sse, trace_of_call
-from holdfast.tools.mcp.message_filter import ListedTool, MessageFilter, listed
+from holdfast.tools.mcp.message_filter import ListedTool, MessageFilter, listed_tools
 from holdfast.tools.mcp.results import reason_of
 from holdfast.tools.mcp.secrets import redaction
 from holdfast.tools.mcp.server_requests import answer_elicitation, answer_roots, answer_sampling
@@ -370,7 +370,7 @@ class McpConnection:
         full = False
         while not full:  # the deadline stops a list that never ends
             page = await client.list_tools(cursor=cursor)
-            page_tools, faults = listed(page)
+            page_tools, faults = listed_tools(page)
             tools.extend(page_tools)
             left_out.update(faults)
             full = len(tools) + len(left_out) > _MAX_TOOLS

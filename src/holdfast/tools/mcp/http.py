@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 
 from holdfast.tools.mcp.config import Http
 from holdfast.tools.mcp.http_bodies import ACCEPTED_ENCODINGS, BoundedBody
-from holdfast.tools.mcp.message_filter import parsed
+from holdfast.tools.mcp.message_filter import parse_message
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 from holdfast.tools.trace_headers import trace_headers
 
@@ -168,4 +168,4 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
         if not endpoint.done():
             endpoint.set_result(address)
     elif event.event == "message" and event.data:
-        inbox.put(parsed(event.data))
+        inbox.put(parse_message(event.data))

@@ -188,7 +188,7 @@ def _reason(error: ValidationError) -> str:
     return "it is not a JSON-RPC message"
 
 
-def parsed(text: str | bytes) -> SessionMessage | UnreadableMessage:
+def parse_message(text: str | bytes) -> SessionMessage | UnreadableMessage:
     """Return the message in a text from a server, or the error for a text without one."""
     data = text.encode(errors="replace") if isinstance(text, str) else text
     if too_many(data, MAX_VALUES):
@@ -208,7 +208,7 @@ def _repaired(text: bytes) -> mcp_types.JSONRPCResponse | None:
         found = json.loads(_without_depths(text), parse_int=_short_number)
     except (ValueError, RecursionError):
         return None
-    again = parsed(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    again = parse_message(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     message = again.message if isinstance(again, SessionMessage) else None
     return message if isinstance(message, mcp_types.JSONRPCResponse) else None
 
@@ -358,7 +358,7 @@ def _headers(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": inner} if inner else {"type": "object"}
 
 
-def listed(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str, str]]]:
+def listed_tools(page: ListToolsResult) -> tuple[list[ListedTool], Iterable[tuple[str, str]]]:
     """Return the tools of a page that passed the filter, and the faults of the others."""
     tools: list[ListedTool] = []
     for tool in page.tools:

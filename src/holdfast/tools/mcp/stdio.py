@@ -23,7 +23,7 @@ from mcp.shared.message import SessionMessage
 
 from holdfast.tools.environment import has_ended, open_pidfd
 from holdfast.tools.mcp.config import Stdio
-from holdfast.tools.mcp.message_filter import parsed
+from holdfast.tools.mcp.message_filter import parse_message
 from holdfast.tools.mcp.secrets import Redact
 from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox, UnreadableMessage
 from holdfast.tools.results import clip
@@ -121,11 +121,11 @@ class _Pipes(asyncio.Protocol):
 
 
 def _message(line: bytes) -> SessionMessage | Exception:
-    message = parsed(line)
+    message = parse_message(line)
     if isinstance(message, SessionMessage):
         return message
     # Keep an answer with bytes that are not UTF-8, such as a part of a file that a tool read.
-    text = parsed(line.decode(errors="replace"))
+    text = parse_message(line.decode(errors="replace"))
     return text if isinstance(text, SessionMessage) else UnreadableMessage(str(text), line)
 
 
