@@ -443,8 +443,10 @@ class ToolManager:
         """Run a tool once and return its result. Raises `ToolError` if there is no result."""
         tool, context = self.get(name), context or ToolContext()
         call = ToolCall(context.call_id, tool.name, arguments or {})
+        if tool.is_async:
+            context.loop = self._services.submit
         with self._services.direct_call():
-            return self._make(tool, call, context, running.run_once, self._calls.hooks)
+            return self._calls.make(tool, call, context, running.run_once, self._calls.hooks)
 
     async def acall(
         self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
@@ -497,22 +499,12 @@ class ToolManager:
                 call = msgspec.structs.replace(call, name=tool.name)
             if hooks is None and not self._calls.is_limited and not tool.is_async:
                 return run_attempts(tool, call.arguments, context, start_thread, before_attempt)
+            if tool.is_async:
+                context.loop = self._services.submit
             attempts = partial(run_attempts, start=start_thread, before_attempt=before_attempt)
-            return self._make(tool, call, context, attempts, hooks)
+            return self._calls.make(tool, call, context, attempts, hooks)
         except ToolError as error:
             return failed(error, hooks)
-
-    def _make(
-        self,
-        tool: Tool,
-        call: ToolCall,
-        context: ToolContext,
-        attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult],
-        hooks: Hooks | None,
-    ) -> ToolResult:
-        if tool.is_async:
-            context.loop = self._services.submit
-        return self._calls.make(tool, call, context, attempts, hooks)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None

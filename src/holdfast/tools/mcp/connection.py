@@ -26,7 +26,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from holdfast import __version__
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.mcp.auth import provider_of
-from holdfast.tools.mcp.calls import PendingCall
 from holdfast.tools.mcp.config import ConnectionSpec, Http, secret_values
 from holdfast.tools.mcp.http import Trace, http_client, sse, trace_of_call
 from holdfast.tools.mcp.message_filter import ListedTool, MessageFilter, listed_tools
@@ -38,6 +37,7 @@ from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from holdfast.tools.mcp.pool import ConnectionLease
+    from holdfast.tools.mcp.source import PendingCall
 
 _log = logging.getLogger(__name__)
 
