@@ -18,8 +18,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -45,6 +46,8 @@ from holdfast.tools.skills_files import (
     text_below,
     with_home,
 )
+
+T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
@@ -179,11 +182,12 @@ class _Reader:
                 f"load_plugin: the name of the plugin {str(self._root)!r} has other characters than"
                 f" letters, digits, '.', '_' and '-', or more than 64: {name!r:.100}."
             )
-        skills = [*self._skills(manifest), *self._commands(name, manifest)]
+        skills = [skill for _, skill in self._each(self._skill_files(manifest), read_skill)]
+        commands = self._each(self._files(manifest, "commands"), partial(self._command, name))
+        skills += [command for _, command in commands]
         agents: dict[str, SubAgent] = {}
-        for path in self._files(manifest, "agents"):
-            if (agent := self._try(path, read_sub_agent)) is not None:
-                agents.setdefault(agent.name, agent)
+        for _, agent in self._each(self._files(manifest, "agents"), read_sub_agent):
+            agents.setdefault(agent.name, agent)
         return Plugin(
             name,
             _line(manifest.get("description")),
@@ -236,29 +240,23 @@ class _Reader:
             found |= dict.fromkeys(path for path in inner if path.is_file())
         return [path for path in found if path.stem.lower() != "readme"]
 
-    def _try(self, path: Path, read: Callable[[Path], Any]) -> Any:
-        try:
-            if self._root not in path.resolve().parents:
-                raise ValueError("it is a link out of the plugin's folder")
-            return read(path)
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
-            self.problems[str(path.relative_to(self._root))] = str(error)
-            return None
+    def _each(self, paths: Iterable[Path], read: Callable[[Path], T]) -> Iterator[tuple[Path, T]]:
+        """Yield the parts at these paths that can be read; the others become problems."""
+        for path in paths:
+            try:
+                if self._root not in path.resolve().parents:
+                    raise ValueError("it is a link out of the plugin's folder")
+                yield path, read(path)
+            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
+                self.problems[str(path.relative_to(self._root))] = str(error)
 
-    def _skills(self, manifest: Mapping[str, Any]) -> Iterator[Skill]:
+    def _skill_files(self, manifest: Mapping[str, Any]) -> Iterable[Path]:
         single = self._root / "SKILL.md"  # a plugin that is one skill
         files = [single] if single.is_file() else []
         for place in self._places(manifest, "skills"):
             own = place / "SKILL.md"
             files += [own] if own.is_file() else sorted(place.glob("*/SKILL.md"))
-        for path in dict.fromkeys(files):
-            if (skill := self._try(path, read_skill)) is not None:
-                yield skill
-
-    def _commands(self, plugin: str, manifest: Mapping[str, Any]) -> Iterator[Skill]:
-        for path in self._files(manifest, "commands"):
-            if (skill := self._try(path, lambda path: self._command(plugin, path))) is not None:
-                yield skill
+        return dict.fromkeys(files)
 
     def _command(self, plugin: str, path: Path) -> Skill:
         text = text_below(self._root, *path.relative_to(self._root).parts)
@@ -343,9 +341,8 @@ class _Reader:
                     self.problems[one] = "it does not exist in the plugin's folder"
             else:
                 self.problems[key] = f"it takes objects and paths, not {one!r:.100}"
-        for path in paths:
-            if (config := self._try(path, self._json)) is not None:
-                yield from self._config(str(path.relative_to(self._root)), key, config)
+        for path, config in self._each(paths, self._json):
+            yield from self._config(str(path.relative_to(self._root)), key, config)
 
     def _config(
         self, place: str, key: str, config: dict[str, Any]

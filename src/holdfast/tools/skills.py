@@ -345,16 +345,8 @@ def as_text(skill: Skill) -> Skill:
         if (remaining := remaining - len(content)) < 0:
             break
         files[name] = content
-    return Skill(
-        skill.name,
-        skill.description,
-        triggers=skill.triggers,
-        paths=skill.paths,
-        always=skill.always,
-        text=text,
-        files=files,
-        user_only=skill.user_only,
-    )
+    kept = ("name", "description", "triggers", "paths", "always", "user_only")
+    return Skill(text=text, files=files, **{name: getattr(skill, name) for name in kept})
 
 
 def _files(root: Path) -> Iterator[str]:
