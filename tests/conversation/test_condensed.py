@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Agent, Conversation, ConversationStatus, ScriptedLLM, SQLiteStore, tool
 from holdfast import events as ev
-from holdfast.agent.view import View, whole_until
+from holdfast.agent.view import View, hidden_until
 from holdfast.conversation.replay import replay, requests
 from holdfast.conversation.state import Fold, fold
 from holdfast.llm.wires import openai_chat
@@ -157,12 +157,12 @@ def test_nothing_is_so_far_while_something_is_still_shown_or_open() -> None:
         event.seq for event in events if isinstance(event, ev.MessageAdded | ev.AssistantReplied)
     ]
     for hidden in range(len(visible) + 1):
-        limit = whole_until(events, visible[:hidden])
+        limit = hidden_until(events, visible[:hidden])
         assert not fold(events[:limit]).open
         assert not any(seq <= limit for seq in visible[hidden:])
         assert limit >= (visible[hidden - 2] if hidden > 2 else 0)
-    assert whole_until(events, visible) == len(events)
-    assert whole_until(events, visible[1:]) == 0
+    assert hidden_until(events, visible) == len(events)
+    assert hidden_until(events, visible[1:]) == 0
 
 
 @pytest.mark.parametrize(

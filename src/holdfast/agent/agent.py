@@ -23,9 +23,9 @@ from holdfast.agent.handoffs import (
     MAIN,
     ModelChoice,
     check_budget,
-    family,
     make_handoff,
     make_switch,
+    reachable_agents,
 )
 from holdfast.agent.hooks import AgentHooks
 from holdfast.agent.limits import Limits, check_models, check_price
@@ -48,7 +48,7 @@ from holdfast.store.base import Store
 from holdfast.tools import Cancellation, Tool, ToolManager
 from holdfast.tools.arguments import is_model
 from holdfast.tools.manager import ToolLike
-from holdfast.tools.mcp_spellings import present_servers
+from holdfast.tools.mcp_spellings import normalize_servers
 
 if TYPE_CHECKING:
     import holdfast
@@ -294,7 +294,7 @@ class Agent:
         if scripts is not None:
             brought = scripts.beside(brought)
         with_parts = manager.with_own_tools(brought)
-        servers = dict(present_servers(mcp_servers or {}))
+        servers = dict(normalize_servers(mcp_servers or {}))
         hooked = AgentHooks(hooks, with_parts.rules.hooks, llm) if hooks else None
         judges = () if hooked is None else hooked.models
         for model in judges:
@@ -350,7 +350,7 @@ class Agent:
             counted = (budget.tokens is not None, budget.cost is not None)
             check_budget("Agent: tree_limits has", self, *counted)
             if planning == "first":
-                family(self)
+                reachable_agents(self)
         if isinstance(guard, ByTool) and not mcp_servers:
             guard.look_for_typos([tool.name for tool in with_parts.list_tools()])
 

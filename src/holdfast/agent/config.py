@@ -62,7 +62,7 @@ from holdfast.tools.config.shapes import (
     Unbuilt,
     WrongKey,
     build,
-    struct,
+    struct_shape,
 )
 from holdfast.tools.config.structs import describe, section_of
 from holdfast.tools.config.variables import fill
@@ -277,7 +277,7 @@ _SUB_AGENT = section_of(
         "description": TEXT,
         "tools": Either(text=NONEMPTY, list=NAMES, what="a list of names of tools, or '*'"),
         "without": NAMES,
-        "limits": struct(_LIMITS, Limits),
+        "limits": struct_shape(_LIMITS, Limits),
     },
     without=("name", "path"),
 )
@@ -365,7 +365,7 @@ _BOUND_KEYS = {name: Key(shape, describe(Delegates)[name]) for name, shape in _B
 _DELEGATION = Section("delegation", "bounds of delegation", _BOUND_KEYS, whole=True)
 _CODE = section_of(CodeMode, "code", "limits of code mode", whole=True)
 _STUCK = section_of(StuckDetector, "stuck", "thresholds of stuck detection", whole=True)
-_LIMITED = struct(_LIMITS, Limits)
+_LIMITED = struct_shape(_LIMITS, Limits)
 _HOOK = hook_section(
     "agentHook",
     "a hook of an agent",
@@ -423,10 +423,12 @@ _KEYS = {
     ),
     "output_type": Key(_OUTPUT, "The result: a type, a JSON Schema, or {file: path} of one."),
     "output_rounds": Key(COUNT, "Invalid results after which a run with an output type fails."),
-    "stuck": Key(struct(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
+    "stuck": Key(struct_shape(_STUCK, StuckDetector), "Stuck detection; null: none.", null=True),
     "code": Key(
         Made(
-            Either(other=FLAG, map=struct(_CODE, CodeMode), what="true, or a mapping of limits"),
+            Either(
+                other=FLAG, map=struct_shape(_CODE, CodeMode), what="true, or a mapping of limits"
+            ),
             lambda data, place, loader: data,
             lambda one, at, dumper: one.mode == CodeMode() or _CODE.dump(one.mode, at, dumper),
         ),
@@ -435,7 +437,7 @@ _KEYS = {
     "goal": Key(GOAL, "The goal of a run, and who judges whether it is reached."),
     "stop_denials": Key(COUNT, "Times in a row that hooks on stop may deny the end of a run."),
     "hooks": Key(
-        ListOf(struct(_HOOK, Hook), "a list of hooks"),
+        ListOf(struct_shape(_HOOK, Hook), "a list of hooks"),
         "Hooks of calls, model calls, messages, ends and condensations, in calling order.",
     ),
     "delegates": Key(_others(), "Agents that it may delegate to."),

@@ -38,9 +38,9 @@ from holdfast.tools.config.shapes import (
     Unbuilt,
     Variants,
     WrongKey,
-    shared,
-    shown,
-    struct,
+    describe_value,
+    shared_schema,
+    struct_shape,
 )
 from holdfast.tools.config.structs import keys_of, section_of
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
@@ -166,7 +166,7 @@ class Shipped(Shape, frozen=True):
         if not isinstance(value, Map):
             raise place.error(
                 f"it takes {', '.join(self.kinds)}, a mapping with that as name, a list of these,"
-                f" 'module:qualname', or {{use, parameters}}, not {shown(value)}."
+                f" 'module:qualname', or {{use, parameters}}, not {describe_value(value)}."
             )
         if "use" not in value and "name" not in value:
             raise place.error(f"name is missing: one of {', '.join(self.kinds)}; or give use.")
@@ -199,7 +199,7 @@ class Shipped(Shape, frozen=True):
             several = ListOf(self).schema(defs)
             return {"anyOf": [NONEMPTY.schema(defs), *kinds, _PART.schema(defs), several]}
 
-        return shared(self.what, defs, any_of)
+        return shared_schema(self.what, defs, any_of)
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         name = next((name for name, kind in self.classes.items() if type(value) is kind), "")
@@ -478,7 +478,7 @@ ANALYZER = Shipped(
 )
 JUDGE = Shipped("judge", JUDGES, _kinds(JUDGES), AllJudges, "judges")
 _GOAL_KEYS = {"judge": Key(JUDGE, "rubric, command, a list of these, or one that code makes.")}
-GOAL = struct(section_of(Goal, "goal", "the goal of a run", _GOAL_KEYS), Goal)
+GOAL = struct_shape(section_of(Goal, "goal", "the goal of a run", _GOAL_KEYS), Goal)
 _VERDICTS = ("allow", "ask", "deny")
 
 
@@ -491,14 +491,14 @@ class Confirmation(Shape, frozen=True):
     def read(self, value: Any, place: SourceLocation) -> Any:
         if isinstance(value, Map):
             if "above" in value and value["above"] not in _VERDICTS:
-                return struct(_ABOVE, AboveRisk).read(value, place)
+                return struct_shape(_ABOVE, AboveRisk).read(value, place)
             if isinstance(value.get("strictest"), Seq):
                 if len(value) > 1:
                     raise place.error("strictest stands alone; put other policies into its list.")
                 members = Made(ListOf(self), lambda data, at, loader: Strictest(data))
                 return members.read(value["strictest"], value.places["strictest"])
             if "judge" in value and value["judge"] not in _VERDICTS:
-                return struct(_JUDGE, security.LLMJudge).read(value, place)
+                return struct_shape(_JUDGE, security.LLMJudge).read(value, place)
             if isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
                 used = Made(_PART, lambda data, at, loader: loader.use(data, at))
                 return used.read(value, place)

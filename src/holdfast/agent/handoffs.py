@@ -51,7 +51,7 @@ def handoff_target(result: ToolResult) -> str | None:
     return None if not isinstance(to, str) else "" if to == MAIN else to
 
 
-def resolve(target: str, name: str) -> str:
+def resolve_target(target: str, name: str) -> str:
     """Return the `events.AgentConfigured.name` of a target that the agent `name` gave. `#fast` is
     its own variant with that model, `#` the agent without another model, and `main` the first
     agent."""
@@ -163,8 +163,8 @@ def refused_handoffs(
     calls: tuple[ToolCall, ...], refusal: Callable[[str], str], choice: ModelChoice | None
 ) -> dict[int, ToolResult]:
     """Return the results of the answer's handoffs and switches that are refused, by the position
-    of the call. `refusal` maps a target (see `resolve`) to the reason of a refusal, or "". Only
-    the first other one is done; all behind it are refused."""
+    of the call. `refusal` maps a target (see `resolve_target`) to the reason of a refusal, or "".
+    Only the first other one is done; all behind it are refused."""
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
@@ -188,17 +188,17 @@ def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
     """Apply `check_tree` to an agent and all agents that may take over from it. Raises
     `ConfigurationError`."""
     if tokens or cost:
-        for one in (agent, *family(agent).values()):
+        for one in (agent, *reachable_agents(agent).values()):
             check_tree(who, one.llm, tokens, cost)
 
 
-def find(agent: Agent, name: str) -> Agent | None:
+def find_agent(agent: Agent, name: str) -> Agent | None:
     """Return the agent with that name among those that `agent` reaches through handoffs; None if
     unknown. "" is `agent` itself."""
-    return family(agent).get(name) if name else agent
+    return reachable_agents(agent).get(name) if name else agent
 
 
-def family(agent: Agent) -> dict[str, Agent]:
+def reachable_agents(agent: Agent) -> dict[str, Agent]:
     """Return all agents that a conversation of `agent` can reach through handoffs and switches of
     model, by name. Raises `ConfigurationError` if two agents have one name."""
     found: dict[str, Agent] = {}

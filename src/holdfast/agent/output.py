@@ -45,7 +45,7 @@ _ACCEPTED_TEXT = "Accepted: this is the result."
 _MAX_PROBLEMS = 5  # the number of problems named in one message
 
 
-def repair(problem: str) -> str:
+def repair_message(problem: str) -> str:
     """Return the message to the model after a failed round."""
     if problem == TEXT_INSTEAD:
         return (

@@ -13,7 +13,15 @@ from holdfast.agent import tokens
 from holdfast.agent.confirmation import Verdict
 from holdfast.content import ToolCall, ToolResult, answer_seq
 from holdfast.errors import ConfigurationError, ToolNotFound
-from holdfast.tools.plans import PLAN, misfit, plan_of, read_steps, rendered, texts, unfinished
+from holdfast.tools.plans import (
+    PLAN,
+    is_unfinished,
+    plan_of,
+    plan_problem,
+    read_steps,
+    render_plan,
+    step_texts,
+)
 
 if TYPE_CHECKING:
     from holdfast.tools import Tool, ToolManager
@@ -89,8 +97,8 @@ def after_result(
     steps = plan_of(result, call.arguments)
     if not steps:
         return before
-    agreed = texts(steps) if approved else () if before is None else before.approved
-    if unheard and not unfinished(steps):
+    agreed = step_texts(steps) if approved else () if before is None else before.approved
+    if unheard and not is_unfinished(steps):
         agreed = ()
     return ev.Plan(steps, agreed, call.id, answer_seq(call.id))
 
@@ -98,7 +106,7 @@ def after_result(
 def after_message(before: ev.Plan | None) -> ev.Plan | None:
     """Return the plan after a message that is not from the loop: a finished plan loses its
     approval."""
-    if before is None or not before.approved or unfinished(before.steps):
+    if before is None or not before.approved or is_unfinished(before.steps):
         return before
     return msgspec.structs.replace(before, approved=())
 
@@ -108,7 +116,7 @@ def after_condensation(before: ev.Plan | None, event: ev.HistoryCondensed) -> ev
     plan."""
     if before is None or not event.hidden:
         return before
-    if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
+    if event.summary.endswith(render_plan(before.steps)) and HEADING in event.summary:
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
     if _is_hidden(before, event.hidden, event.replaced):
         return msgspec.structs.replace(before, seq=0, condensed=False)
@@ -138,7 +146,7 @@ def summary_with_plan(
 
 def note(plan: ev.Plan) -> str:
     """Return the text that shows the model its plan after a condensation."""
-    return f"{HEADING}\n{rendered(plan.steps)}"
+    return f"{HEADING}\n{render_plan(plan.steps)}"
 
 
 def without_plan(summary: str) -> str:
@@ -170,7 +178,7 @@ def plan_verdict(
         return _verdict_on_plan(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
-    reason = AGAIN if plan is not None and not unfinished(plan.steps) else MAKE
+    reason = AGAIN if plan is not None and not is_unfinished(plan.steps) else MAKE
     return Verdict("deny", reason, "planning")
 
 
@@ -180,6 +188,6 @@ def _verdict_on_plan(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, too
     except Exception:  # the call's result will contain the error
         return verdict
     agreed = () if plan is None else plan.approved
-    if misfit(steps) or (agreed and texts(steps) == agreed):
+    if plan_problem(steps) or (agreed and step_texts(steps) == agreed):
         return verdict
     return Verdict("ask", ASK_AGAIN if agreed else ASK, "planning")

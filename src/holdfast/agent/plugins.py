@@ -35,7 +35,7 @@ from holdfast.tools.hook_formats import EVENTS
 from holdfast.tools.hooks import Hook, check
 from holdfast.tools.json_values import as_list, as_object
 from holdfast.tools.mcp.config import read_servers
-from holdfast.tools.mcp_spellings import present_servers
+from holdfast.tools.mcp_spellings import normalize_servers
 from holdfast.tools.skills import Skills
 from holdfast.tools.skills_files import (
     Skill,
@@ -138,7 +138,7 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
             names.setdefault(skill.name, skill)
         changed["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
     if any(one.mcp_servers for one in loaded):
-        given: Mapping[str, Any] = present_servers(arguments["mcp_servers"] or {})
+        given: Mapping[str, Any] = normalize_servers(arguments["mcp_servers"] or {})
         changed["mcp_servers"] = _merged(given, [one.mcp_servers for one in loaded])
     if any(one.hooks for one in loaded):
         hooks = [hook for one in loaded for hook in one.hooks]
@@ -280,7 +280,7 @@ class _Reader:
         for place, servers in inline:
             for name, entry in servers.items():
                 try:
-                    made = present_servers({name: self._filled(entry)})
+                    made = normalize_servers({name: self._filled(entry)})
                     read_servers(made)
                 except ConfigurationError as error:
                     self.problems[f"{place}: {name}"] = str(error)

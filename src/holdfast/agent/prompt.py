@@ -54,9 +54,9 @@ def knowledge(
     ]
     known = Knowledge(())
     if microagents or skills is not None or instructions is not None:
-        from holdfast.agent.skills import know_how  # few agents have skills
+        from holdfast.agent.skills import read_knowledge  # few agents have skills
 
-        notes, known = know_how(microagents, skills, instructions)
+        notes, known = read_knowledge(microagents, skills, instructions)
         for n, text in enumerate(notes):
             text = with_heading(f"Note {n + 1}", text)
             found.append(PromptSection(f"microagents[{n}]", text, of="microagents"))

@@ -58,7 +58,7 @@ _UNSPACED = re.compile(
 )
 
 
-def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
+def read_knowledge(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
     """Return the texts and the knowledge of `Agent(microagents=, skills=, instructions=)`. Raises
     `ConfigurationError`."""
     notes, more = microagents_of(microagents)

@@ -225,7 +225,7 @@ def _shown_summaries(events: Iterable[ev.HistoryCondensed]) -> dict[int, ev.Hist
     return found
 
 
-def whole_until(
+def hidden_until(
     journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()
 ) -> int:
     """Return the seq up to which a model would be shown nothing if `hidden` were hidden too; 0 if

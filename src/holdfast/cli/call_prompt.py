@@ -23,7 +23,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.state import PendingConfirmation
 from holdfast.errors import ConfigurationError, Conflict, RuntimeFault, ToolError
-from holdfast.tools.plans import read_steps, texts
+from holdfast.tools.plans import read_steps, step_texts
 
 if TYPE_CHECKING:
     from holdfast.cli.dialog import AnyConversation
@@ -158,7 +158,7 @@ class CallPrompt(NamedTuple):
         state, steps = self.conversation.state, steps_of(call)
         if not steps:
             return whole(call, self._current)
-        approved = texts(state.plan) if state.plan_approved else ()
+        approved = step_texts(state.plan) if state.plan_approved else ()
         return compared(steps, approved, self.dialog.console.width)
 
     def _current(self, path: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from holdfast.cli.text import TextLine, one_line, plain_line
 from holdfast.content import ToolCall
 from holdfast.events import PlanStep
-from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
+from holdfast.tools.plans import MARKS, PLAN, plan_problem, progress, read_steps, step_texts
 
 EDITING = (
     "2 TEXT changes step 2, +TEXT adds a step at the end, +2 TEXT adds one before step 2, -2"
@@ -24,7 +24,7 @@ _EDIT = re.compile(r"(?P<what>[+-]?)\s*(?P<number>\d*)[.:)]?(?:\s+(?P<text>.*))?
 def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
     """Return the plan that a call sets, () if the call is not a valid call of `plan`."""
     steps = read_steps(call.arguments) if call.name == PLAN and not call.invalid else ()
-    return () if misfit(steps) else steps
+    return () if plan_problem(steps) else steps
 
 
 def drawn(steps: Sequence[PlanStep], width: int | None) -> list[TextLine]:
@@ -39,7 +39,7 @@ def changed(
     with another state; none if the plans are equal."""
     if steps == before:
         return []
-    if texts(steps) != texts(before):
+    if step_texts(steps) != step_texts(before):
         return drawn(steps, width)
     other = [n for n, step in enumerate(steps) if step.state != before[n].state]
     return [_head(steps), *_steps(steps, other, width)]
@@ -58,11 +58,11 @@ def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None
     if not before:
         return drawn(steps, width)
     lines = [_head(steps)]
-    for index, text in enumerate(texts(steps)):
+    for index, text in enumerate(step_texts(steps)):
         style = "dim" if text in before else "add"
         lines += [TextLine(style, line.text) for line in _steps(steps, [index], width)]
     for text in before:
-        if text not in texts(steps):
+        if text not in step_texts(steps):
             wrapped = _wrapped("    without: ", plain_line(text), width)
             lines += [TextLine("remove", line) for line in wrapped]
     return lines
@@ -88,7 +88,7 @@ def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
         found.insert(at, PlanStep(text))
     else:
         found[at] = PlanStep(text, found[at].state)
-    if wrong := misfit(found):
+    if wrong := plan_problem(found):
         raise ValueError(wrong)
     return tuple(found)
 

@@ -28,7 +28,7 @@ from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.llm.client import LLM, NO_KEY
 from holdfast.runtime.folder import FolderRuntime
 from holdfast.store import Summary
-from holdfast.tools.plans import unfinished
+from holdfast.tools.plans import is_unfinished
 
 if TYPE_CHECKING:
     from holdfast.cli.dialog import AnyConversation
@@ -199,7 +199,7 @@ class Session:
         self.console.notice(f"continuing {conversation.id} ({events}, {status})", "dim")
         if self.console.live:
             self._show_last_turn()
-        if unfinished(state.plan):
+        if is_unfinished(state.plan):
             self.console.show(drawn(state.plan, self.console.width))
 
     def _show_last_turn(self) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.limits import Limits
-from holdfast.agent.output import REPAIR, repair
+from holdfast.agent.output import REPAIR, repair_message
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.stuck import StuckDetector, stuck_signal
 from holdfast.answer import REFUSAL
@@ -50,8 +50,8 @@ class CallModel(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Hand the conversation over to a target, see `agent.handoffs.resolve`; "" is the agent that it
-    began with."""
+    """Hand the conversation over to a target, see `agent.handoffs.resolve_target`; "" is the agent
+    that it began with."""
 
     target: str
 
@@ -138,7 +138,7 @@ def next_action(
         refused = state.assistant is not None and state.assistant.stop_reason == REFUSAL
         if state.output.failures + 1 >= rounds or refused:
             return Stop(ConversationStatus.ERROR, output=problem)
-        return Nudge(REPAIR, repair(problem))
+        return Nudge(REPAIR, repair_message(problem))
     if not state.owed:
         return _FINISHED
     if (reached := state.run.reached(limits, state.last_time)) is not None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import events as ev
 from holdfast import timers
 from holdfast.agent import damage, planning
-from holdfast.agent.handoffs import SWITCH, TOOL, handoff_target, resolve
+from holdfast.agent.handoffs import SWITCH, TOOL, handoff_target, resolve_target
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import FINISH, REPAIR, TEXT_INSTEAD, is_output
 from holdfast.agent.tokens import Sizes
@@ -225,8 +225,8 @@ class PlanFacts(Reducer, frozen=True):
 
 
 class HandoffFacts(Reducer, frozen=True):
-    """The target of the last handoff or switch of model (`handoffs.resolve`), by a call or by
-    `commands.Use`: "" for the first agent, None for nobody."""
+    """The target of the last handoff or switch of model (`handoffs.resolve_target`), by a call or
+    by `commands.Use`: "" for the first agent, None for nobody."""
 
     events = (ev.AgentConfigured, ev.NoteRecorded)
     tools = (TOOL, SWITCH)
@@ -245,7 +245,7 @@ class HandoffFacts(Reducer, frozen=True):
         if not isinstance(chosen, str):  # a journal that was made elsewhere
             return self
         present = "" if fold.agent is None else fold.agent.name
-        return HandoffFacts(None if resolve(chosen, present) == present else chosen)
+        return HandoffFacts(None if resolve_target(chosen, present) == present else chosen)
 
 
 class HookCounts(Reducer, frozen=True):

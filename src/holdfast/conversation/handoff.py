@@ -12,9 +12,9 @@ from holdfast.agent.handoffs import (
     MAIN,
     SAME_MODEL,
     UNPLANNED,
-    family,
-    find,
-    resolve,
+    find_agent,
+    reachable_agents,
+    resolve_target,
 )
 from holdfast.agent.limits import check_tree
 from holdfast.conversation.run_context import RunContext
@@ -26,18 +26,18 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 def delegating_agents(agent: Agent, own: Agent) -> list[Agent]:
     """Return the agents with delegates; first `agent`, which answers now."""
-    known = [own, *family(own).values()]
+    known = [own, *reachable_agents(own).values()]
     found = [agent, *(one for one in known if one is not agent)]
     return [one for one in found if one.delegates is not None]
 
 
 def refusal(context: RunContext, target: str) -> str:
     """Return the reason to refuse a handoff to that target before it runs; "" if none."""
-    shown, name = target or MAIN, resolve(target, context.agent_name)
+    shown, name = target or MAIN, resolve_target(target, context.agent_name)
     if name == context.agent_name:
         return _already(context, target)
     if context.agent.planning == "first":
-        plan, agent = context.journal.fold.planning.plan, find(context.own_agent, name)
+        plan, agent = context.journal.fold.planning.plan, find_agent(context.own_agent, name)
         if (plan is None or not plan.approved) and agent is not None and agent.planning != "first":
             return UNPLANNED.format(name=shown)
     return ""
@@ -54,10 +54,10 @@ def chosen_agent(context: RunContext, chosen: str) -> str:
     `NotFound` for an unknown one."""
     present, pending = context.agent_name, context.journal.fold.handoff.target
     if pending is not None:
-        present = resolve(pending, present)
-    name = resolve(chosen, present)
-    if find(context.own_agent, name) is None:
-        known = ", ".join([MAIN, *family(context.own_agent)])
+        present = resolve_target(pending, present)
+    name = resolve_target(chosen, present)
+    if find_agent(context.own_agent, name) is None:
+        known = ", ".join([MAIN, *reachable_agents(context.own_agent)])
         text = f"This conversation has no agent or model {chosen!r}. It has: {known}."
         raise NotFound(text, "agent", chosen)
     return name if name.partition("#")[0] else MAIN + name
@@ -65,7 +65,7 @@ def chosen_agent(context: RunContext, chosen: str) -> str:
 
 def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
     """Return the agent to hand over to, and the reason why that is impossible, "" if none."""
-    agent, spending = find(context.own_agent, name), context.journal.spending
+    agent, spending = find_agent(context.own_agent, name), context.journal.spending
     if agent is None:
         return None, UNKNOWN.format(name=name)
     if name == context.agent_name:

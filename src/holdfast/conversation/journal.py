@@ -15,7 +15,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.planning import note as plan_note
 from holdfast.agent.planning import summary_with_plan
-from holdfast.agent.view import whole_until
+from holdfast.agent.view import hidden_until
 from holdfast.content import Content, TextContent, ToolResult
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal_lock import JournalLock
@@ -391,7 +391,7 @@ class Journal(ObjectStruct):
                 more["failed"] = "nothing can be left out but the plan"
         if (compaction := more.get("compaction")) is not None and plan is not None:
             more["compaction"] = msgspec.structs.replace(compaction, note=plan_note(plan))
-        found = whole_until(self.tail, hidden, replaced) if hidden else 0
+        found = hidden_until(self.tail, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).checkpoint() if found > self._condensed_count else None
         return self.add(

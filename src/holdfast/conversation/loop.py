@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.handoffs import resolve
+from holdfast.agent.handoffs import resolve_target
 from holdfast.conversation import actions
 from holdfast.conversation.actions import Action, AwaitEvents, CallModel, Nudge, Stop, next_action
 from holdfast.conversation.budget import spending_of
@@ -215,7 +215,7 @@ class Loop(ObjectStruct):
     def _hand_over(self, target: str) -> None:
         """Carry out the last handoff: append the `AgentConfigured` event of the other agent."""
         context, journal = self.context, self.context.journal
-        name = resolve(target, context.agent_name)
+        name = resolve_target(target, context.agent_name)
         before = context.agent, context.agent_name
         agent, problem = handoff_problem(context, name)
         if agent is None or problem:

@@ -18,7 +18,7 @@ from holdfast import events as ev
 from holdfast.agent import stuck
 from holdfast.agent.agent import Agent
 from holdfast.agent.code import functions_of
-from holdfast.agent.handoffs import find
+from holdfast.agent.handoffs import find_agent
 from holdfast.agent.limits import Limits
 from holdfast.agent.output import REPAIR
 from holdfast.agent.view import View
@@ -173,7 +173,7 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
     opened: list[Agent] = []
     try:
         for name in ("", *(name for name in heads if name)):
-            if (one := find(agent, name)) is not None:
+            if (one := find_agent(agent, name)) is not None:
                 one.connections.opened()
                 opened.append(one)
                 one.connections.connect(
@@ -304,7 +304,7 @@ def _head_differs(
     """Return the differences between the agent and an `AgentConfigured` event. The journal decides
     which tools existed, the agent what they are."""
     parts: list[str] = []
-    found = find(agent, recorded.name)
+    found = find_agent(agent, recorded.name)
     if found is None:
         return f"agent:\n- {recorded.name}\n+ the agent has no handoff of that name"
     agent = found

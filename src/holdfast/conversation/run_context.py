@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.handoffs import find
+from holdfast.agent.handoffs import find_agent
 from holdfast.conversation.fold import Fold
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.lent_model import LentModel
@@ -173,5 +173,5 @@ def agent_in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
     It is `agent` itself, named "", if the agent does not know the name in the journal.
     """
     name = "" if state.agent is None else state.agent.name
-    found = find(agent, name) if name else agent
+    found = find_agent(agent, name) if name else agent
     return ("", agent) if found is None else (name, found)

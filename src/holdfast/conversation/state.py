@@ -14,7 +14,7 @@ from holdfast.conversation.status import AT_REST, ConversationStatus
 from holdfast.errors import ConfigurationError, RunFailed
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.timers import Timer
-from holdfast.tools.plans import texts
+from holdfast.tools.plans import step_texts
 
 __all__ = [
     "AT_REST",
@@ -185,7 +185,7 @@ class ConversationState:
         """True if the user approved the current plan (`Agent(planning="first")`) and has asked
         for nothing more since it was finished."""
         plan = self._folded.planning.plan
-        return plan is not None and bool(plan.approved) and plan.approved == texts(plan.steps)
+        return plan is not None and bool(plan.approved) and plan.approved == step_texts(plan.steps)
 
     @property
     def title(self) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.handoffs import find
+from holdfast.agent.handoffs import find_agent
 from holdfast.agent.output import typed_output
 from holdfast.agent.prompt import without_secrets
 from holdfast.agent.serial_form import all_tools, form_of, tools_of
@@ -869,7 +869,7 @@ def _check_same_agent(agent: Agent, head: ev.AgentConfigured | None, id: str) ->
     """Raise `ConfigurationError` if the journal of an existing conversation shows another agent."""
     if head is None:
         return
-    agent = find(agent, head.name) or agent  # another of its models, or of its handoffs
+    agent = find_agent(agent, head.name) or agent  # another of its models, or of its handoffs
     known = {tool.name: tool for tool in head.tools}
     other: list[str] = []
     if agent.system_prompt != without_secrets(head):

@@ -41,7 +41,7 @@ from holdfast.serve.door import (
     QuestionRequest,
     TurnItem,
 )
-from holdfast.tools.plans import plan_of, read_steps, rendered
+from holdfast.tools.plans import plan_of, read_steps, render_plan
 
 TERMINAL = "acp/terminal"  # the key in a result's meta of the client's terminal that showed it
 
@@ -118,7 +118,7 @@ class SessionUpdates:
         call = item.call
         content: list[ToolCallContentVariant] = []
         if item.reason in APPROVAL:
-            content = _texts(rendered(read_steps(call.arguments)))
+            content = _texts(render_plan(read_steps(call.arguments)))
         elif change := _change_of(call, read):
             content = [self._diff(change)]
         elif text := call.arguments.get("command") or call.arguments.get("patch"):

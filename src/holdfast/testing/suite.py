@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.handoffs import find
+from holdfast.agent.handoffs import find_agent
 from holdfast.content import Data
 from holdfast.conversation.replay import Difference, replay
 from holdfast.errors import ConfigurationError, StoreError
@@ -347,7 +347,7 @@ def _delegate(events: Sequence[ev.AnyEvent], call_id: str, agent: Agent) -> Agen
         calls = event.calls if isinstance(event, ev.AssistantReplied | ev.CodeCallsMade) else ()
         for call in calls:
             if call.id == call_id:
-                owner = find(agent, head) or agent
+                owner = find_agent(agent, head) or agent
                 name = call.arguments.get("agent") if call.name == "delegate" else None
                 if owner.delegates is None or not isinstance(name, str):
                     return None

@@ -1,7 +1,7 @@
 """Entries of MCP configurations as other programs write them, in the present spelling.
 
 Claude Desktop and Claude Code, Cursor, VS Code, Cline, Roo, Windsurf, Gemini CLI, Zed and OpenCode
-share most keys of a server. `present_servers` renames the others. Keys without a meaning here are
+share most keys of a server. `normalize_servers` renames the others. Keys without a meaning here are
 ignored with one warning. A key that restricts a server, or that it cannot work without, is refused.
 """
 
@@ -45,7 +45,7 @@ _ID_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 _PLACEHOLDER = re.compile(r"\$?\{(?:(?:env|input):[^}]*|workspaceFolder)\}|\$\{[A-Za-z_]\w*\}")
 
 
-class PresentEntry(NamedTuple):
+class NormalizedEntry(NamedTuple):
     """An entry in the present spelling: each key with its value and the key that it had."""
 
     members: list[tuple[str, Any, str]]
@@ -54,12 +54,12 @@ class PresentEntry(NamedTuple):
     disabled: bool = False
 
 
-def present_id(name: str) -> str:
+def normalize_id(name: str) -> str:
     """Return a server's id with `_` in the place of characters that an id cannot have."""
     return _ID_CHARS.sub("_", name)
 
 
-def present_entry(entry: Mapping[str, Any]) -> PresentEntry:
+def normalize_entry(entry: Mapping[str, Any]) -> NormalizedEntry:
     """Return an entry in the present spelling. Raises `ConfigurationError` without a place."""
     members: list[tuple[str, Any, str]] = []
     notes: list[str] = []
@@ -86,10 +86,10 @@ def present_entry(entry: Mapping[str, Any]) -> PresentEntry:
             notes.append(f"timeout {value} is read as milliseconds")
         else:
             members.append((name, cast("Any", value), key))
-    return PresentEntry(members, notes, disabled)
+    return NormalizedEntry(members, notes, disabled)
 
 
-def present_servers(config: Any) -> Any:
+def normalize_servers(config: Any) -> Any:
     """Return the servers of a configuration by id, in the present spelling. What is no
     configuration is returned as it is. Raises `ConfigurationError`, which names the server."""
     config = _inner(config)
@@ -102,13 +102,13 @@ def present_servers(config: Any) -> Any:
             found[name] = entry
             continue
         try:
-            present = present_entry(cast("Mapping[str, Any]", entry))
+            present = normalize_entry(cast("Mapping[str, Any]", entry))
         except ConfigurationError as error:
             raise ConfigurationError(f"MCP server {name!r}: {error}") from None
         if present.disabled:
             notes.append(f"{name} is disabled, so it is left out")
             continue
-        id = present_id(name)
+        id = normalize_id(name)
         if id != name:
             notes.append(f"{name!r} is named {id!r} here")
         if id in found:

@@ -31,7 +31,7 @@ def read_steps(data: Any) -> tuple[PlanStep, ...]:
         return ()
 
 
-def misfit(steps: Sequence[PlanStep]) -> str:
+def plan_problem(steps: Sequence[PlanStep]) -> str:
     """Return the reason why these steps are not a plan, and the remedy; "" for a plan."""
     if not 1 <= len(steps) <= MAX_STEPS:
         return f"A plan has 1 to {MAX_STEPS} steps; this one has {len(steps)}. Give the whole plan."
@@ -61,12 +61,12 @@ def plan_of(result: ToolResult, arguments: Mapping[str, Any]) -> tuple[PlanStep,
     return read_steps(result.structured_content) or read_steps(arguments)
 
 
-def texts(steps: Sequence[PlanStep]) -> tuple[str, ...]:
+def step_texts(steps: Sequence[PlanStep]) -> tuple[str, ...]:
     """Return the texts of the steps, without their states. A user approves these texts."""
     return tuple([" ".join(step.step.split()) for step in steps])
 
 
-def unfinished(steps: Sequence[PlanStep]) -> bool:
+def is_unfinished(steps: Sequence[PlanStep]) -> bool:
     """Return True if a step is pending or in progress."""
     return any(step.state in ("pending", "in_progress") for step in steps)
 
@@ -78,13 +78,13 @@ def progress(steps: Sequence[PlanStep]) -> str:
     return f"{done} of {len(steps) - dropped} steps done{more}"
 
 
-def rendered(steps: Sequence[PlanStep]) -> str:
+def render_plan(steps: Sequence[PlanStep]) -> str:
     """Return a plan as text for a model: a line for each step, and the next step."""
     lines = [
         f"{number}. {MARKS[step.state]} {text}"
-        for number, (step, text) in enumerate(zip(steps, texts(steps), strict=True), 1)
+        for number, (step, text) in enumerate(zip(steps, step_texts(steps), strict=True), 1)
     ]
-    remaining = [number for number, step in enumerate(steps, 1) if unfinished([step])]
+    remaining = [number for number, step in enumerate(steps, 1) if is_unfinished([step])]
     if not remaining:
         lines.append("All steps are done or dropped.")
     elif all(step.state != "in_progress" for step in steps):

@@ -105,21 +105,21 @@ Script = list[ShellPipeline]
 
 def parse(text: str, home: str) -> Script:
     """Parse a whole command of a user with this home folder. Raises `UnjudgedCommand`."""
-    if reason := hidden(text[:MAX_CHARACTERS]):
+    if reason := hidden_problem(text[:MAX_CHARACTERS]):
         raise UnjudgedCommand(reason)
     if len(text) > MAX_CHARACTERS:
         raise UnjudgedCommand(f"it has more than {MAX_CHARACTERS:,} characters")
     return _Parser(text, home).script("")
 
 
-def hidden(text: str) -> str:
+def hidden_problem(text: str) -> str:
     """Return the reason why a text is not what it looks like; "" if there is none."""
     odd = "" if text.isprintable() else set(text) - {"\t", "\n"}
     seen = all(map(str.isprintable, odd))
     return "" if seen else "it has characters that cannot be seen, or that look like others"
 
 
-def harmless(name: str, value: str) -> bool:
+def is_harmless_variable(name: str, value: str) -> bool:
     """Return whether a variable with this value makes no program run or read something else."""
     return _HARMLESS.fullmatch(f"{name}={value}") is not None
 
@@ -234,7 +234,7 @@ class _Parser:
         if (match := _ASSIGNED.match(token.raw)) is None:
             return False
         name, value = match[1], token.text[match.end() :]
-        if match[2] != "=" or (name != "PYTHONPATH" and not harmless(name, value)):
+        if match[2] != "=" or (name != "PYTHONPATH" and not is_harmless_variable(name, value)):
             raise UnjudgedCommand(f"it sets the variable {name[:40]}")
         variables.append((name, value))
         return True

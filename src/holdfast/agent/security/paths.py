@@ -230,7 +230,9 @@ class ShellPaths:
         if not os.path.isdir(real) or (found.rank == LOW and not self.inside(real)):
             return found
         scan = self.scan(real, names)
-        secrets = [one for one in scan.secrets if not (but_ignored and ignored(real, one))]
+        secrets = [
+            one for one in scan.secrets if not (but_ignored and is_ignored_by_git(real, one))
+        ]
         if secrets:
             return RiskFinding(HIGH, f"{everything}, and that has secrets: {secrets[0][:80]}")
         if not scan.whole:
@@ -322,7 +324,7 @@ def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def made_again(name: str) -> bool:
+def is_regenerated(name: str) -> bool:
     """Return whether tools make again what has this name, or fits this pattern."""
     return name in _AGAIN or (
         not _GLOB.search(name) and any(name_fits(name, one) for one in _AGAIN)
@@ -365,7 +367,7 @@ def repository(folder: str) -> str:
     return folder
 
 
-def ignored(folder: str, path: str) -> bool:
+def is_ignored_by_git(folder: str, path: str) -> bool:
     """Return whether git does not track a path and a plain line of a `.gitignore` excludes it."""
     at, name = os.path.split(os.path.join(folder, path))
     root = repository(at)

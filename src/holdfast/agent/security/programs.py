@@ -17,9 +17,9 @@ from holdfast.agent.security.paths import (
     UNKNOWN,
     FileNames,
     bytes_of,
-    ignored,
+    is_ignored_by_git,
+    is_regenerated,
     is_url,
-    made_again,
     repository,
     split_glob,
 )
@@ -28,7 +28,7 @@ from holdfast.agent.security.script import (
     ProgramUse,
     ScriptReader,
     Words,
-    changes,
+    changes_shell,
     parse_options,
     row,
     rows,
@@ -67,7 +67,7 @@ def judge(reader: ScriptReader, words: Words, cwd: str, stdin: str) -> str:
     if path in _BUILTINS:
         if name in ("source", ".") and asks.endswith("bin/activate"):
             use.runs_code(args[0])
-        elif changes(words):
+        elif changes_shell(words):
             use.note(UNKNOWN, "changes the shell, or may run what does")
         use.note(LOW, "only says something")
     elif asks in ("--version", "-V", "-v", "--help", "-h") and name in table.VERSIONED:
@@ -217,7 +217,7 @@ def _find(use: ProgramUse) -> None:
     use.paths("l", found.operands)
     if texts[at : at + 1] == ["-delete"] or texts[at + 1 : at + 2] == ["rm"]:
         plain = re.fullmatch(r"-delete|-exec rm( -r?f?)? \{\} [;+]", " ".join(texts[at:]))
-        if not (plain and names and all(map(made_again, names))):
+        if not (plain and names and all(map(is_regenerated, names))):
             use.note(HIGH, "deletes what is found")
         use.paths("w", found.operands)
     elif texts[at:]:
@@ -365,7 +365,7 @@ def _git_part(use: ProgramUse, found: ProgramOptions) -> Words:
         for text in ["."] if whole else [one.text for one in words if name == "add"]:
             # A pattern may be for git, or stand for folders.
             real = paths.real(split_glob(text)[0] if re.search(r"[*?[]", text) else text, use.cwd)
-            if any(not ignored(real, secret) for secret in paths.scan(real).secrets):
+            if any(not is_ignored_by_git(real, secret) for secret in paths.scan(real).secrets):
                 use.note(HIGH, "takes what is secret")
             if text.startswith(":"):
                 use.note(UNKNOWN, "has a pattern that is not read")

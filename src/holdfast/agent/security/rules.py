@@ -14,7 +14,7 @@ import msgspec
 from holdfast import patches
 from holdfast.agent.risk import Level, Risk, Surroundings
 from holdfast.agent.security.analyzers import checked
-from holdfast.agent.security.grammar import harmless
+from holdfast.agent.security.grammar import is_harmless_variable
 from holdfast.agent.security.paths import (
     LOW,
     MEDIUM,
@@ -179,7 +179,7 @@ def _environment(paths: ShellPaths, exported: Mapping[str, str]) -> RiskFinding:
             for part in value.split(":")
         ):
             least = RiskFinding(MEDIUM, "PATH has folders of the working directory")
-        elif not _ENVIRONMENT.fullmatch(name) and not harmless(name, value):
+        elif not _ENVIRONMENT.fullmatch(name) and not is_harmless_variable(name, value):
             reason = f"an earlier command has set {name[:40]}, which this one may act on"
             return RiskFinding(UNKNOWN, reason)
     return least

@@ -21,7 +21,7 @@ from holdfast.agent.security.paths import (
     FileNames,
     RiskFinding,
     ShellPaths,
-    made_again,
+    is_regenerated,
     split_glob,
 )
 from holdfast.tools.names import word_set
@@ -82,7 +82,7 @@ class ScriptReader:
 
     def read(self, command: str, cwds: Sequence[str], before: Sequence[str] = ()) -> RiskFinding:
         """Judge a command that begins in one of `cwds` ("": not known), after those `before` it."""
-        if reason := grammar.hidden(command):
+        if reason := grammar.hidden_problem(command):
             return RiskFinding(HIGH, reason)
         try:
             for one in before:
@@ -120,9 +120,11 @@ class ScriptReader:
             self.note(*paths.read_all(split_glob(path)[0] if word.glob else path, cwd, names, act))
         folder, _, name = path.rstrip("/").rpartition("/")
         whole = kind == "write" and word.glob and re.fullmatch(r"[.*?]+", name)
-        if whole and not made_again(folder.rpartition("/")[2]):
+        if whole and not is_regenerated(folder.rpartition("/")[2]):
             self.note(HIGH, f"{act} all that is in a folder: {path[:80]}")
-        if kind == "delete" and not (made_again(name) and paths.real(path, cwd) != paths.workdir):
+        if kind == "delete" and not (
+            is_regenerated(name) and paths.real(path, cwd) != paths.workdir
+        ):
             self.note(HIGH, f"deletes a folder and all that is in it: {path[:80]}")
 
     def odd_names(self, word: ShellWord, cwd: str) -> int:
@@ -448,7 +450,7 @@ def shell_effect(command: str) -> str:
         programs = [*_programs(grammar.parse(command, "/"))]
     except UnjudgedCommand:
         return "changes"
-    if any(map(changes, programs)):
+    if any(map(changes_shell, programs)):
         return "changes"
     return "moves" if any(words[0].text == "cd" for words in programs) else ""
 
@@ -461,13 +463,15 @@ def _programs(script: Script) -> Iterator[Words]:
             yield call.words
 
 
-def changes(words: Words) -> bool:
+def changes_shell(words: Words) -> bool:
     """Return whether a program with its words may change the shell that runs it."""
     name, *rest = words
     texts = [word.text for word in rest]
     if name.text == "export":
         set_to = [text.partition("=") for text in texts]
-        return not rest or not all(dash and grammar.harmless(one, to) for one, dash, to in set_to)
+        return not rest or not all(
+            dash and grammar.is_harmless_variable(one, to) for one, dash, to in set_to
+        )
     if (form := _HARMLESS_FORMS.get(name.text)) is None:
         return name.text in _CHANGERS
     known = not any(word.glob for word in (rest[:1] if name.text == "printf" else rest))

@@ -144,7 +144,7 @@ def parse(document: Any, base: Path | None, modules: Path | None = None) -> Pars
             f" {type(document).__name__}."
         )
     place, base = document.place, Path.cwd() if base is None else base.absolute()
-    document = legacy.modern(document)
+    document = legacy.modernize(document)
     values = TOOLS.read(document, place)
     if "mcp_servers" in values and "mcpServers" in values:
         raise place.error("it has mcp_servers and mcpServers; write mcp_servers alone.")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Seq, SourceLocation, did_you_mean
-from holdfast.tools.mcp_spellings import present_entry, present_id
+from holdfast.tools.mcp_spellings import normalize_entry, normalize_id
 
 # A section's earlier names, in lower case -> its name now.
 SECTIONS: Mapping[str, str] = {
@@ -67,7 +67,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, DeprecationWarning, stacklevel=level)
 
 
-def modern(document: Map) -> Map:
+def modernize(document: Map) -> Map:
     """Return the document in the present spelling. Unknown keys stay, and the key table reports
     them.
 
@@ -158,12 +158,12 @@ def _servers(servers: Map) -> Map:
     """Convert the spellings of other programs in the entries of MCP servers."""
     converted = Map(servers.place)
     for id, entry, at in servers.members():
-        name = present_id(id)
+        name = normalize_id(id)
         if name != id:
             warn(at, repr(id), repr(name))
         if isinstance(entry, Map):
             try:
-                present = present_entry(entry)
+                present = normalize_entry(entry)
             except ConfigurationError as error:
                 raise at.error(str(error)) from None
             for note in present.notes:

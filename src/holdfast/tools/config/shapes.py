@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
         return dumper.data(where, value)
 
 
-def shared(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def shared_schema(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return a reference to a definition, which is made if it is not in `defs`."""
     if name not in defs:
         defs[name] = {}  # reserves the position in the order of first use
@@ -56,14 +56,14 @@ def _or_variable(schema: dict[str, Any], defs: Defs) -> dict[str, Any]:
         text = [_text_schema(defs), {"pattern": HAS_VARIABLE}]
         return {"description": "A text with ${NAME} in it.", "allOf": text}
 
-    return {"anyOf": [schema, shared("variable", defs, variable)]}
+    return {"anyOf": [schema, shared_schema("variable", defs, variable)]}
 
 
 def _text_schema(defs: Defs) -> dict[str, Any]:
-    return shared("text", defs, lambda: {"type": "string", "pattern": WELL_FORMED})
+    return shared_schema("text", defs, lambda: {"type": "string", "pattern": WELL_FORMED})
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return the description of a wrong value for a message. Texts from variables are not shown,
     and collections only by kind."""
     match value:
@@ -102,12 +102,12 @@ class Text(Shape, frozen=True):
         if not isinstance(value, str):
             scalar = isinstance(value, bool | int | float) or value is None
             hint = " In YAML, put it in quotes." if scalar else ""
-            given = "another kind of value" if self.secret else shown(value)
+            given = "another kind of value" if self.secret else describe_value(value)
             raise place.error(f"it takes {self.what}, not {given}.{hint}")
         if not value and not self.empty:
             raise place.error(f"it takes {self.what}; it is empty.")
         if self.pattern and not re.fullmatch(self.pattern, value):
-            given = "what was given" if self.secret else shown(value)
+            given = "what was given" if self.secret else describe_value(value)
             raise place.error(f"it takes {self.what}, not {given}.")
         return str(value)
 
@@ -135,7 +135,7 @@ class Choice(Shape, frozen=True):
         own = isinstance(value, str) and not isinstance(value, Filled)
         hint = did_you_mean(value, self.words) if own else ""
         words = " or ".join(map(repr, self.words))
-        raise place.error(f"it takes {words}, not {shown(value)}.{hint}")
+        raise place.error(f"it takes {words}, not {describe_value(value)}.{hint}")
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         return _or_variable({"enum": list(self.words)}, defs)
@@ -156,7 +156,7 @@ class Number(Shape, frozen=True):
             found = int(found)  # 3.0 is an integer in JSON Schema
         good = isinstance(found, int if self.whole else int | float) and not isinstance(found, bool)
         if not good or not self.low <= found <= self.high or (self.above and found == self.low):
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Flag(Shape, frozen=True):
     def read(self, value: Any, place: SourceLocation) -> bool:
         found = plain(value) if isinstance(value, Filled) else value
         if not isinstance(found, bool):
-            raise place.error(f"it takes true or false, not {shown(value)}.")
+            raise place.error(f"it takes true or false, not {describe_value(value)}.")
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Anything(Shape, frozen=True):
         types = ["null", "boolean", "number", "string", "array", "object"]
         anything = {"type": types, "pattern": WELL_FORMED}
         members = {"items": itself, "additionalProperties": itself}
-        return shared("anything", defs, lambda: {**anything, **members})
+        return shared_schema("anything", defs, lambda: {**anything, **members})
 
 
 # --- collections ---
@@ -207,7 +207,7 @@ class ListOf(Shape, frozen=True):
 
     def read(self, value: Any, place: SourceLocation) -> list[Any]:
         if not isinstance(value, Seq):
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         return [self.item.read(member, at) for member, at in value.members()]
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class MapOf(Shape, frozen=True):
 
     def read(self, value: Any, place: SourceLocation) -> dict[str, Any]:
         if not isinstance(value, Map):
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         for name in value:
             if self.key and not re.fullmatch(self.key, name):
                 raise value.places[name].error(f"invalid name {name!r}: {self.key_rule}.")
@@ -278,7 +278,7 @@ class Section(Shape, frozen=True):
 
     def read(self, value: Any, place: SourceLocation) -> dict[str, Any]:
         if not isinstance(value, Map):
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         for key in value:
             if key not in self.keys:
                 raise value.places[key].error(
@@ -300,7 +300,7 @@ class Section(Shape, frozen=True):
         return found
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        return shared(self.name, defs, lambda: self.body(defs))
+        return shared_schema(self.name, defs, lambda: self.body(defs))
 
     def body(self, defs: Defs) -> dict[str, Any]:
         """Return the schema itself instead of a reference to it."""
@@ -382,7 +382,7 @@ class Either(Shape, frozen=True):
     def read(self, value: Any, place: SourceLocation) -> Any:
         shape = self._shape_of(value)
         if shape is None:
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         return shape.read(value, place)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -402,7 +402,7 @@ class Variants(Shape, frozen=True):
 
     def read(self, value: Any, place: SourceLocation) -> Any:
         if not isinstance(value, Map):
-            raise place.error(f"it takes {self.what}, not {shown(value)}.")
+            raise place.error(f"it takes {self.what}, not {describe_value(value)}.")
         tags = [tag for tag in self.sections if value.get(tag) is not None]
         if len(tags) != 1:
             forms = [
@@ -427,7 +427,9 @@ class Variants(Shape, frozen=True):
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         sections = self.sections.values()
-        return shared(self.name, defs, lambda: {"anyOf": [one.body(defs) for one in sections]})
+        return shared_schema(
+            self.name, defs, lambda: {"anyOf": [one.body(defs) for one in sections]}
+        )
 
     def dump(self, value: Any, where: str, dumper: Dumper) -> Any:
         tag = next(tag for tag in self.sections if tag in value)
@@ -491,7 +493,7 @@ class Made(Shape, frozen=True):
         return (self.write or self.shape.dump)(value, where, dumper)
 
 
-def struct(section: Section, kind: Callable[..., Any]) -> Made:
+def struct_shape(section: Section, kind: Callable[..., Any]) -> Made:
     """Return the shape of an object that a class makes of a section's keys."""
 
     def make(data: dict[str, Any], place: SourceLocation, loader: Any) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.tools.mcp.secrets import MIN_PARTIAL_CHARS, url_without_secrets
 from holdfast.tools.mcp.server_requests import RequestHandlers
-from holdfast.tools.mcp_spellings import placeholders, present_servers
+from holdfast.tools.mcp_spellings import normalize_servers, placeholders
 from holdfast.tools.service_client import check_service_id, read_entry
 
 # Seconds. Builds and searches take minutes, but a server that never answers must not block a run
@@ -110,12 +110,12 @@ def open_placeholders(server: Server) -> list[str]:
 
 def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
     """Return the servers of a configuration, or of its inner mapping, by id. The spellings of other
-    programs are converted (`present_servers`).
+    programs are converted (`normalize_servers`).
 
     `call_timeout` applies to servers that do not set their own. Raises `ConfigurationError`,
     which names the server and the key.
     """
-    config = present_servers({} if config is None else config)
+    config = normalize_servers({} if config is None else config)
     if not isinstance(config, Mapping):
         hint = ""
         if isinstance(config, str | os.PathLike):

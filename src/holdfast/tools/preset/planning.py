@@ -12,7 +12,7 @@ from typing import Literal
 from holdfast.content import TextContent, ToolResult
 from holdfast.errors import ToolValidationError
 from holdfast.events import PlanStep
-from holdfast.tools.plans import META, misfit, rendered
+from holdfast.tools.plans import META, plan_problem, render_plan
 from holdfast.tools.policy import LOCAL_READ
 from holdfast.tools.registry import ToolRegistry, register_preset, register_tool
 from holdfast.tools.tool import Tool
@@ -41,10 +41,10 @@ def plan(steps: list[PlannedStep]) -> ToolResult:
             most one), done or dropped.
     """
     plan_steps = tuple([PlanStep(step.step, step.state) for step in steps])
-    if problem := misfit(plan_steps):
+    if problem := plan_problem(plan_steps):
         raise ToolValidationError(problem)
     data = {"steps": [{"step": step.step, "state": step.state} for step in plan_steps]}
-    text = TextContent(rendered(plan_steps))
+    text = TextContent(render_plan(plan_steps))
     return ToolResult((text,), structured_content=data, meta={META: True})
 
 
