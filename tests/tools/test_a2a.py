@@ -1,5 +1,5 @@
-"""A2A agents as tools: real agent processes of both protocol versions, over both transports. How
-they misbehave: test_tools_a2a_faults.py."""
+"""Tests of A2A agents as tools: real agent processes of both protocol versions, over both
+transports. Misbehaving agents are in test_a2a_faults.py."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SKILLS += ["refuse", "reply", "nothing", "odd_one", "pieces", "repeat"]
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    with Agents(tmp_path_factory.mktemp("a2a")) as found:
-        yield found
+    with Agents(tmp_path_factory.mktemp("a2a")) as shared_agents:
+        yield shared_agents
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -94,11 +94,11 @@ def test_without_the_package_each_agent_says_what_to_install() -> None:
         " A2AClient({'a': {'url': 'http://x'}});assert c.tools() == []; print(c.errors['a']);"
         " print(c.sources()[0].health(1).detail)"
     )
-    shown = subprocess.run(
+    outputs = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert shown[0] == shown[1]
-    assert "pip install 'holdfast[a2a]'" in shown[0]
+    assert outputs[0] == outputs[1]
+    assert "pip install 'holdfast[a2a]'" in outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -310,10 +310,10 @@ def test_a_message_goes_with_the_skills_own_id_in_the_version_of_the_card(
         "completed",
     )
     assert lines(variant, "execute odd/one")[-1].endswith("text=hällo")
-    sent = lines(variant, "POST")
-    assert sent
-    assert all(f"version={variant['version']} " in line for line in sent)
-    assert all(("stream" in line) == variant["streaming"] for line in sent if "message" in line)
+    posts = lines(variant, "POST")
+    assert posts
+    assert all(f"version={variant['version']} " in line for line in posts)
+    assert all(("stream" in line) == variant["streaming"] for line in posts if "message" in line)
 
 
 def test_a_lone_message_is_an_answer(client: A2AClient) -> None:
@@ -396,7 +396,7 @@ def test_a_file_that_cannot_be_sent_is_refused_before_the_agent_is_asked(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("skill", "kind", "said", "note"),
+    ("skill", "kind", "beginning", "note"),
     [
         (
             "failed",
@@ -415,13 +415,13 @@ def test_a_file_that_cannot_be_sent_is_refused_before_the_agent_is_asked(
     ],
 )
 def test_a_task_that_does_not_complete_is_an_error_that_says_what_to_do(
-    client: A2AClient, skill: str, kind: str, said: str, note: str
+    client: A2AClient, skill: str, kind: str, beginning: str, note: str
 ) -> None:
     result = by_skill(client)[skill].run({"message": "x"}, ToolContext("c"))
     assert result.is_error
     assert result.error is not None
     assert result.error.type == kind
-    assert result.text.startswith(said)
+    assert result.text.startswith(beginning)
     assert note in result.text
     assert result.error.message == result.text
     assert result.meta["state"] == ("auth-required" if skill == "auth" else skill)
@@ -441,9 +441,8 @@ def test_a_question_is_a_result_and_the_next_call_goes_on_with_its_task(
     third = ask.run({"message": "blue"}, ToolContext("c"))
     assert third.text == f"painted blue in {first.meta['taskId']}"
     assert third.meta == {**first.meta, "state": "completed"}
-    fourth = ask.run(
-        {"message": "red"}, ToolContext("c")
-    )  # nothing waits any more: a new task, in the same context
+    # no open task any more: a new task, in the same context
+    fourth = ask.run({"message": "red"}, ToolContext("c"))
     assert fourth.meta["taskId"] != first.meta["taskId"]
     assert fourth.meta["contextId"] == first.meta["contextId"]
 
@@ -475,7 +474,7 @@ def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(
             urllib.request.Request(f"{mine['url']}/release", method="POST"), timeout=5
         ).close()
         until(lambda: lines(mine, "went on"))
-        time.sleep(0.3)  # its last event is kept a moment later
+        time.sleep(0.3)  # its last event arrives a moment later
         deadline = time.monotonic() + 20.0
         second = auth.run({"message": "go on"}, ToolContext("c"))
         assert time.monotonic() < deadline
@@ -485,14 +484,14 @@ def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(
 
 @pytest.mark.slow
 def test_what_an_agent_says_while_it_works_is_progress(client: A2AClient, variant: Running) -> None:
-    told: list[tuple[str, str]] = []
+    progress_texts: list[tuple[str, str]] = []
     here = threading.current_thread().name
     context = ToolContext(
-        "c", progress=lambda text: told.append((threading.current_thread().name, text))
+        "c", progress=lambda text: progress_texts.append((threading.current_thread().name, text))
     )
     assert by_skill(client)["work"].run({"message": "0.4"}, context).text == "a garden"
-    assert {thread for thread, _ in told} == {here}  # never on the loop's thread
-    texts = [text for _, text in told]
+    assert {thread for thread, _ in progress_texts} == {here}  # never on the loop's thread
+    texts = [text for _, text in progress_texts]
     assert "digging" in texts
     assert "planting" in texts
     assert texts.count("digging") == 1
@@ -559,7 +558,7 @@ def test_a_waiting_task_that_the_agent_has_forgotten_is_not_found_and_then_forgo
 def test_calls_of_one_conversation_share_a_context_and_others_do_not(agents: Agents) -> None:
     with A2AClient({"ag": {"url": agents.shared()["url"]}}) as client:
         tools = by_skill(client)
-        found = [
+        contexts = [
             tools[skill].run({"message": "x"}, ToolContext(conversation)).meta["contextId"]
             for skill, conversation in (
                 ("echo", "a"),
@@ -570,25 +569,24 @@ def test_calls_of_one_conversation_share_a_context_and_others_do_not(agents: Age
                 ("echo", ""),
             )
         ]
-        assert found[0] == found[1] == found[2]
-        assert len(set(found)) == 4
-        asked = tools["ask"].run({"message": "x"})
-        assert (
-            "Call ag.ask again with the whole request" in asked.text
-        )  # nothing is remembered without a conversation
+        assert contexts[0] == contexts[1] == contexts[2]
+        assert len(set(contexts)) == 4
+        question = tools["ask"].run({"message": "x"})
+        # nothing is remembered without a conversation
+        assert "Call ag.ask again with the whole request" in question.text
 
 
 def test_a_waiting_task_belongs_to_its_skill(agents: Agents) -> None:
     with A2AClient({"ag": {"url": agents.shared()["url"]}}) as client:
         tools = by_skill(client)
-        asked = tools["ask"].run({"message": "x"}, ToolContext("a"))
+        question = tools["ask"].run({"message": "x"}, ToolContext("a"))
         assert (
             tools["echo"].run({"message": "x"}, ToolContext("a")).meta["taskId"]
-            != asked.meta["taskId"]
+            != question.meta["taskId"]
         )
         assert (
             tools["ask"].run({"message": "red"}, ToolContext("a")).meta["taskId"]
-            == asked.meta["taskId"]
+            == question.meta["taskId"]
         )
 
 
@@ -656,10 +654,10 @@ def test_an_agent_calls_a_skill_by_its_wire_name_and_a_conversation_that_is_open
             conversation.send_message("Blue.")
             state = conversation.run()
             assert "painted blue" in state.answer
-            asked, answered = (
+            first_task, second_task = (
                 event.result.meta["taskId"] for event in state.events if event.type == "toolResult"
             )
-            assert asked == answered
+            assert first_task == second_task
     client.close()
 
 
@@ -701,9 +699,13 @@ def test_each_agent_is_a_source(agents: Agents) -> None:
         ]
         one.watch(lambda: None)
         assert one.discover()[0].name == "one.echo"
-        found = one.health(5.0)
-        assert (found.id, found.ok, found.detail) == ("one", True, "Tester 7, A2A 1.0 over JSONRPC")
-        assert found.seconds > 0
+        health = one.health(5.0)
+        assert (health.id, health.ok, health.detail) == (
+            "one",
+            True,
+            "Tester 7, A2A 1.0 over JSONRPC",
+        )
+        assert health.seconds > 0
         with pytest.raises(
             ToolError, match="'two' could not be asked for its card: ConnectError"
         ) as caught:

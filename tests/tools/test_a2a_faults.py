@@ -1,5 +1,5 @@
-"""A2A agents that die, keep silent, refuse, babble or point elsewhere; calls that are cancelled;
-and that nothing is left behind."""
+"""Tests of A2A agents that die, keep silent, refuse, babble or point elsewhere, of cancelled calls,
+and of leftovers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ pytestmark = [needs_a2a, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    with Agents(tmp_path_factory.mktemp("a2a")) as found:
-        yield found
+    with Agents(tmp_path_factory.mktemp("a2a")) as shared_agents:
+        yield shared_agents
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -50,18 +50,19 @@ def variant(request: Any, agents: Agents) -> Running:
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Start `work`; the list then has what it returned or raised."""
-    found: list[Any] = []
+    """Start `work` on a thread. Returns the thread, and a list that will hold the result or the
+    exception."""
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            outcome.append(work())
         except Exception as error:
-            found.append(error)
+            outcome.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    return thread, found
+    return thread, outcome
 
 
 # --- cancelling, deadlines and closing ---
@@ -72,13 +73,13 @@ def test_a_cancelled_call_ends_at_once_and_the_agent_is_told(variant: Running) -
     with A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0) as client:
         hang = by_skill(client)["hang"]
         context = ToolContext("c")
-        thread, found = in_thread(lambda: hang.run({"message": "x"}, context))
+        thread, outcome = in_thread(lambda: hang.run({"message": "x"}, context))
         until(lambda: len(lines(variant, "hanging")) > before[0])
         started = time.monotonic()
         context.cancelled.cancel()
         thread.join()
         assert time.monotonic() - started < 8
-        assert isinstance(found[0], ToolCancelled)
+        assert isinstance(outcome[0], ToolCancelled)
         until(lambda: len(lines(variant, "cancelled")) > before[1])
         assert by_skill(client)["echo"].run({"message": "x"}, ToolContext("c")).success
 
@@ -91,13 +92,13 @@ def test_a_call_that_is_cancelled_while_it_is_sent_is_cancelled_at_the_agent_too
         before = len(lines(shared, "execute hang")), len(lines(shared, "cancelled"))
         with A2AClient({"ag": {"url": shared["url"]}}, timeout=10.0) as client:
             context, hang = ToolContext("c"), by_skill(client)["hang"]
-            thread, found = in_thread(
+            thread, outcome = in_thread(
                 lambda hang=hang, context=context: hang.run({"message": "x"}, context)
             )
             time.sleep(delay)
             context.cancelled.cancel()
             thread.join()
-            assert isinstance(found[0], ToolCancelled)
+            assert isinstance(outcome[0], ToolCancelled)
         if len(lines(shared, "execute hang")) > before[0]:  # `close` waits for it
             until(lambda before=before: len(lines(shared, "cancelled")) > before[1])
 
@@ -130,14 +131,14 @@ def test_closing_the_client_ends_its_calls_and_tells_the_agents(variant: Running
     before = len(lines(variant, "hanging")), len(lines(variant, "cancelled"))
     client = A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0)
     hang = by_skill(client)["hang"]
-    thread, found = in_thread(lambda: hang.run({"message": "x"}, ToolContext("c")))
+    thread, outcome = in_thread(lambda: hang.run({"message": "x"}, ToolContext("c")))
     until(lambda: len(lines(variant, "hanging")) > before[0])
     started = time.monotonic()
     client.close()
     assert time.monotonic() - started < 9.0
     thread.join()
-    assert isinstance(found[0], ToolError)
-    assert (found[0].error_type, "the client was closed during the call" in str(found[0])) == (
+    assert isinstance(outcome[0], ToolError)
+    assert (outcome[0].error_type, "the client was closed during the call" in str(outcome[0])) == (
         "network",
         True,
     )
@@ -349,7 +350,8 @@ def test_a_question_after_a_task_may_fail_twice(agents: Agents) -> None:
 
 
 def test_a_stream_that_breaks_off_is_asked_after(agents: Agents) -> None:
-    """A proxy between us and the agent cuts every stream after its first event."""
+    """Check that a cut stream is continued. A proxy between client and agent cuts every stream
+    after its first event."""
     with agents.serve() as mine, Cutter(mine["port"]) as cutter:
         cutter.card = {
             "supportedInterfaces": [
@@ -362,7 +364,8 @@ def test_a_stream_that_breaks_off_is_asked_after(agents: Agents) -> None:
                 == "a garden"
             )
             assert cutter.cut == 1
-        assert len(lines(mine, "execute")) == 1  # asked after, never sent again
+        # the task is queried, and the message never sent again
+        assert len(lines(mine, "execute")) == 1
 
 
 def task(state: str, text: str = "", number: int = 1, **more: Any) -> dict[str, Any]:
@@ -403,10 +406,10 @@ def test_a_question_without_a_mark_is_believed_each_time() -> None:
 
 
 def test_an_answer_that_stands_in_the_history_alone_is_found_and_our_own_words_are_not_it() -> None:
-    said = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "It is done."}]}
+    reply = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "It is done."}]}
     script = [
-        {"task": task("COMPLETED", history=[said])},
-        {"task": task("COMPLETED", history=[{**said, "role": "ROLE_USER"}])},
+        {"task": task("COMPLETED", history=[reply])},
+        {"task": task("COMPLETED", history=[{**reply, "role": "ROLE_USER"}])},
     ]
     with Scripted(script) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
         assert by_skill(client)["s"].run({"message": "x"}).text == "It is done."
@@ -471,7 +474,7 @@ def test_a_json_rpc_error_is_classified_by_its_code_and_shows_no_secret(
     assert "you sent ***: 401" in str(caught.value)
 
 
-# --- who gets the credentials ---
+# --- the receivers of credentials ---
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
@@ -497,19 +500,19 @@ def test_credentials_never_go_to_another_host_that_a_card_names(
             {"ag": {"url": mine["url"], **credentials, "origins": [other["url"]]}}
         ) as client:
             assert by_skill(client)["echo"].run({"message": "x"}).success
-        told = [line for line in lines(other, "POST") if TOKEN in line]
-        assert len(told) == 1
-        assert (f"authorization=Bearer {TOKEN}" in told[0]) == ("token" in credentials)
-        assert (f"key={TOKEN}" in told[0]) == ("headers" in credentials)
+        posts = [line for line in lines(other, "POST") if TOKEN in line]
+        assert len(posts) == 1
+        assert (f"authorization=Bearer {TOKEN}" in posts[0]) == ("token" in credentials)
+        assert (f"key={TOKEN}" in posts[0]) == ("headers" in credentials)
 
 
 def test_an_endpoint_at_the_trusted_host_is_taken_from_among_others(agents: Agents) -> None:
     with agents.serve() as other, agents.serve() as mine:
-        named = [
+        interfaces = [
             {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
             for url in (f"{other['url']}/a2a", "/a2a")
         ]
-        mine["card"] = {"supportedInterfaces": named}
+        mine["card"] = {"supportedInterfaces": interfaces}
         mine.restart()
         with A2AClient({"ag": {"url": mine["url"], "token": TOKEN}}) as client:
             assert by_skill(client)["echo"].run({"message": "x"}).success
@@ -582,15 +585,15 @@ def test_two_clients_with_one_agent_id_keep_their_tokens_and_contexts_apart(agen
                     tasks[who].append(first.meta["contextId"])
 
             started = [in_thread(lambda who=who: work(who)) for who in ("a", "b")]
-            for thread, found in started:
+            for thread, outcome in started:
                 thread.join()
-                assert found == [None]
+                assert outcome == [None]
             assert len(set(tasks["a"])) == len(set(tasks["b"])) == 1
             assert set(tasks["a"]) != set(tasks["b"])
-        sent = lines(mine, "POST")
+        posts = lines(mine, "POST")
         assert (
-            sum("Bearer token-a " in line for line in sent)
-            == sum("Bearer token-b " in line for line in sent)
+            sum("Bearer token-a " in line for line in posts)
+            == sum("Bearer token-b " in line for line in posts)
             == 20
         )
 
@@ -609,7 +612,7 @@ def test_no_secret_is_logged_at_any_level(agents: Agents, caplog: pytest.LogCapt
     assert TOKEN not in caplog.text
 
 
-# --- nothing is left ---
+# --- leftovers ---
 
 
 def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
@@ -630,8 +633,8 @@ def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
                 thread.join()
         for thread, _ in started[:4]:  # ended by `close`
             thread.join()
-        assert all(isinstance(found[0], ToolError) for _, found in started[:4] + started[16:])
-        assert all(not isinstance(found[0], Exception) for _, found in started[4:16])
+        assert all(isinstance(outcome[0], ToolError) for _, outcome in started[:4] + started[16:])
+        assert all(not isinstance(outcome[0], Exception) for _, outcome in started[4:16])
         before.wait_until_released()
 
 
@@ -651,7 +654,7 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
     tools = by_skill(client)
     del client
     gc.collect()
-    assert tools["echo"].run({"message": "x"}).success  # the tools still have it
+    assert tools["echo"].run({"message": "x"}).success  # the tools still hold the client
     del tools
     gc.collect()
     before.wait_until_released()
@@ -672,23 +675,23 @@ def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
         " daemon=True).start()\nbegun.wait(10); print('bye')"
     )
     before = len(lines(shared, "cancelled"))
-    found = forks.run(
+    process = forks.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
     )
-    assert found.stdout == "bye\n"
-    assert "Task was destroyed" not in found.stderr
+    assert process.stdout == "bye\n"
+    assert "Task was destroyed" not in process.stderr
     assert len(lines(shared, "cancelled")) > before
 
 
 def test_calls_from_many_threads_find_one_card(agents: Agents) -> None:
     with agents.serve() as mine, A2AClient({"ag": {"url": mine["url"]}}) as client:
         echo = by_skill(client)["echo"]
-        client.sources()[0].close()  # so that all of them find nobody connected
+        client.sources()[0].close()  # so that none of them finds a connection
         started = [
             in_thread(lambda number=number: echo.run({"message": str(number)}).text)
             for number in range(20)
         ]
         for thread, _ in started:
             thread.join()
-        assert [found for _, found in started] == [[f"echo: {number}"] for number in range(20)]
+        assert [outcome for _, outcome in started] == [[f"echo: {number}"] for number in range(20)]
         assert len(lines(mine, "GET")) == 2

@@ -1,5 +1,5 @@
-"""The action space as a whole: services and their discovery, finding, pins, hooks, caps, long
-results, async callbacks, queries."""
+"""Tests of the action space as a whole: services and their discovery, finding, pins, hooks, caps,
+long results, async callbacks, queries."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from tests.waiting import until
 
 
 class Service:
-    """A service in this process: what it offers can be changed, and it counts how often it was
-    asked."""
+    """A service in this process. Its tools can be changed, and it counts its discoveries."""
 
     kind = "mcp"
 
@@ -45,12 +44,12 @@ class Service:
         self.fails = fails
         self.names = list(names)
         self.descriptions: dict[str, str] = {}
-        self.asked = 0
+        self.discoveries = 0
         self.closed = 0
         self.changed: Callable[[], None] = lambda: None
 
     def discover(self) -> list[Tool]:
-        self.asked += 1
+        self.discoveries += 1
         time.sleep(self.delay)
         if self.fails is not None:
             raise self.fails
@@ -86,12 +85,12 @@ def test_all_services_are_asked_at_once_and_each_once() -> None:
     services = [Service(f"s{n}", "a", "b", delay=0.5) for n in range(50)]
     manager = ToolManager([lambda_tool("local")], services)  # pyright: ignore
     began = time.monotonic()
-    found = manager.discover()
+    tools = manager.discover()
     assert time.monotonic() - began < 20
-    assert len(found) == 100
+    assert len(tools) == 100
     assert names(manager)[0] == "local"
     manager.discover()
-    assert [service.asked for service in services] == [1] * 50
+    assert [service.discoveries for service in services] == [1] * 50
     manager.close()
     assert [service.closed for service in services] == [1] * 50
 
@@ -103,15 +102,15 @@ def lambda_tool(name: str) -> Tool:
 def test_many_threads_that_discover_ask_a_service_once() -> None:
     service = Service("s", "a", delay=0.2)
     manager = ToolManager(sources=[service])  # pyright: ignore
-    found: list[int] = []
+    counts: list[int] = []
     threads = [
-        threading.Thread(target=lambda: found.append(len(manager.discover()))) for _ in range(32)
+        threading.Thread(target=lambda: counts.append(len(manager.discover()))) for _ in range(32)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (service.asked, found) == (1, [1] * 32)
+    assert (service.discoveries, counts) == (1, [1] * 32)
 
 
 def test_a_failure_harms_only_itself_and_is_not_tried_again_unasked() -> None:
@@ -124,7 +123,7 @@ def test_a_failure_harms_only_itself_and_is_not_tried_again_unasked() -> None:
     manager.discover()
     manager.discover()
     assert names(manager) == ["good.a"]
-    assert (bad.asked, worse.asked) == (1, 1)
+    assert (bad.discoveries, worse.discoveries) == (1, 1)
     assert manager.errors == {
         "bad": "bad is down.",
         "worse": "'worse' could not be asked for its tools: KeyError: 'x'",
@@ -153,8 +152,8 @@ def test_a_remote_tool_never_shadows_a_local_one(caplog: pytest.LogCaptureFixtur
 def test_a_service_that_says_its_tools_changed_is_asked_again() -> None:
     service = Service("s", "a", "b")
     manager = ToolManager([lambda_tool("local")], [service], discover=False)  # pyright: ignore
-    service.changed()  # nobody has asked yet
-    assert service.asked == 0
+    service.changed()  # nobody has listed the tools yet
+    assert service.discoveries == 0
     manager.discover()
     before = manager.definitions()
     service.names = ["b", "c"]
@@ -162,7 +161,7 @@ def test_a_service_that_says_its_tools_changed_is_asked_again() -> None:
     until(lambda: names(manager) == ["local", "s.b", "s.c"])
     assert manager.definitions() is not before
     service.changed()
-    until(lambda: service.asked == 3)
+    until(lambda: service.discoveries == 3)
     assert [tool.name for tool in manager.definitions()] == ["local", "s.b", "s.c"]
 
 
@@ -171,7 +170,7 @@ def test_a_change_while_it_is_asked_is_not_lost() -> None:
     manager = ToolManager(sources=[service])  # pyright: ignore
     thread = threading.Thread(target=manager.discover)
     thread.start()
-    until(lambda: service.asked == 1)
+    until(lambda: service.discoveries == 1)
     service.changed()
     service.names = ["a", "late"]
     thread.join()
@@ -185,13 +184,13 @@ def test_a_lazy_service_contributes_nothing_until_it_is_named() -> None:
     service = Service("git", "log", "diff", lazy=True)
     manager = ToolManager(sources=[service])  # pyright: ignore
     manager.discover()
-    assert (names(manager), service.asked) == (["find_tools"], 0)
+    assert (names(manager), service.discoveries) == (["find_tools"], 0)
     assert manager.run(ToolCall("1", "git.log")).text == "log"
     assert names(manager) == ["find_tools", "git.log", "git.diff"]
     assert manager.get("git__diff").name == "git.diff"
     with pytest.raises(ToolNotFound, match=r"'git.push'"):
         manager.get("git.push")
-    assert service.asked == 1
+    assert service.discoveries == 1
     other = ToolManager(sources=[Service("git", "log", lazy=True)])  # pyright: ignore
     assert [tool.name for tool in other.discover("git")] == ["git.log"]
 
@@ -201,7 +200,7 @@ def test_a_dead_lazy_service_is_asked_once() -> None:
     manager = ToolManager(sources=[service])  # pyright: ignore
     for _ in range(3):
         assert manager.run(ToolCall("1", "git.log")).error.type == "not_found"  # pyright: ignore
-    assert service.asked == 1
+    assert service.discoveries == 1
 
 
 def test_find_tools_brings_in_what_it_finds_and_nothing_else() -> None:
@@ -214,13 +213,13 @@ def test_find_tools_brings_in_what_it_finds_and_nothing_else() -> None:
     mail.descriptions = {"send": "Sends an email with a file attached."}
     dead = Service("dead", lazy=True, fails=ToolError("dead is down.", "network"))
     manager = ToolManager(sources=[files, mail, dead])  # pyright: ignore
-    said = manager.run(ToolCall("1", "find_tools", {"query": "read a file", "limit": 2})).text
-    assert said.splitlines()[0] == "- files.readFile: Reads the text of a file."
-    assert "(not searched: dead is down.)" in said
+    listing = manager.run(ToolCall("1", "find_tools", {"query": "read a file", "limit": 2})).text
+    assert listing.splitlines()[0] == "- files.readFile: Reads the text of a file."
+    assert "(not searched: dead is down.)" in listing
     assert names(manager) == ["find_tools", "files.readFile", "files.write_file"]
     assert "not searched" in manager.run(ToolCall("1", "find_tools", {"query": "zzz"})).text
     assert [tool.name for tool in manager.search("email")] == ["mail.send"]
-    assert files.asked == mail.asked == dead.asked == 1
+    assert files.discoveries == mail.discoveries == dead.discoveries == 1
 
 
 def test_tools_that_come_in_are_told_at_the_next_step_of_a_conversation() -> None:
@@ -278,9 +277,9 @@ def test_a_tool_that_changes_while_it_is_in_goes_out() -> None:
     service.descriptions["a"] = "Other."
     service.changed()
     until(lambda: names(manager) == ["s.b"])
-    held = ToolManager(sources=[Service("s", "a")], pins=Pins(first="hold"))  # pyright: ignore
-    held.discover()
-    assert held.held == {"s.a": "it is new"}
+    holding = ToolManager(sources=[Service("s", "a")], pins=Pins(first="hold"))  # pyright: ignore
+    holding.discover()
+    assert holding.held == {"s.a": "it is new"}
 
 
 # --- hooks ---
@@ -296,14 +295,14 @@ def deny(call: ToolCall, context: ToolContext) -> None:
 
 
 def test_hooks_change_deny_answer_and_rewrite() -> None:
-    seen: list[str] = []
+    log: list[str] = []
 
     def double(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-        seen.append(f"before {call.name}")
+        log.append(f"before {call.name}")
         return {**call.arguments, "a": call.arguments["a"] * 2}
 
     def sign(call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
-        seen.append(f"after {call.arguments}")
+        log.append(f"after {call.arguments}")
         return ToolResult(f"{result.text}!", meta=result.meta)
 
     manager = ToolManager(
@@ -311,7 +310,7 @@ def test_hooks_change_deny_answer_and_rewrite() -> None:
     )
     result = manager.run(ToolCall("1", "add", {"a": 1, "b": 2}))
     assert (result.text, result.meta) == ("4!", {ARGUMENTS: {"a": 2, "b": 2}})
-    assert seen == ["before add", "after {'a': 2, 'b': 2}"]
+    assert log == ["before add", "after {'a': 2, 'b': 2}"]
     assert manager.call("add", {"a": 1, "b": 2}).text == "4!"
     manager = ToolManager([add], hooks=[Hook(lambda call, context: ToolResult("cached"))])
     assert manager.run(ToolCall("1", "add")).text == "cached"
@@ -331,7 +330,7 @@ def test_hooks_change_deny_answer_and_rewrite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hook", "said", "ran"),
+    ("hook", "pattern", "ran"),
     [
         (
             Hook(lambda call, context: 1 / 0),
@@ -357,7 +356,7 @@ def test_hooks_change_deny_answer_and_rewrite() -> None:
         ),
     ],
 )
-def test_a_hook_that_fails_fails_closed(hook: Hook, said: str, ran: int) -> None:
+def test_a_hook_that_fails_fails_closed(hook: Hook, pattern: str, ran: int) -> None:
     import re
 
     runs: list[int] = []
@@ -367,7 +366,7 @@ def test_a_hook_that_fails_fails_closed(hook: Hook, said: str, ran: int) -> None
     )
     result = manager.run(ToolCall("1", "t"))
     assert result.is_error
-    assert re.search(said, result.text), result.text
+    assert re.search(pattern, result.text), result.text
     assert len(runs) == ran
 
 
@@ -439,13 +438,13 @@ def test_a_long_result_goes_to_a_file_with_a_preview(tmp_path: Path) -> None:
         result_limit={"*": 5000, "srv.*": 400},
         result_dir=tmp_path / "out",
     )
-    shown = manager.run(ToolCall("3.1", "srv.log")).text
-    assert shown.startswith("line 0\n")
-    assert shown.endswith("line 999\n")
-    assert len(shown) < 700
+    preview = manager.run(ToolCall("3.1", "srv.log")).text
+    assert preview.startswith("line 0\n")
+    assert preview.endswith("line 999\n")
+    assert len(preview) < 700
     (file,) = (tmp_path / "out").iterdir()
     assert file.read_text() == text
-    assert str(file) in shown
+    assert str(file) in preview
     (tmp_path / "blocked").write_text("")
     manager = ToolManager(
         [Tool("t", "", lambda: text)], result_limit={"*": 400}, result_dir=tmp_path / "blocked"
@@ -468,8 +467,8 @@ async def slow(seconds: float) -> str:
 
 def test_async_callbacks_run_on_one_loop_thread() -> None:
     manager = ToolManager([slow])
-    found = {manager.call("slow", {"seconds": 0.0}).text for _ in range(3)}
-    assert found == {"holdfast-async"}
+    names = {manager.call("slow", {"seconds": 0.0}).text for _ in range(3)}
+    assert names == {"holdfast-async"}
     threads = [
         threading.Thread(target=manager.call, args=("slow", {"seconds": 1.0})) for _ in range(10)
     ]
@@ -564,16 +563,16 @@ def add_slow() -> Tool:
 
 def test_definitions_in_every_style() -> None:
     manager = ToolManager([add, Tool("1st.tool", "First.", lambda: None)])
-    found = {
+    by_style = {
         style: manager.get_llm_definitions(["1st.tool"], style)[0]
         for style in ("openai_chat", "openai_responses", "anthropic", "gemini", "mcp")
     }
-    assert found["openai_chat"]["function"]["name"] == "1st__tool"
-    assert found["openai_responses"]["name"] == "1st__tool"
-    assert found["openai_responses"]["strict"] in (True, False)
-    assert found["anthropic"]["input_schema"]["type"] == "object"
-    assert found["gemini"]["name"] == "_1st__tool"
-    assert found["mcp"] == {
+    assert by_style["openai_chat"]["function"]["name"] == "1st__tool"
+    assert by_style["openai_responses"]["name"] == "1st__tool"
+    assert by_style["openai_responses"]["strict"] in (True, False)
+    assert by_style["anthropic"]["input_schema"]["type"] == "object"
+    assert by_style["gemini"]["name"] == "_1st__tool"
+    assert by_style["mcp"] == {
         "name": "1st.tool",
         "description": "First.",
         "inputSchema": manager.get_schema("1st.tool"),
@@ -610,7 +609,7 @@ def test_info_summary_and_health() -> None:
     began = time.monotonic()
     health = manager.health(timeout=0.2)
     assert time.monotonic() - began < 2.0
-    assert {id: found.ok for id, found in health.items()} == {
+    assert {id: status.ok for id, status in health.items()} == {
         "s": True,
         "dead": False,
         "lazy": True,
@@ -649,7 +648,7 @@ def test_a_cancelled_call_is_told_as_such() -> None:
         manager.call("waits", context=ToolContext(cancelled=token))
 
 
-# --- guards that hold ---
+# --- protection against changes in place ---
 
 
 def test_a_wire_name_meets_the_same_guards() -> None:
@@ -691,15 +690,15 @@ def test_a_cancel_during_a_slow_hook_keeps_the_tool_from_beginning() -> None:
 
 
 def test_what_a_hook_or_a_callback_changes_in_place_is_its_own() -> None:
-    seen: list[Any] = []
+    copies: list[Any] = []
 
     def sneaky(call: ToolCall, context: ToolContext) -> None:
         call.arguments["list"].append("hook")
 
     def work(list: list[str]) -> None:
-        seen.append([*list])
+        copies.append([*list])
         list.append("attempt")
-        if len(seen) < 2:
+        if len(copies) < 2:
             raise ToolError("again", "network")
 
     schema = {"type": "object", "properties": {"list": {"type": "array"}}}
@@ -709,7 +708,7 @@ def test_what_a_hook_or_a_callback_changes_in_place_is_its_own() -> None:
     )
     arguments = {"list": ["mine"]}
     manager.run(ToolCall("1", "t", arguments))
-    assert (seen, arguments) == ([["mine"], ["mine"]], {"list": ["mine"]})
+    assert (copies, arguments) == ([["mine"], ["mine"]], {"list": ["mine"]})
 
 
 def test_arguments_of_a_hook_that_json_cannot_say_are_refused_before_the_effect(
@@ -759,39 +758,39 @@ def test_an_async_tool_that_waits_for_another_is_told_and_sys_exit_ends_nothing_
         manager.register(tool)
     assert "would wait for itself" in manager.run(ToolCall("1", "waits_for_itself")).text
     assert "called sys.exit(3)" in manager.run(ToolCall("2", "leaves")).text
-    found: list[str] = []
+    texts: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(manager.call("awaits").text))
+        threading.Thread(target=lambda: texts.append(manager.call("awaits").text))
         for _ in range(12)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert found == ["holdfast-async"] * 12
+    assert texts == ["holdfast-async"] * 12
     manager.close()
 
 
 def test_the_last_conversations_end_leaves_a_direct_call_alone() -> None:
-    begun, over = threading.Event(), threading.Event()
+    started, over = threading.Event(), threading.Event()
 
     async def work() -> str:
-        begun.set()
+        started.set()
         while not over.is_set():
             await asyncio.sleep(0.01)
         return "whole"
 
     manager = ToolManager([work])
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(manager.call("work").text))
+    texts: list[str] = []
+    thread = threading.Thread(target=lambda: texts.append(manager.call("work").text))
     with Conversation(Agent(ScriptedLLM(["hi"]), manager)) as conversation:
         conversation.send_message("x")
         conversation.run()
         thread.start()
-        begun.wait(30)
+        started.wait(30)
     over.set()
     thread.join(30)
-    assert found == ["whole"]
+    assert texts == ["whole"]
     until(lambda: "holdfast-async" not in [thread.name for thread in threading.enumerate()])
 
 

@@ -1,4 +1,5 @@
-"""The tools that an agent's parts come with: its own, also where several agents share a manager."""
+"""Tests of the tools that an agent's parts bring: each agent has its own, even if several share a
+manager."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ def test_agents_that_share_a_manager_have_each_their_own() -> None:
         ["look", "handoff", "finish"],
     )
     assert plain.tools is manager
-    for agent, said in ((one, "from a"), (two, "from b")):
+    for agent, answer in ((one, "from a"), (two, "from b")):
         with Conversation(agent) as conversation:
             conversation.send_message("go")
-            assert conversation.run().answer == said
+            assert conversation.run().answer == answer
 
 
 def test_an_agent_of_anothers_tools_has_not_what_that_ones_parts_came_with() -> None:
@@ -80,10 +81,10 @@ def test_a_name_that_the_manager_has_is_refused() -> None:
 
 
 def test_hooks_and_caps_of_the_manager_stand_around_them_too() -> None:
-    seen: list[str] = []
+    names: list[str] = []
 
     def before(call: Any, context: Any) -> None:
-        seen.append(call.name)
+        names.append(call.name)
 
     manager = ToolManager([look], hooks=[Hook(before=before)], concurrency=1)
     agent = Agent(
@@ -99,7 +100,7 @@ def test_hooks_and_caps_of_the_manager_stand_around_them_too() -> None:
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallFinished)
         )
-    assert seen == ["plan", "look"]
+    assert names == ["plan", "look"]
 
 
 def test_a_shared_tool_replaced_while_definitions_are_made_is_not_remembered_as_it_was() -> None:
@@ -121,11 +122,11 @@ def test_a_shared_tool_replaced_while_definitions_are_made_is_not_remembered_as_
     real, races = catalogue.definitions, [True]
 
     def definitions() -> Any:
-        found = real()
+        before = real()
         if races:  # another thread, between two reads
             races.pop()
             manager.replace(["shared"], [Tool.from_function(newer).renamed("shared")])
-        return found
+        return before
 
     catalogue.definitions = definitions
     extended.definitions()

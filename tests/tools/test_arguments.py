@@ -1,4 +1,4 @@
-"""Checks of arguments and callbacks."""
+"""Tests of the checks of arguments and callbacks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tool configs: what is read, what is said of what cannot be, and that the published JSON Schema
-judges alike."""
+"""Tests of tool configurations: accepted content, errors for the rest, and the published JSON
+Schema, which must agree."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ VARIABLES = {
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Write a module to a folder on the path; its name is returned."""
+    """Return a function that writes a module to a folder on the path and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    made: list[str] = []
+    modules: list[str] = []
 
     def make(text: str) -> str:
-        name = f"hf_config_{len(made)}"
+        name = f"hf_config_{len(modules)}"
         (tmp_path / f"{name}.py").write_text(text)
-        made.append(name)
+        modules.append(name)
         return name
 
     yield make
-    for name in made:
+    for name in modules:
         sys.modules.pop(name, None)
 
 
@@ -97,7 +97,7 @@ NOT_A_TOOL = 5
 '''
 
 
-def said(source: Any, **options: Any) -> str:
+def error_text(source: Any, **options: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
         config.build(config.read(source, **options))
     return str(caught.value)
@@ -123,7 +123,7 @@ def test_a_file_of_another_program_loads(tmp_path: Path) -> None:
         "org_git": {"command": "git-mcp", "args": ["--all"], "type": "stdio"},
         "web": {"url": "https://x.example//mcp", "timeout": 30.0},
     }
-    told = "\n".join(str(one.message) for one in caught)
+    warning_texts = "\n".join(str(one.message) for one in caught)
     for part in (
         "'org_git'",
         "'args'",
@@ -132,17 +132,17 @@ def test_a_file_of_another_program_loads(tmp_path: Path) -> None:
         "description is ignored",
         "milliseconds",
     ):
-        assert part in told
+        assert part in warning_texts
     path.write_text('{"inputs": [], "servers": {"a": {"url": "http://x"}}}')
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert config.read(path).mcp_servers == {"a": {"url": "http://x"}}
     assert len(caught) == 2
     path.write_text('{\n// a\n"mcpServers": {"a" 1}}')
-    assert "line 3: it is not JSON" in said(path)
+    assert "line 3: it is not JSON" in error_text(path)
 
 
-# --- what is built ---
+# --- building ---
 
 
 def test_local_functions_are_found_by_module_and_name_and_keep_what_the_config_says(
@@ -219,7 +219,7 @@ def test_an_isolated_function_runs_in_another_process(
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected"),
     [
         ("{m}:serch", "local_functions[0]: '{m}' has no 'serch'. Did you mean 'search'?"),
         ("{m}:NOT_A_TOOL", "'{m}:NOT_A_TOOL' is neither a function nor a Tool, but int"),
@@ -237,11 +237,11 @@ def test_an_isolated_function_runs_in_another_process(
     ],
 )
 def test_what_cannot_be_imported_is_named_with_its_place(
-    module: Callable[[str], str], entry: Any, told: str
+    module: Callable[[str], str], entry: Any, expected: str
 ) -> None:
     name = module(TOOLS_MODULE)
-    text = said({"local_functions": [json.loads(json.dumps(entry).replace("{m}", name))]})
-    assert told.replace("{m}", name) in text
+    text = error_text({"local_functions": [json.loads(json.dumps(entry).replace("{m}", name))]})
+    assert expected.replace("{m}", name) in text
     assert text.startswith("config, local_functions[0]")
 
 
@@ -249,21 +249,21 @@ def test_two_tools_of_one_name_are_refused_and_the_second_is_named(
     module: Callable[[str], str],
 ) -> None:
     name = module(TOOLS_MODULE)
-    assert "local_functions[1]: there are two tools named 'search'" in said(
+    assert "local_functions[1]: there are two tools named 'search'" in error_text(
         {"local_functions": [f"{name}:search", f"{name}:search"]}
     )
 
 
 def test_builtins_come_from_the_host_alone() -> None:
     ping = Tool("ping", "", lambda: "pong")
-    made: list[int] = []
+    starts: list[int] = []
 
     def counter(start: int = 0) -> Tool:
-        made.append(start)
+        starts.append(start)
         return Tool("counter", "", lambda: start)
 
-    given = {"builtin": ["ping", {"name": "counter", "parameters": {"start": 7}}]}
-    built = config.build(config.read(given), {"ping": ping, "counter": counter})
+    section = {"builtin": ["ping", {"name": "counter", "parameters": {"start": 7}}]}
+    built = config.build(config.read(section), {"ping": ping, "counter": counter})
     assert built.tools[0] is ping
     assert built.tools[1].run({}).data == 7
     assert config.build(config.read({"builtin": ["ping"]}), [ping]).tools == (ping,)
@@ -275,7 +275,7 @@ def test_builtins_come_from_the_host_alone() -> None:
         ),
     ):
         config.build(config.read({"builtin": ["pnig"]}), {"ping": ping, "counter": counter})
-    assert "None were passed: pass builtins=" in said({"builtin": ["ping"]})
+    assert "None were passed: pass builtins=" in error_text({"builtin": ["ping"]})
     with pytest.raises(ConfigurationError, match="is already a tool"):
         config.build(config.read({"builtin": [{"name": "ping", "parameters": {}}]}), [ping])
     with pytest.raises(
@@ -291,14 +291,14 @@ def test_hooks_and_limits_are_applied_by_the_manager(
     module: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = module(TOOLS_MODULE)
-    given = {
+    section = {
         "local_functions": [
             {"function": f"{name}:search", "hooks": [{"before": f"{name}:deny"}]},
             {"function": f"{name}:search", "name": "free", "concurrency": 2, "result_limit": 200},
         ],
         "hooks": [{"before": "hf_not_there:guard", "tools": "other.*"}],
     }
-    built = config.build(config.read(given, base=tmp_path))
+    built = config.build(config.read(section, base=tmp_path))
     assert built.concurrency == {"free": 2}
     with closing(ToolManager(**built.arguments())) as manager:
         assert "not today" in manager.run(ToolCall("1.0", "search", {"text": "x"})).text
@@ -346,10 +346,10 @@ def test_a_real_server_from_a_file_is_called_through_the_manager(tmp_path: Path)
     )
     built = config.build(config.read(path, variables={"PYTHON": sys.executable}))
     with closing(ToolManager(**built.arguments())) as manager:
-        found = manager.discover()
+        tools = manager.discover()
         assert manager.errors == {}
-        assert all(tool.name.startswith("own.") for tool in found)
-        assert found
+        assert all(tool.name.startswith("own.") for tool in tools)
+        assert tools
 
 
 @pytest.mark.slow
@@ -370,8 +370,8 @@ def test_a_tool_that_was_used_has_the_config_s_name_in_all_that_it_says(
             "'renamed' was not run"
         )
         assert manager.run(ToolCall("2", "renamed", {"a": 3})).data == 3
-        assert "'away'" in (said := manager.run(ToolCall("3", "away", {"a": 3})).text)
-        assert "'far'" not in said
+        assert "'away'" in (text := manager.run(ToolCall("3", "away", {"a": 3})).text)
+        assert "'far'" not in text
     assert sys.modules[name].orig.validate({"a": 1}) == {"a": 1}
     with pytest.raises(ConfigurationError, match="two tools named 'same'"):
         ToolManager.from_config(
@@ -406,16 +406,16 @@ def test_an_agent_from_a_file_is_told_of_its_skills_once(tmp_path: Path) -> None
 
 
 def test_one_id_for_a_server_and_an_agent_is_refused() -> None:
-    assert "'a' is an MCP server too" in said(
+    assert "'a' is an MCP server too" in error_text(
         {"mcp_servers": {"a": {"command": "x"}}, "a2a_agents": {"a": {"url": "http://x"}}}
     )
 
 
-# --- what is said of what does not fit ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             "mcp_servers:\n  git:\n    comand: x\n",
@@ -471,28 +471,28 @@ def test_one_id_for_a_server_and_an_agent_is_refused() -> None:
         ("a: *nowhere\n", "undefined alias"),
     ],
 )
-def test_an_error_names_file_line_and_path(tmp_path: Path, text: str, told: str) -> None:
+def test_an_error_names_file_line_and_path(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "tools.yaml"
     path.write_text(text)
-    text = said(path)
-    assert told in text
+    text = error_text(path)
+    assert expected in text
     assert str(path) in text or "takes a mapping" in text
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in said(tmp_path / "none.yaml")
+    assert "cannot be read: No such file" in error_text(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"skills: [caf\xe9]")
-    assert "not UTF-8" in said(tmp_path / "latin.yaml")
+    assert "not UTF-8" in error_text(tmp_path / "latin.yaml")
     (tmp_path / "large.yaml").write_text("#" * 2_000_000)
-    assert "larger than 1024 KB" in said(tmp_path / "large.yaml")
+    assert "larger than 1024 KB" in error_text(tmp_path / "large.yaml")
     (tmp_path / "bad.json").write_text('{\n"a": 1,\n')
-    assert "bad.json, line 3: it is not JSON" in said(tmp_path / "bad.json")
+    assert "bad.json, line 3: it is not JSON" in error_text(tmp_path / "bad.json")
     (tmp_path / "twice.json").write_text('{"skills": [], "skills": []}')
-    assert "the key 'skills' is there twice" in said(tmp_path / "twice.json")
+    assert "the key 'skills' is there twice" in error_text(tmp_path / "twice.json")
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert config.read(tmp_path / "empty.yaml").functions == ()
-    assert "takes a mapping or the path" in said(5)
-    assert "it holds a function" in said(
+    assert "takes a mapping or the path" in error_text(5)
+    assert "it holds a function" in error_text(
         {"local_functions": [print.__class__.__call__ and (lambda: 1)]}
     )
 
@@ -521,8 +521,8 @@ def test_yaml_keeps_its_surprises_to_itself() -> None:
         "o": "1e999",
     }
     assert read_yaml(text, SourceLocation("x"), texts=True)["j"] == "1.10"
-    found = read_yaml("a: &x [1]\nb: *x\n", SourceLocation("x"))
-    assert (found["b"], isinstance(found, Map)) == ([1], True)
+    document = read_yaml("a: &x [1]\nb: *x\n", SourceLocation("x"))
+    assert (document["b"], isinstance(document, Map)) == ([1], True)
 
 
 @pytest.mark.slow
@@ -551,10 +551,10 @@ def test_bombs_are_refused_within_a_moment(text: str) -> None:
 
 def test_variables_are_filled_from_the_mapping_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_SECRET", "from the environment")
-    text = said({"mcp_servers": {"a": {"command": "x", "env": {"T": "${HF_SECRET}"}}}})
+    text = error_text({"mcp_servers": {"a": {"command": "x", "env": {"T": "${HF_SECRET}"}}}})
     assert text.startswith("config, mcp_servers.a.env.T: the variable 'HF_SECRET' is not given.")
-    assert "Did you mean ${TOKEN}?" in said({"skills": ["${TOKN}"]}, variables={"TOKEN": "x"})
-    given = {
+    assert "Did you mean ${TOKEN}?" in error_text({"skills": ["${TOKN}"]}, variables={"TOKEN": "x"})
+    section = {
         "mcp_servers": {
             "a": {
                 "command": "${A}-${B:-b}",
@@ -565,7 +565,7 @@ def test_variables_are_filled_from_the_mapping_alone(monkeypatch: pytest.MonkeyP
         },
         "concurrency": "${N}",
     }
-    parsed = config.read(given, variables={"A": "a", "T": "2.5", "Y": "true", "N": 4})
+    parsed = config.read(section, variables={"A": "a", "T": "2.5", "Y": "true", "N": 4})
     assert parsed.mcp_servers["a"] == {
         "command": "a-b",
         "args": ["${A}", "$A", "$", "", "a$$b"],
@@ -574,44 +574,46 @@ def test_variables_are_filled_from_the_mapping_alone(monkeypatch: pytest.MonkeyP
     }
     assert type(parsed.mcp_servers["a"]["command"]) is str
     assert parsed.concurrency == {"*": 4}
-    assert given["concurrency"] == "${N}"  # the caller's mapping stays as it is
+    assert section["concurrency"] == "${N}"  # the caller's mapping stays as it is
 
 
 def test_a_value_is_filled_once_and_is_what_its_place_wants() -> None:
-    given = {
+    section = {
         "mcp_servers": {
             "a": {"command": "${X}", "args": ["${D}", "${N}", "${B}"], "timeout": "${N}"}
         }
     }
-    parsed = config.read(given, variables={"X": "${Y}", "D": "5", "N": 5, "B": True})
+    parsed = config.read(section, variables={"X": "${Y}", "D": "5", "N": 5, "B": True})
     assert parsed.mcp_servers["a"] == {"command": "${Y}", "args": ["5", "5", "true"], "timeout": 5}
     entry = {
         "function": "a:b",
         "parameters": {"number": "${N}", "text": "${D}", "both": "${D}${N}", "yes": "${B}"},
     }
-    [found] = config.read(
+    [reference] = config.read(
         {"local_functions": [entry]}, variables={"D": "5", "N": 5, "B": True}
     ).functions
-    assert found.options["parameters"] == {"number": 5, "text": "5", "both": "55", "yes": True}
+    assert reference.options["parameters"] == {"number": 5, "text": "5", "both": "55", "yes": True}
 
 
 @pytest.mark.parametrize("text", ["${", "${}", "${1A}", "${A", "${A-b}", "a ${ b"])
 def test_a_broken_variable_is_an_error(text: str) -> None:
-    assert "begins no variable" in said({"skills": [text]}, variables={"A": "x"})
+    assert "begins no variable" in error_text({"skills": [text]}, variables={"A": "x"})
 
 
 @pytest.mark.parametrize("key", ["timeout", "type", "trusted"])
 def test_no_message_shows_what_a_variable_holds(key: str) -> None:
-    text = said(
+    text = error_text(
         {"mcp_servers": {"a": {"url": "http://x", key: "${SECRET}"}}},
         variables={"SECRET": "hunter2"},
     )
     assert "hunter2" not in text
     assert "the text that a variable gives" in text
-    text = said({"mcp_servers": {"a": {"url": "${SECRET}"}}}, variables={"SECRET": "hunter2"})
+    text = error_text({"mcp_servers": {"a": {"url": "${SECRET}"}}}, variables={"SECRET": "hunter2"})
     assert "hunter2" not in text
-    assert "hunter2" not in said({"a2a_agents": {"a": {"url": "http://x", "token": "hunter2\n"}}})
-    assert "takes a text, a number, True or False" in said(
+    assert "hunter2" not in error_text(
+        {"a2a_agents": {"a": {"url": "http://x", "token": "hunter2\n"}}}
+    )
+    assert "takes a text, a number, True or False" in error_text(
         {"skills": ["${L}"]}, variables={"L": []}
     )
 
@@ -669,15 +671,15 @@ LEGACY: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "told"), LEGACY)
+@pytest.mark.parametrize(("old", "new", "expected"), LEGACY)
 def test_an_earlier_spelling_loads_with_a_warning_that_says_the_present_one(
-    old: Any, new: Any, told: str
+    old: Any, new: Any, expected: str
 ) -> None:
     with pytest.warns(DeprecationWarning, match="earlier spelling") as caught:
-        found = config.read(old)
+        loaded = config.read(old)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        wanted = config.read(new)
+        reference = config.read(new)
     without = [
         msgspec.structs.replace(
             one,
@@ -685,10 +687,10 @@ def test_an_earlier_spelling_loads_with_a_warning_that_says_the_present_one(
             functions=[msgspec.structs.replace(f, place=SourceLocation("")) for f in one.functions],
             builtin=[msgspec.structs.replace(f, place=SourceLocation("")) for f in one.builtin],
         )
-        for one in (found, wanted)
+        for one in (loaded, reference)
     ]
     assert msgspec.structs.asdict(without[0]) == msgspec.structs.asdict(without[1])
-    assert any(told in str(one.message) for one in caught), [str(one.message) for one in caught]
+    assert any(expected in str(one.message) for one in caught), [str(one.message) for one in caught]
     assert {one.filename for one in caught} == {__file__}
     assert JUDGE.is_valid(new)
 
@@ -697,15 +699,15 @@ def test_a_section_in_two_spellings_is_refused_and_errors_have_the_line_of_the_o
     tmp_path: Path,
 ) -> None:
     with pytest.warns(DeprecationWarning, match="earlier spelling"):
-        assert "mcp_servers occurs twice" in said({"mcp_servers": {}, "MCP": {}})
+        assert "mcp_servers occurs twice" in error_text({"mcp_servers": {}, "MCP": {}})
     with pytest.warns(DeprecationWarning, match="earlier spelling"):
-        assert "two entries named 'a'" in said(
+        assert "two entries named 'a'" in error_text(
             {"mcp_servers": [{"name": "a", "url": "http://a"}, {"name": "a", "url": "http://a"}]}
         )
     path = tmp_path / "old.yaml"
     path.write_text("TOOLS:\n  MCP:\n    - name: a\n      comand: x\n")
     with pytest.warns(DeprecationWarning, match="earlier spelling"):
-        assert "line 4, TOOLS.MCP[0].comand: unknown key 'comand'" in said(path)
+        assert "line 4, TOOLS.MCP[0].comand: unknown key 'comand'" in error_text(path)
 
 
 # --- the published schema ---
@@ -1015,7 +1017,7 @@ def test_they_agree_on_configs_that_were_changed_at_random() -> None:
 
 
 def test_what_is_read_is_what_the_clients_take() -> None:
-    """A good service is one for the client, too."""
+    """Check that a service which the configuration accepts is one for the client, too."""
     for document in GOOD:
         if (
             "TARGET" not in json.dumps(document)
@@ -1037,8 +1039,8 @@ def test_the_published_schema_is_that_of_the_table_and_is_one() -> None:
         SCHEMA["$defs"]["mcpServer"]["properties"],
         SCHEMA["$defs"]["a2aAgent"]["properties"],
     )
-    for kind, known in ((Stdio, server), (Http, server), (RemoteAgent, agent)):
-        missing = {field.name for field in msgspec.structs.fields(kind)} - set(known)
+    for kind, keys in ((Stdio, server), (Http, server), (RemoteAgent, agent)):
+        missing = {field.name for field in msgspec.structs.fields(kind)} - set(keys)
         assert not missing, f"config/services.py cannot say {missing} of {kind.__name__}"
 
 

@@ -1,4 +1,5 @@
-"""The page of the action space names every key and every legacy spelling of a configuration."""
+"""Tests of the page of the action space: it names every key and every legacy spelling of a
+configuration."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ NAMED = {word for code in re.findall(r"`([^`\n]+)`", PAGE) for word in re.findal
 
 
 def keys(section: dict[str, Any]) -> set[str]:
-    found = set(section.get("properties", {}))
-    return found.union(*map(keys, section.get("$defs", {}).values()))
+    names = set(section.get("properties", {}))
+    return names.union(*map(keys, section.get("$defs", {}).values()))
 
 
 def test_every_key_of_the_configuration_is_on_the_page() -> None:

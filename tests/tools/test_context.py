@@ -1,4 +1,4 @@
-"""Cancellation reaches whoever waits, once; a context says what a call is."""
+"""Tests of cancellation, which reaches every waiting thread once, and of the context of a call."""
 
 from __future__ import annotations
 
@@ -175,13 +175,13 @@ def test_an_empty_context_hears_nothing_and_keeps_nothing() -> None:
 
 
 def test_progress_and_clean_up_reach_whoever_gave_the_context() -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
     context = ToolContext(
-        progress=heard.append, on_close=lambda key, cleanup: heard.append(key)
+        progress=received.append, on_close=lambda key, cleanup: received.append(key)
     ).with_cancellation(Cancellation())
     context.report_progress("half")
     context.on_close("key", lambda: None)
-    assert heard == ["half", "key"]
+    assert received == ["half", "key"]
 
 
 def test_the_same_context_under_another_flag_is_otherwise_the_same() -> None:

@@ -1,5 +1,5 @@
-"""Tool sections of an earlier system load with their meaning: its real files, and each shape that
-its documentation gives."""
+"""Tests of the tool sections of an earlier system, which load with their meaning: its real files,
+and each shape in its documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Modules = Callable[..., None]
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Modules:
-    """Make modules importable: `modules({"a.b": {"f": function}})`."""
+    """Return a function that makes modules importable: `modules({"a.b": {"f": function}})`."""
 
     def make(members: dict[str, dict[str, Any]]) -> None:
         for name, values in members.items():
@@ -45,7 +45,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Modules:
 
 
 def load(document: Any, **options: Any) -> tuple[ToolManager, list[str]]:
-    """The tools of a config, and its warnings without their place."""
+    """Return the tools of a config, and its warnings without their place."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         manager = ToolManager.from_config(document, discover=False, **options)
@@ -64,7 +64,7 @@ def names(manager: ToolManager) -> list[str]:
     return [tool.name for tool in manager.list_tools()]
 
 
-def said(document: Any) -> str:
+def error_text(document: Any) -> str:
     with pytest.raises(ConfigurationError) as caught:
         load(document)
     return str(caught.value)
@@ -76,7 +76,7 @@ def look(question: str = "") -> str:
 
 
 def stand_in(name: str) -> Any:
-    """A function of another name that does the same."""
+    """Return a function of another name with the same effect."""
     return FunctionType(look.__code__, look.__globals__, name, look.__defaults__)
 
 
@@ -97,7 +97,7 @@ def test_a_real_file_loads(path: Path, beside: Any, modules: Modules, tmp_path: 
     modules(stand_ins)
     file = tmp_path / "agent.yaml"
     file.write_text(yaml.safe_dump({**document, **beside}, sort_keys=False))
-    manager, told = load(file)
+    manager, notes = load(file)
     assert [tool.run({"question": "x"}).text for tool in manager.list_tools()] == [
         "looked up x"
     ] * len(functions)
@@ -107,7 +107,7 @@ def test_a_real_file_loads(path: Path, beside: Any, modules: Modules, tmp_path: 
     assert list(parsed.a2a_agents) == [id for one in section.get("A2A", []) for id in one]
     custom = section.get("skills", {}).get("custom_dirs", [])
     assert parsed.skills == tuple(str(tmp_path / folder) for folder in custom)
-    ignored = [text for text in told if "AGENT_CONFIG" in text]
+    ignored = [text for text in notes if "AGENT_CONFIG" in text]
     assert ignored == (
         [
             "ignored, because it has no meaning here: AGENT_CONFIG, MODEL, SCENARIO (the tools are in"
@@ -122,10 +122,10 @@ def test_a_real_file_loads(path: Path, beside: Any, modules: Modules, tmp_path: 
 
 
 def test_functions_have_a_config_and_hooks_in_their_order(modules: Modules) -> None:
-    seen: list[str] = []
+    order: list[str] = []
 
     def hook(name: str) -> Any:
-        return lambda *arguments: seen.append(name)
+        return lambda *arguments: order.append(name)
 
     def search(text: str, timeout: int = 1) -> str:
         """Search."""
@@ -145,13 +145,13 @@ def test_functions_have_a_config_and_hooks_in_their_order(modules: Modules) -> N
             "post": ["acme.hooks.post1", "acme.hooks.post2"],
         },
     }
-    manager, told = load({"TOOLS": {"local_functions": [entry]}, **OTHER_SECTIONS})
+    manager, notes = load({"TOOLS": {"local_functions": [entry]}, **OTHER_SECTIONS})
     (tool,) = manager.list_tools()
     assert (tool.name, tool.category, tool.description) == ("find", "web", "Find it.")
     assert list(tool.input_schema["properties"]) == ["text"]
     assert manager.run(ToolCall("1", "find", {"text": "x"})).text == "x within 30"
-    assert seen == ["pre1", "pre2", "post1", "post2"]
-    assert [text for text in told if "llm_model" in text] == [
+    assert order == ["pre1", "pre2", "post1", "post2"]
+    assert [text for text in notes if "llm_model" in text] == [
         "ignored, because it has no meaning here: config.llm_model, which 'acme.tools:search' does"
         " not take."
     ]
@@ -202,8 +202,8 @@ def test_mcp_servers_are_a_list_with_transport_and_config() -> None:
     assert [(hook.before, hook.after, hook.tools) for hook in parsed.hooks] == [
         ("a.b:f", None, "local.*")
     ]
-    _, told = load({"TOOLS": {"mcp_servers": servers}})
-    assert [text for text in told if text.startswith("ignored")] == [
+    _, notes = load({"TOOLS": {"mcp_servers": servers}})
+    assert [text for text in notes if text.startswith("ignored")] == [
         f"ignored, because it has no meaning here: {key}." for key in ("category", "description")
     ]
 
@@ -244,9 +244,9 @@ def test_builtin_has_names_of_the_host_and_functions_of_modules(modules: Modules
         {"name": "peek", "module": "acme.tools"},
         {"name": "bash", "module": "acme.tools", "function": "look"},
     ]
-    manager, told = load({"TOOLS": {"builtin": section}}, builtins=[Tool("ping", "", lambda: "")])
+    manager, notes = load({"TOOLS": {"builtin": section}}, builtins=[Tool("ping", "", lambda: "")])
     assert names(manager) == ["look", "peek", "bash", "ping"]
-    assert any("local_functions" in text for text in told)
+    assert any("local_functions" in text for text in notes)
 
 
 def test_skills_have_scopes(tmp_path: Path) -> None:
@@ -257,12 +257,12 @@ def test_skills_have_scopes(tmp_path: Path) -> None:
     skills = {"builtin": ["pdf", "xlsx"], "custom_dirs": ["theirs"], "user": ["mine"]}
     path = tmp_path / "agent.yaml"
     path.write_text(yaml.safe_dump({"TOOLS": {"skills": skills}, **OTHER_SECTIONS}))
-    manager, told = load(path)
+    manager, notes = load(path)
     assert "one" in str(manager.get("read_skill").description)
     assert parse(path).skills == (str(tmp_path / "mine"), str(tmp_path / "theirs"))
     assert (
         "ignored, because it has no meaning here: the builtin skills pdf, xlsx of an earlier"
-        in ("\n".join(told))
+        in ("\n".join(notes))
     )
 
 
@@ -285,7 +285,7 @@ def test_null_may_stand_for_a_list(section: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "expected"),
     [
         ({"mcp_server": []}, "TOOLS.mcp_server: unknown key 'mcp_server'. Did you mean 'mcp_serv"),
         (
@@ -311,8 +311,8 @@ def test_null_may_stand_for_a_list(section: Any) -> None:
         ),
     ],
 )
-def test_unknown_keys_in_the_section_are_errors(section: Any, told: str) -> None:
-    assert told in said({"TOOLS": section, **OTHER_SECTIONS})
+def test_unknown_keys_in_the_section_are_errors(section: Any, expected: str) -> None:
+    assert expected in error_text({"TOOLS": section, **OTHER_SECTIONS})
 
 
 def test_modules_beside_the_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

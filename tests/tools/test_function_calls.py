@@ -1,5 +1,5 @@
-"""The functions and calls of a public leaderboard: real schemas, good and odd, each as a tool and
-each called."""
+"""Tests of the functions and calls of a public leaderboard: real schemas, good and odd, each as a
+tool and each called."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def canonical(name: str) -> str:
-    """A function's name in the letters that a tool's name may have."""
+    """Return a function's name in the letters that a tool's name may have."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)
 
 
 class Case:
-    """One case: a manager of its functions, and what reached them."""
+    """A case: a manager of its functions, and the calls that reached them."""
 
     def __init__(self, case: dict[str, Any]) -> None:
         self.id: str = case["id"]
@@ -34,7 +34,7 @@ class Case:
         self.schemas = {
             canonical(function["name"]): function["parameters"] for function in case["functions"]
         }
-        self.seen: list[tuple[str, dict[str, Any]]] = []
+        self.received: list[tuple[str, dict[str, Any]]] = []
         self.tools = ToolManager(self._tool(function) for function in case["functions"])
 
     def _tool(self, function: dict[str, Any]) -> Tool:
@@ -42,16 +42,16 @@ class Case:
         return Tool(
             name,
             function["description"],
-            lambda **kwargs: self.seen.append((name, kwargs)),
+            lambda **kwargs: self.received.append((name, kwargs)),
             function["parameters"],
         )
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    found = [Case(json.loads(line)) for line in DATA.open(encoding="utf-8")]
-    assert len(found) == 2323
-    return found
+    loaded = [Case(json.loads(line)) for line in DATA.open(encoding="utf-8")]
+    assert len(loaded) == 2323
+    return loaded
 
 
 @pytest.mark.slow
@@ -75,17 +75,17 @@ def test_no_two_functions_of_the_whole_set_share_a_wire_name(cases: list[Case]) 
     assert len({wire_name(name) for name in names}) == len(names)
 
 
-# Where each style has a tool's name and its schema, and which names its API takes.
+# The place of a tool's name and its schema in each style, and the names that its API takes.
 STYLES: dict[str, Any] = {
-    "openai_chat": (lambda found: found["function"], "parameters", LEGAL),
-    "openai_responses": (lambda found: found, "parameters", LEGAL),
-    "anthropic": (lambda found: found, "input_schema", re.compile(r"[a-zA-Z0-9_-]{1,128}")),
+    "openai_chat": (lambda entry: entry["function"], "parameters", LEGAL),
+    "openai_responses": (lambda entry: entry, "parameters", LEGAL),
+    "anthropic": (lambda entry: entry, "input_schema", re.compile(r"[a-zA-Z0-9_-]{1,128}")),
     "gemini": (
-        lambda found: found,
+        lambda entry: entry,
         "parametersJsonSchema",
         re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"),
     ),
-    "mcp": (lambda found: found, "inputSchema", re.compile(r"[A-Za-z0-9_.\-]{1,128}")),
+    "mcp": (lambda entry: entry, "inputSchema", re.compile(r"[A-Za-z0-9_.\-]{1,128}")),
 }
 
 
@@ -96,23 +96,25 @@ def test_every_function_is_a_legal_definition_in_every_style(cases: list[Case], 
     count = strict = 0
     for case in cases:
         definitions = case.tools.get_llm_definitions(style=style)
-        names = {inner(found)["name"] for found in definitions}
+        names = {inner(entry)["name"] for entry in definitions}
         assert len(names) == len(definitions)
-        for tool, found in zip(case.tools.definitions(), definitions, strict=True):
+        for tool, entry in zip(case.tools.definitions(), definitions, strict=True):
             count += 1
-            known = inner(found)
-            assert legal.fullmatch(known["name"]), known["name"]
-            assert known["description"] == tool.description
-            assert known[schema_key] == tool.input_schema  # whole, never flattened
-            json.dumps(found)
-            if known.get("strict"):
+            function = inner(entry)
+            assert legal.fullmatch(function["name"]), function["name"]
+            assert function["description"] == tool.description
+            assert function[schema_key] == tool.input_schema  # whole, never flattened
+            json.dumps(entry)
+            if function.get("strict"):
                 strict += 1
-                assert known[schema_key]["additionalProperties"] is False
-                assert set(known[schema_key]["required"]) == set(known[schema_key]["properties"])
+                assert function[schema_key]["additionalProperties"] is False
+                assert set(function[schema_key]["required"]) == set(
+                    function[schema_key]["properties"]
+                )
             name = (
-                known["name"].removeprefix("_")
-                if style == "gemini" and known["name"] != tool.wire_name
-                else known["name"]
+                function["name"].removeprefix("_")
+                if style == "gemini" and function["name"] != tool.wire_name
+                else function["name"]
             )
             assert case.tools.get(name).name == tool.name
     assert count == 6145
@@ -126,22 +128,22 @@ def test_every_call_is_valid_and_reaches_its_function_unchanged(cases: list[Case
     for case in cases:
         for name, arguments in case.calls:
             count += 1
-            case.seen.clear()
+            case.received.clear()
             before = json.dumps(arguments)
             result = case.tools.run(ToolCall("1.0", name, arguments))
             if (
                 result.is_error
-                or case.seen != [(name, arguments)]
-                or json.dumps(case.seen[0][1]) != before
+                or case.received != [(name, arguments)]
+                or json.dumps(case.received[0][1]) != before
             ):
-                wrong.append(f"{case.id}: {result.text or case.seen}")
+                wrong.append(f"{case.id}: {result.text or case.received}")
     assert count == 3118
     assert wrong == []
 
 
 def altered(case: Case, change: str) -> Any:
-    """Each call of a case with each of its arguments removed or renamed (if required) or given as
-    another type."""
+    """Yield each call of a case with each of its arguments removed or renamed (if required) or
+    given as another type."""
     for name, arguments in case.calls:
         schema = case.schemas[name]
         for argument in arguments:
@@ -161,7 +163,7 @@ def test_a_call_with_one_argument_wrong_is_refused_by_name(cases: list[Case], ch
     wrong: list[str] = []
     count = 0
     for case in cases:
-        case.seen.clear()
+        case.received.clear()
         for name, argument, arguments in altered(case, change):
             count += 1
             result = case.tools.run(ToolCall("1.0", name, arguments))
@@ -169,7 +171,7 @@ def test_a_call_with_one_argument_wrong_is_refused_by_name(cases: list[Case], ch
                 result.error is None
                 or result.error.type != "validation"
                 or argument not in result.text
-                or case.seen
+                or case.received
             ):
                 wrong.append(f"{case.id}: {name}({argument}): {result.text}")
     assert count > 4000

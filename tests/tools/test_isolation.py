@@ -1,4 +1,4 @@
-"""The process tier: what crosses, what does not, and that the end is the end."""
+"""Tests of the process tier: the data that crosses to the process and back, and its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AT_ONCE = RetryPolicy(2, "none")
 OWNER = "HOLDFAST_OWNER"
 
 
-def made(callback: Any, **options: Any) -> Tool:
+def isolated_tool(callback: Any, **options: Any) -> Tool:
     return Tool(getattr(callback, "__name__", "t"), "", callback, isolation="process", **options)
 
 
@@ -50,7 +50,7 @@ def run(
     context: ToolContext | None = None,
     **options: Any,
 ) -> ToolResult:
-    tool = made(callback, **options)
+    tool = isolated_tool(callback, **options)
     return ToolManager([tool]).run(ToolCall("1.0", tool.name, arguments or {}), context)
 
 
@@ -71,7 +71,7 @@ def nothing_is_left() -> Iterator[None]:
     before.wait_until_released()
 
 
-# --- what crosses ---
+# --- data that crosses ---
 
 
 @pytest.mark.slow
@@ -108,12 +108,12 @@ def test_the_decorated_function_can_still_be_called_as_one() -> None:
     ],
 )
 def test_json_values_cross_both_ways_without_loss(value: Any) -> None:
-    found = run(callbacks.plain, {"value": value})
+    result = run(callbacks.plain, {"value": value})
     here = ToolManager([Tool("plain", "", callbacks.plain)]).run(
         ToolCall("1.0", "plain", {"value": value})
     )
-    assert found == here
-    assert found.success
+    assert result == here
+    assert result.success
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_megabytes_cross_both_ways() -> None:
 @pytest.mark.slow
 def test_the_callback_gets_what_its_signature_asks_for() -> None:
     order = {"item": "i", "howMany": "3", "secret": "s3cret"}
-    given = {
+    values = {
         "order": order,
         "color": "red",
         "day": "2026-01-02",
@@ -133,11 +133,11 @@ def test_the_callback_gets_what_its_signature_asks_for() -> None:
         "many": [order, order],
     }
     for arguments in (
-        given,
-        {**given, "order": json.dumps(order)},
+        values,
+        {**values, "order": json.dumps(order)},
     ):  # models often quote whole objects
-        found = run(callbacks.types, arguments)
-        assert found.structured_content == {
+        result = run(callbacks.types, arguments)
+        assert result.structured_content == {
             "item": "i",
             "count": "3",
             "secret": "s3cret",
@@ -153,14 +153,14 @@ def test_wrong_arguments_are_refused_before_any_process_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
-    found = run(callbacks.types, {"order": {}, "color": "blue"})
-    assert found.error is not None
-    assert found.error.type == "validation"
-    assert found == ToolManager([Tool("types", "", callbacks.types)]).run(
+    result = run(callbacks.types, {"order": {}, "color": "blue"})
+    assert result.error is not None
+    assert result.error.type == "validation"
+    assert result == ToolManager([Tool("types", "", callbacks.types)]).run(
         ToolCall("1.0", "types", {"order": {}, "color": "blue"})
     )
     with pytest.raises(ToolValidationError, match="not JSON"):
-        made(callbacks.plain).call({"value": object()}, ToolContext())
+        isolated_tool(callbacks.plain).call({"value": object()}, ToolContext())
 
 
 @pytest.mark.slow
@@ -199,19 +199,19 @@ def test_results_of_every_kind_cross() -> None:
     ],
 )
 def test_a_failure_is_told_in_the_words_and_classes_that_it_has_in_one_process(how: str) -> None:
-    found = run(callbacks.failing, {"how": how})
-    assert found == ToolManager([callbacks.failing]).run(ToolCall("1.0", "failing", {"how": how}))
-    assert found.error is not None
+    result = run(callbacks.failing, {"how": how})
+    assert result == ToolManager([callbacks.failing]).run(ToolCall("1.0", "failing", {"how": how}))
+    assert result.error is not None
 
 
 @pytest.mark.slow
 def test_a_developer_finds_where_it_failed_in_a_note() -> None:
     with pytest.raises(ToolError) as caught:
-        made(callbacks.failing).run({"how": "file"})
+        isolated_tool(callbacks.failing).run({"how": "file"})
     assert "isolated.py" in caught.value.__notes__[0]
     assert "FileNotFoundError" in caught.value.__notes__[0]
     with pytest.raises(ToolValidationError, match="not so"):
-        made(callbacks.failing).run({"how": "validation"})
+        isolated_tool(callbacks.failing).run({"how": "validation"})
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_an_isolated_tool_may_call_another() -> None:
     assert run(callbacks.nested, {"a": 1}).text == "from inside: 3"
 
 
-# --- what the callback knows ---
+# --- the callback's view of its call ---
 
 
 @pytest.mark.slow
@@ -237,15 +237,15 @@ def test_the_context_crosses_and_nothing_else_does(
     with open(tmp_path / "f", "w") as opened:
         os.set_inheritable(opened.fileno(), True)
         context = ToolContext("c", "7.1", 3, mark=lambda: {OWNER: "mark"})
-        found = run(callbacks.about, {}, context).structured_content
-    assert (found["conversation"], found["call"], found["attempt"], found["key"]) == (
+        report = run(callbacks.about, {}, context).structured_content
+    assert (report["conversation"], report["call"], report["attempt"], report["key"]) == (
         "c",
         "7.1",
         3,
         "c:7.1",
     )
-    assert found["marks"] == {OWNER: "mark"}
-    assert set(found["environment"]) <= {
+    assert report["marks"] == {OWNER: "mark"}
+    assert set(report["environment"]) <= {
         "PATH",
         "HOME",
         "USER",
@@ -255,23 +255,23 @@ def test_the_context_crosses_and_nothing_else_does(
         OWNER,
         "LC_CTYPE",
     }
-    assert found["environment"][OWNER] == "mark"
-    assert len(found["fds"]) <= 5, found[
+    assert report["environment"][OWNER] == "mark"
+    assert len(report["fds"]) <= 5, report[
         "links"
     ]  # stdin, stdout, stderr, the channel, and the listing's own
-    assert not any(str(tmp_path) in link for link in found["links"])
-    assert found["argv"] == [""]
-    assert found["imported"] == found["pid"]
+    assert not any(str(tmp_path) in link for link in report["links"])
+    assert report["argv"] == [""]
+    assert report["imported"] == report["pid"]
 
 
 @pytest.mark.slow
 def test_progress_is_heard_in_order_before_the_result() -> None:
-    heard: list[str] = []
+    steps: list[str] = []
     assert (
-        run(callbacks.progress, {"count": 500}, ToolContext("c", "1.0", progress=heard.append)).text
+        run(callbacks.progress, {"count": 500}, ToolContext("c", "1.0", progress=steps.append)).text
         == "done"
     )
-    assert heard == [f"step {n}" for n in range(500)]
+    assert steps == [f"step {n}" for n in range(500)]
 
 
 @pytest.mark.slow
@@ -279,26 +279,26 @@ def test_a_listener_that_raises_ends_the_call_as_it_does_in_one_process() -> Non
     def refuse(message: str) -> None:
         raise ConnectionError("nobody listens")
 
-    found = run(callbacks.progress, {"count": 5}, ToolContext("c", "1.0", progress=refuse))
+    result = run(callbacks.progress, {"count": 5}, ToolContext("c", "1.0", progress=refuse))
     here = ToolManager([callbacks.progress]).run(
         ToolCall("1.0", "progress", {"count": 5}), ToolContext("c", "1.0", progress=refuse)
     )
-    assert found == here
+    assert result == here
 
 
 @pytest.mark.slow
 def test_there_is_no_runtime_and_the_model_is_told_so() -> None:
-    found = run(callbacks.runtime, {}, ToolContext("c", "1.0", runtime=object()))
-    assert "no context.runtime" in found.text
-    assert found.is_error
+    result = run(callbacks.runtime, {}, ToolContext("c", "1.0", runtime=object()))
+    assert "no context.runtime" in result.text
+    assert result.is_error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["output", "secret", "spawn"])
 def test_what_only_the_parent_has_is_named_as_missing(what: str) -> None:
-    found = run(callbacks.lacks, {"what": what}, ToolContext("c", "1.0"))
-    assert f"where there is no context.{what}" in found.text
-    assert found.is_error
+    result = run(callbacks.lacks, {"what": what}, ToolContext("c", "1.0"))
+    assert f"where there is no context.{what}" in result.text
+    assert result.is_error
 
 
 @pytest.mark.slow
@@ -323,14 +323,14 @@ def test_what_is_to_be_cleaned_up_is_cleaned_up_at_the_end_of_the_call(tmp_path:
 @pytest.mark.parametrize("callback", [callbacks.forever, callbacks.locked, callbacks.sleeping])
 def test_a_timeout_ends_the_work_even_under_the_interpreters_lock(callback: Any) -> None:
     before = time.monotonic()
-    found = run(callback, timeout=0.4)
+    result = run(callback, timeout=0.4)
     assert time.monotonic() - before < 20
-    assert found.error is not None
-    assert found.error.type == "timeout"
-    assert "did not answer within 0.4 s" in found.text
-    assert "still be running" not in found.text
+    assert result.error is not None
+    assert result.error.type == "timeout"
+    assert "did not answer within 0.4 s" in result.text
+    assert "still be running" not in result.text
     with pytest.raises(ToolTimeout, match="its process was ended, with all that it had started"):
-        made(callback, timeout=0.3).run({})
+        isolated_tool(callback, timeout=0.3).run({})
 
 
 @pytest.mark.slow
@@ -338,7 +338,7 @@ def test_a_timeout_ends_the_work_even_under_the_interpreters_lock(callback: Any)
 def test_a_timeout_ends_all_that_it_started_wherever_that_went(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     with pytest.raises(ToolTimeout):
-        made(callbacks.stubborn, timeout=1.5).run({"file": str(file)})
+        isolated_tool(callbacks.stubborn, timeout=1.5).run({"file": str(file)})
     pids = [int(pid) for pid in file.read_text().split()]
     assert len(pids) == 5
     assert not [pid for pid in pids if alive(pid)]
@@ -356,7 +356,7 @@ def test_what_a_call_has_started_ends_with_it_also_if_all_went_well(tmp_path: Pa
 @LINUX
 def test_a_cancel_ends_it_at_once(tmp_path: Path) -> None:
     file, token = tmp_path / "pids", Cancellation()
-    tool = made(callbacks.stubborn)
+    tool = isolated_tool(callbacks.stubborn)
     outcome: list[Any] = []
 
     def call() -> None:
@@ -381,18 +381,18 @@ def test_a_cancel_ends_it_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "expected"),
     [(callbacks.patient, "ended when asked"), (callbacks.deaf, "was cancelled")],
 )
 def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(
-    callback: Any, said: str, tmp_path: Path
+    callback: Any, expected: str, tmp_path: Path
 ) -> None:
     file, token = tmp_path / "file", Cancellation()
     threading.Thread(
         target=lambda: (until(lambda: file.exists() and file.read_text()), token.cancel())
     ).start()
-    found = run(callback, {"file": str(file)}, ToolContext("c", "1.0", cancelled=token))
-    assert said in found.text
+    result = run(callback, {"file": str(file)}, ToolContext("c", "1.0", cancelled=token))
+    assert expected in result.text
     if callback is callbacks.patient:
         assert file.read_text() == "cleaned up"
     else:
@@ -401,7 +401,7 @@ def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "ending"),
     [
         ("exit", "exit code 3."),
         ("_exit", "exit code 4."),
@@ -409,16 +409,16 @@ def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(
         ("SIGSEGV", r"exit code 139 \(SIGSEGV\)"),
     ],
 )
-def test_one_that_ends_without_an_answer_says_how_and_its_last_words(how: str, said: str) -> None:
-    found = run(callbacks.leaving, {"how": how})
+def test_one_that_ends_without_an_answer_says_how_and_its_last_words(how: str, ending: str) -> None:
+    result = run(callbacks.leaving, {"how": how})
     assert re.search(
-        f"'leaving' failed: its process ended before it answered, with {said}.*It printed last:"
+        f"'leaving' failed: its process ended before it answered, with {ending}.*It printed last:"
         " .*last words",
-        found.text,
+        result.text,
         re.DOTALL,
     )
-    assert found.error is not None
-    assert found.error.type == "internal"
+    assert result.error is not None
+    assert result.error.type == "internal"
 
 
 @pytest.mark.slow
@@ -433,13 +433,13 @@ def test_one_that_closes_everything_is_ended_too() -> None:
 @pytest.mark.slow
 def test_retries_are_announced_and_keep_the_idempotency_key(tmp_path: Path) -> None:
     announced: list[int] = []
-    tool = made(callbacks.flaky, retry=AT_ONCE)
-    found = ToolManager([tool]).run(
+    tool = isolated_tool(callbacks.flaky, retry=AT_ONCE)
+    result = ToolManager([tool]).run(
         ToolCall("1.0", "flaky", {"file": str(tmp_path / "log")}),
         ToolContext("c", "1.0"),
         announced.append,
     )
-    assert found.text == "attempt 2"
+    assert result.text == "attempt 2"
     assert announced == [2]
     assert (tmp_path / "log").read_text() == "1 c:1.0\n2 c:1.0\n"
 
@@ -447,17 +447,17 @@ def test_retries_are_announced_and_keep_the_idempotency_key(tmp_path: Path) -> N
 @LINUX
 @pytest.mark.proof
 def test_many_calls_four_at_a_time_leave_nothing_behind() -> None:
-    manager = ToolManager([callbacks.add, made(callbacks.echo_context, timeout=60.0)])
+    manager = ToolManager([callbacks.add, isolated_tool(callbacks.echo_context, timeout=60.0)])
     before = Owned()
     wrong: list[str] = []
 
     def work(thread: int) -> None:
         for n in range(24 // one_in(1)):
-            found = manager.call("add", {"a": n, "b": thread})
-            told = manager.call("echo_context", {}, ToolContext("c", f"{thread}.{n}"))
+            result = manager.call("add", {"a": n, "b": thread})
+            echo = manager.call("echo_context", {}, ToolContext("c", f"{thread}.{n}"))
             wrong.extend(
                 one.text
-                for one, right in ((found, str(n + thread)), (told, f"{thread}.{n}"))
+                for one, right in ((result, str(n + thread)), (echo, f"{thread}.{n}"))
                 if one.text != right
             )
 
@@ -482,7 +482,7 @@ def test_interrupt_and_close_end_the_process_and_the_conversation_goes_on(
 ) -> None:
     file = tmp_path / "pids"
     conversation = Conversation(
-        Agent(scripted("stubborn", {"file": str(file)}), tools=[made(callbacks.stubborn)])
+        Agent(scripted("stubborn", {"file": str(file)}), tools=[isolated_tool(callbacks.stubborn)])
     )
     with conversation:
         conversation.start_thread()
@@ -563,7 +563,7 @@ def test_a_sigkill_of_the_owner_is_noticed_though_another_child_holds_its_pipes(
         os.killpg(process.pid, signal.SIGKILL)
 
 
-# --- what another process cannot import ---
+# --- modules that another process cannot import ---
 
 
 @pytest.mark.slow
@@ -596,10 +596,10 @@ def test_a_callback_whose_name_means_something_else_is_refused(
     with pytest.raises(
         ConfigurationError, match=r"'plain' in 'tests.data.isolated' is something else"
     ):
-        made(original)
+        isolated_tool(original)
     monkeypatch.delattr(callbacks, "plain")
     with pytest.raises(ConfigurationError, match=r"'plain' in 'tests.data.isolated' is not there"):
-        made(original)
+        isolated_tool(original)
 
 
 @pytest.mark.slow
@@ -637,16 +637,16 @@ def test_a_script_with_a_guard_is_imported_by_its_path_and_its_main_part_is_not_
 ) -> None:
     script = tmp_path / "my script.py"
     script.write_text(SCRIPT + MAIN)
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert found.stdout == "Model 1 False\n"
+    assert process.stdout == "Model 1 False\n"
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text(SCRIPT + MAIN)
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pack"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert found.stdout == "Model 1 False\n"
+    assert process.stdout == "Model 1 False\n"
 
 
 @pytest.mark.slow
@@ -654,14 +654,14 @@ def test_a_script_without_a_guard_is_refused_since_it_would_be_run_again(tmp_pat
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + 'print("effect")')
     for command in ([str(script)], ["-c", SCRIPT]):
-        found = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, check=False
         )
         assert (
             "ConfigurationError: Tool 'mine': isolation='process' has another process import the"
-            " callback" in found.stderr
+            " callback" in process.stderr
         )
-        assert "effect" not in found.stdout
+        assert "effect" not in process.stdout
 
 
 @pytest.mark.slow
@@ -670,7 +670,7 @@ def test_a_module_that_calls_its_tool_while_it_is_imported_does_not_breed(tmp_pa
         "from holdfast.tools import tool\n@tool(isolation='process')\ndef mine() -> str:\n   "
         " return 'x'\nprint(mine.run({}).text)\n"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", "import breeding"],
         capture_output=True,
         text=True,
@@ -678,8 +678,8 @@ def test_a_module_that_calls_its_tool_while_it_is_imported_does_not_breed(tmp_pa
         cwd=tmp_path,
         timeout=120,
     )
-    assert "calls it while it is being imported" in found.stderr
-    assert found.stdout == ""
+    assert "calls it while it is being imported" in process.stderr
+    assert process.stdout == ""
 
 
 @pytest.mark.slow
@@ -690,7 +690,7 @@ def test_a_module_that_cannot_be_imported_there_says_so(
     monkeypatch.syspath_prepend(tmp_path)
     import going  # pyright: ignore[reportMissingImports]
 
-    tool = made(going.mine)
+    tool = isolated_tool(going.mine)
     (tmp_path / "going.py").write_text("def mine(:")
     with pytest.raises(
         ToolError,

@@ -1,5 +1,5 @@
-"""LangChain's tools as ours and ours as LangChain's: with stand-ins that need nothing, and with
-langchain-core where it is installed."""
+"""Tests of LangChain's tools as ours and ours as LangChain's: with stand-ins that need nothing, and
+with langchain-core where it is installed."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ def nothing() -> None: ...
 
 
 class Message:
-    """What LangChain's tools give back for a call."""
+    """The result that LangChain's tools return for a call."""
 
     def __init__(self, content: Any, artifact: Any = None, status: str = "success") -> None:
         self.content = content
@@ -48,7 +48,7 @@ class Message:
 
 
 class Duck:
-    """The least that is a LangChain tool."""
+    """The smallest class that is a LangChain tool."""
 
     description = "Quack."
 
@@ -78,10 +78,10 @@ class AsyncDuck:
 def run(
     tool: Any, arguments: dict[str, Any], context: ToolContext | None = None, **options: Any
 ) -> ToolResult:
-    found = Tool.from_langchain(tool, **options)
-    manager = ToolManager([found])
+    converted = Tool.from_langchain(tool, **options)
+    manager = ToolManager([converted])
     try:
-        return manager.run(ToolCall("1.0", found.name, arguments), context)
+        return manager.run(ToolCall("1.0", converted.name, arguments), context)
     finally:
         manager.close()
 
@@ -91,8 +91,8 @@ def run(
 
 def test_a_langchain_tool_is_told_and_called_as_langchains_agents_do() -> None:
     duck = Duck(Message("quack"))
-    found = Tool.from_langchain(duck)
-    assert (found.name, found.description, found.tool_type, found.input_schema) == (
+    tool = Tool.from_langchain(duck)
+    assert (tool.name, tool.description, tool.tool_type, tool.input_schema) == (
         "duck",
         "Quack.",
         "custom",
@@ -100,7 +100,7 @@ def test_a_langchain_tool_is_told_and_called_as_langchains_agents_do() -> None:
     )
     assert run(duck, {"a": "3"}, ToolContext("c", "7.1")) == ToolResult("quack")
     assert duck.requests == [{"type": "tool_call", "name": "duck", "args": {"a": 3}, "id": "7.1"}]
-    assert found.run({"a": 1}).text == "quack"
+    assert tool.run({"a": 1}).text == "quack"
     assert duck.requests[1]["id"]
 
 
@@ -111,15 +111,15 @@ def test_its_name_and_policies_can_be_set() -> None:
         "timeout": 2.0,
         "retry": RetryPolicy(1),
     }
-    found = Tool.from_langchain(Duck(Message("x"), name="has spaces"), "fine", **options)
+    tool = Tool.from_langchain(Duck(Message("x"), name="has spaces"), "fine", **options)
     assert (
-        found.name,
-        found.annotations.read_only,
-        found.category,
-        found.timeout,
-        found.retry,
+        tool.name,
+        tool.annotations.read_only,
+        tool.category,
+        tool.timeout,
+        tool.retry,
     ) == ("fine", True, "x", 2.0, RetryPolicy(1))
-    assert found.run({"a": 1}).text == "x"
+    assert tool.run({"a": 1}).text == "x"
     with pytest.raises(ConfigurationError, match=r"name takes 1 to 128 letters.*'has spaces'"):
         Tool.from_langchain(Duck(Message("x"), name="has spaces"))
 
@@ -137,12 +137,15 @@ class Arguments(BaseModel):
 
 
 def test_a_schema_is_kept_whole_whether_it_is_a_dict_or_a_model() -> None:
-    given = Arguments.model_json_schema()
-    for schema in (Arguments, given, {**given, "title": "duck", "description": "Quack."}):
-        found = Tool.from_langchain(Duck(Message("x"), schema)).input_schema
-        assert found in (given, {key: value for key, value in given.items() if key != "title"})
-        assert found["$defs"] == given["$defs"]
-        assert found["properties"] == given["properties"]
+    dumped = Arguments.model_json_schema()
+    for schema in (Arguments, dumped, {**dumped, "title": "duck", "description": "Quack."}):
+        input_schema = Tool.from_langchain(Duck(Message("x"), schema)).input_schema
+        assert input_schema in (
+            dumped,
+            {key: value for key, value in dumped.items() if key != "title"},
+        )
+        assert input_schema["$defs"] == dumped["$defs"]
+        assert input_schema["properties"] == dumped["properties"]
     old = SimpleNamespace(schema=lambda: SCHEMA)  # pydantic 1
     assert Tool.from_langchain(Duck(Message("x"), old)).input_schema == SCHEMA
 
@@ -250,8 +253,8 @@ def test_every_kind_of_content_becomes_a_block(block: Any, expected: Any) -> Non
     ],
 )
 def test_an_artifact_is_for_programs_if_json_can_hold_it(artifact: Any, structured: Any) -> None:
-    found = run(Duck(Message("said", artifact)), {"a": 1})
-    assert (found.text, found.structured_content, found.success) == ("said", structured, True)
+    result = run(Duck(Message("said", artifact)), {"a": 1})
+    assert (result.text, result.structured_content, result.success) == ("said", structured, True)
 
 
 def test_what_is_no_message_is_a_result_too() -> None:
@@ -267,19 +270,19 @@ class ToolException(Exception):
 
 
 def test_failures_are_told_with_their_types() -> None:
-    found = run(Duck(Message("went wrong", status="error")), {"a": 1})
-    assert found.is_error
-    assert found.error is not None
-    assert (found.text, found.error.type) == ("went wrong", "internal")
+    result = run(Duck(Message("went wrong", status="error")), {"a": 1})
+    assert result.is_error
+    assert result.error is not None
+    assert (result.text, result.error.type) == ("went wrong", "internal")
     for error, kind, text in (
         (ToolException("do it otherwise"), "internal", "do it otherwise"),
         (ConnectionError("gone"), "network", "'duck' failed: ConnectionError: gone"),
         (TimeoutError("late"), "timeout", "'duck' failed: TimeoutError: late"),
         (NotImplementedError("not yet"), "internal", "'duck' failed: NotImplementedError: not yet"),
     ):
-        found = run(Duck(error), {"a": 1})
-        assert found.error is not None
-        assert (found.error.type, found.text) == (kind, text)
+        result = run(Duck(error), {"a": 1})
+        assert result.error is not None
+        assert (result.error.type, result.text) == (kind, text)
     with pytest.raises(ToolError, match="do it otherwise"):
         Tool.from_langchain(Duck(ToolException("do it otherwise"))).run({"a": 1})
 
@@ -303,9 +306,9 @@ def test_an_async_only_tool_runs_on_the_loop_and_is_classified_and_cancelled_lik
     assert Tool.from_langchain(AsyncDuck()).run({"a": 1}).text.startswith("holdfast-async")
     assert run(AsyncDuck(), {"a": 2}).error == run(Duck(ConnectionError("gone")), {"a": 1}).error
     before = time.monotonic()
-    found = run(AsyncDuck(), {"a": 9}, timeout=0.2)
+    result = run(AsyncDuck(), {"a": 9}, timeout=0.2)
     assert time.monotonic() - before < 20
-    assert "did not answer within 0.2 s" in found.text
+    assert "did not answer within 0.2 s" in result.text
 
 
 def test_return_direct_is_ignored_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -358,13 +361,13 @@ def test_without_langchain_the_way_out_says_what_to_install(
         Tool("t", "", nothing).to_langchain()
 
 
-# --- the real thing ---
+# --- langchain-core ---
 
 
 @pytest.fixture(scope="module")
 def langchain() -> Iterator[Any]:
-    """langchain-core from a folder of its own, behind the project's own packages; gone from this
-    process when these tests are over."""
+    """Import langchain-core from a folder of its own, behind the project's own packages, and remove
+    it from this process after these tests."""
     if not (FOLDER / "langchain_core").is_dir():
         pytest.skip("needs: pip install --target .venv/langchain 'langchain-core>=1.7,<1.8'")
     before = set(sys.modules)
@@ -380,8 +383,8 @@ def langchain() -> Iterator[Any]:
                 del sys.modules[name]
 
 
-def call(made: Any, arguments: dict[str, Any]) -> Any:
-    return made.invoke({"type": "tool_call", "name": made.name, "args": arguments, "id": "p1"})
+def call(tool: Any, arguments: dict[str, Any]) -> Any:
+    return tool.invoke({"type": "tool_call", "name": tool.name, "args": arguments, "id": "p1"})
 
 
 @tool
@@ -399,9 +402,9 @@ ARGUMENTS = {"kind": "a", "nested": {"x": 1}, "many": [{"x": 2}]}
 
 @pytest.mark.slow
 def test_ours_is_a_structured_tool_with_the_same_schema(langchain: Any) -> None:
-    made = order.to_langchain()
-    assert isinstance(made, langchain.StructuredTool)
-    assert (made.name, made.description, made.args_schema) == (
+    converted = order.to_langchain()
+    assert isinstance(converted, langchain.StructuredTool)
+    assert (converted.name, converted.description, converted.args_schema) == (
         "order",
         "Order it.",
         order.input_schema,
@@ -409,10 +412,12 @@ def test_ours_is_a_structured_tool_with_the_same_schema(langchain: Any) -> None:
     assert Tool("srv.x", "", nothing).to_langchain().name == "srv__x"
     from langchain_core.utils.function_calling import convert_to_openai_tool  # pyright: ignore
 
-    told = convert_to_openai_tool(made)["function"]
-    assert told["name"] == "order"
-    assert told["parameters"]["properties"]["kind"] == order.input_schema["properties"]["kind"]
-    assert told["parameters"]["properties"]["nested"] == {**order.input_schema["$defs"]["Nested"]}
+    function = convert_to_openai_tool(converted)["function"]
+    assert function["name"] == "order"
+    assert function["parameters"]["properties"]["kind"] == order.input_schema["properties"]["kind"]
+    assert function["parameters"]["properties"]["nested"] == {
+        **order.input_schema["$defs"]["Nested"]
+    }
 
 
 def test_ours_answers_with_content_and_our_result_as_the_artifact(langchain: Any) -> None:
@@ -440,30 +445,30 @@ def test_our_failures_are_told_to_the_model(langchain: Any) -> None:
             return ToolResult.failure("no luck")  # type: ignore[return-value]
         raise ConnectionError("gone")
 
-    made = Tool("fail", "", fail).to_langchain()
-    for how, said in (("result", "no luck"), ("raise", "'fail' failed: ConnectionError: gone")):
-        message = call(made, {"how": how})
-        assert (message.status, message.content) == ("error", said)
-    message = call(made, {})
+    converted = Tool("fail", "", fail).to_langchain()
+    for how, expected in (("result", "no luck"), ("raise", "'fail' failed: ConnectionError: gone")):
+        message = call(converted, {"how": how})
+        assert (message.status, message.content) == ("error", expected)
+    message = call(converted, {})
     assert message.status == "error"
     assert "how is required" in message.content
-    made.handle_tool_error = lambda error: error.result.error.type
-    assert call(made, {"how": "raise"}).content == "network"
-    made.handle_tool_error = False
+    converted.handle_tool_error = lambda error: error.result.error.type
+    assert call(converted, {"how": "raise"}).content == "network"
+    converted.handle_tool_error = False
     with pytest.raises(langchain.ToolException, match="gone"):
-        call(made, {"how": "raise"})
+        call(converted, {"how": "raise"})
 
 
 def test_parameters_with_langchains_own_names_arrive(langchain: Any) -> None:
     def odd(config: str, run_manager: str, callbacks: str, self: str) -> str:
         return " ".join((config, run_manager, callbacks, self))
 
-    given = {"config": "1", "run_manager": "2", "callbacks": "3", "self": "4"}
-    made = Tool("odd", "", odd).to_langchain()
-    assert call(made, given).content == "1 2 3 4"
+    arguments = {"config": "1", "run_manager": "2", "callbacks": "3", "self": "4"}
+    converted = Tool("odd", "", odd).to_langchain()
+    assert call(converted, arguments).content == "1 2 3 4"
     assert (
         asyncio.run(
-            made.ainvoke({"type": "tool_call", "name": "odd", "args": given, "id": "x"})
+            converted.ainvoke({"type": "tool_call", "name": "odd", "args": arguments, "id": "x"})
         ).content
         == "1 2 3 4"
     )
@@ -502,24 +507,23 @@ def test_timeouts_and_retries_and_async_callbacks_hold_outside_too(langchain: An
     first = call(Tool("flaky", "", flaky, retry=RetryPolicy(2, "none")).to_langchain(), {}).content
     assert tries == [1, 2, 3]
     assert first
-    assert (
-        call(Tool("flaky", "", flaky).to_langchain(), {}).content != first
-    )  # each call has a key of its own
+    # each call has a key of its own
+    assert call(Tool("flaky", "", flaky).to_langchain(), {}).content != first
 
     async def later(a: int) -> int:
         await asyncio.sleep(0.01 if a else 1000)
         return a
 
-    made = Tool("later", "", later, timeout=0.3).to_langchain()
-    assert call(made, {"a": 1}).content == "1"
-    assert "did not answer within 0.3 s" in call(made, {"a": 0}).content
+    converted = Tool("later", "", later, timeout=0.3).to_langchain()
+    assert call(converted, {"a": 1}).content == "1"
+    assert "did not answer within 0.3 s" in call(converted, {"a": 0}).content
 
 
 def test_a_cancelled_task_cancels_the_call(langchain: Any) -> None:
-    seen: list[bool] = []
+    cancellations: list[bool] = []
 
     def wait(context: ToolContext) -> None:
-        seen.append(context.cancelled.wait(5))
+        cancellations.append(context.cancelled.wait(5))
 
     async def main() -> None:
         task = asyncio.create_task(Tool("wait", "", wait).to_langchain().ainvoke({}))
@@ -529,7 +533,7 @@ def test_a_cancelled_task_cancels_the_call(langchain: Any) -> None:
             await task
 
     asyncio.run(main())
-    assert seen == [True]
+    assert cancellations == [True]
 
 
 def test_theirs_keeps_its_schema_and_behaviour(langchain: Any) -> None:
@@ -538,16 +542,16 @@ def test_theirs_keeps_its_schema_and_behaviour(langchain: Any) -> None:
         """Look it up."""
         return f"{query} {type(nested).__name__} {nested.x} {limit}"
 
-    found = Tool.from_langchain(search)
-    shown = search.tool_call_schema.model_json_schema()
-    assert found.input_schema == {
-        key: value for key, value in shown.items() if key not in ("title", "description")
+    tool = Tool.from_langchain(search)
+    shown_schema = search.tool_call_schema.model_json_schema()
+    assert tool.input_schema == {
+        key: value for key, value in shown_schema.items() if key not in ("title", "description")
     }
-    assert (found.name, found.description) == ("search", "Look it up.")
+    assert (tool.name, tool.description) == ("search", "Look it up.")
     assert run(search, {"query": "q", "nested": {"x": 1}}).text == "q Nested 1 3"
     assert "limit" in run(search, {"query": "q", "nested": {"x": 1}, "limit": 0}).text
-    back = found.to_langchain()
-    assert back.args_schema == found.input_schema
+    back = tool.to_langchain()
+    assert back.args_schema == tool.input_schema
     assert call(back, {"query": "q", "nested": {"x": 1}}).content == "q Nested 1 3"
 
 
@@ -562,9 +566,9 @@ def test_round_trips_give_back_the_tool(langchain: Any) -> None:
 
     failing = Tool("fail", "", fail).to_langchain()
     failing.handle_tool_error = False
-    found = run(failing, {}, name="other")
-    assert found.error is not None
-    assert (found.error.type, found.error.retryable) == ("network", True)
+    result = run(failing, {}, name="other")
+    assert result.error is not None
+    assert (result.error.type, result.error.retryable) == ("network", True)
 
 
 def test_injected_arguments_are_hidden_filled_in_and_refused_from_a_model(langchain: Any) -> None:
@@ -577,13 +581,13 @@ def test_injected_arguments_are_hidden_filled_in_and_refused_from_a_model(langch
         """Who."""
         return f"{a} {call_id} {user}"
 
-    found = Tool.from_langchain(who)
-    assert list(found.input_schema["properties"]) == ["a"]
+    tool = Tool.from_langchain(who)
+    assert list(tool.input_schema["properties"]) == ["a"]
     assert run(who, {"a": 1}, ToolContext("c", "7.1")).text == "1 7.1 nobody"
     with pytest.raises(
         ToolValidationError, match=r"user is not one of its parameters\. It takes: a"
     ):
-        found.run({"a": 1, "user": "root"})
+        tool.run({"a": 1, "user": "root"})
 
     @langchain.tool
     def needs(a: int, user: Annotated[str, langchain.InjectedToolArg]) -> str:
@@ -605,9 +609,9 @@ def test_content_and_artifact_and_images_come_in(langchain: Any) -> None:
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
         ], {"a": a}
 
-    found = run(picture, {"a": 5})
-    assert found.content == (TextContent("here"), ImageContent(b"\x89PNG"))
-    assert found.structured_content == {"a": 5}
+    result = run(picture, {"a": 5})
+    assert result.content == (TextContent("here"), ImageContent(b"\x89PNG"))
+    assert result.structured_content == {"a": 5}
 
 
 def test_async_only_tools_and_those_whose_run_is_not_implemented_run(langchain: Any) -> None:
@@ -645,15 +649,15 @@ def test_its_errors_are_ours(langchain: Any) -> None:
             Nested(x="no")  # type: ignore[arg-type]
         raise PermissionError("no")
 
-    for how, kind, said in (
+    for how, kind, expected in (
         ("word", "internal", "try the other door"),
         ("inner", "internal", "'fail' failed: ValidationError"),
         ("denied", "authentication", "'fail' failed: PermissionError: no"),
     ):
-        found = run(fail, {"how": how})
-        assert found.error is not None
-        assert found.error.type == kind
-        assert said in found.text
+        converted = run(fail, {"how": how})
+        assert converted.error is not None
+        assert converted.error.type == kind
+        assert expected in converted.text
 
     class Strict(BaseModel):
         a: int = Field(multiple_of=2)
@@ -661,12 +665,12 @@ def test_its_errors_are_ours(langchain: Any) -> None:
         def model_post_init(self, context: Any) -> None:
             pass
 
-    made = langchain.StructuredTool.from_function(
+    structured = langchain.StructuredTool.from_function(
         lambda a: a, name="strict", description="d", args_schema=Strict
     )
-    found = Tool.from_langchain(made)
+    converted = Tool.from_langchain(structured)
     with pytest.raises(ToolValidationError, match="'strict' was not run"):
-        found.call({"a": 3}, ToolContext())
+        converted.call({"a": 3}, ToolContext())
     handled = langchain.StructuredTool.from_function(
         lambda a: 1 / 0, name="h", description="d", args_schema=Strict, handle_validation_error=True
     )
@@ -677,11 +681,11 @@ def test_its_errors_are_ours(langchain: Any) -> None:
 
 
 def test_a_tool_of_one_text_has_the_schema_of_one_text(langchain: Any) -> None:
-    made = langchain.Tool(name="upper", func=str.upper, description="d")
-    found = Tool.from_langchain(made)
-    assert found.input_schema == {
+    theirs = langchain.Tool(name="upper", func=str.upper, description="d")
+    tool = Tool.from_langchain(theirs)
+    assert tool.input_schema == {
         "type": "object",
         "properties": {"tool_input": {"type": "string"}},
         "required": ["tool_input"],
     }
-    assert run(made, {"tool_input": "x"}).text == "X"
+    assert run(theirs, {"tool_input": "x"}).text == "X"

@@ -1,4 +1,5 @@
-"""One agent's tools: found by name, changed while used, run to a result whatever happens."""
+"""Tests of one agent's tools: found by name, changed while in use, and each call ends with a
+result."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def shell(command: str) -> str:
     return command
 
 
-def named(name: str, callback: Any = shell, **options: Any) -> Tool:
+def tool_named(name: str, callback: Any = shell, **options: Any) -> Tool:
     return Tool(name, "", callback, **options)
 
 
@@ -54,7 +55,7 @@ def run(
 
 
 class Failing:
-    """Fails with `error` the first `times` times it is called."""
+    """A callback that fails with `error` in its first `times` calls."""
 
     def __init__(self, error: Exception, times: int = 99) -> None:
         self.error = error
@@ -72,7 +73,7 @@ class Failing:
 
 
 def test_tools_are_listed_in_order_and_by_category_and_type() -> None:
-    manager = ToolManager([named("b", category="x"), shell, named("a", category="x")])
+    manager = ToolManager([tool_named("b", category="x"), shell, tool_named("a", category="x")])
     assert [tool.name for tool in manager.list_tools()] == ["b", "shell", "a"]
     assert [tool.name for tool in manager.list_tools(category="x")] == ["b", "a"]
     assert manager.list_tools(tool_type="mcp_tool") == []
@@ -80,58 +81,58 @@ def test_tools_are_listed_in_order_and_by_category_and_type() -> None:
 
 
 def test_an_unknown_tool_is_answered_with_the_nearest_and_with_all_names() -> None:
-    manager = ToolManager([shell, named("read_file"), named("write_file")])
+    manager = ToolManager([shell, tool_named("read_file"), tool_named("write_file")])
     for name, near in (
         ("shel", "shell"),
         ("SHELL", "shell"),
         ("read_fil", "read_file"),
         ("ReadFile", "read_file"),
     ):
-        said = (
+        expected = (
             f"Unknown tool '{name}'. Did you mean '{near}'? This agent has: shell, read_file,"
             " write_file."
         )
         with pytest.raises(ToolNotFound) as caught:
             manager.get(name)
-        assert str(caught.value) == said
+        assert str(caught.value) == expected
         result = manager.run(ToolCall("1.0", name))
-        assert (result.text, result.error and result.error.type) == (said, "not_found")
+        assert (result.text, result.error and result.error.type) == (expected, "not_found")
     with pytest.raises(ToolNotFound, match=r"Unknown tool 'zzz'. This agent has: no tools."):
         ToolManager().get("zzz")
 
 
 @pytest.mark.slow
 def test_the_answer_to_an_unknown_tool_stays_short_however_many_there_are() -> None:
-    manager = ToolManager([named(f"tool_{n}") for n in range(300)])
+    manager = ToolManager([tool_named(f"tool_{n}") for n in range(300)])
     with pytest.raises(ToolNotFound, match=r"Did you mean 'tool_299'.* and 260 more.") as caught:
         manager.get("tool_2999")
     assert len(str(caught.value)) < 700
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "pattern"),
     [
         ("shell", "two tools named 'shell'"),
         ("my__shell", "'my.shell' and 'my__shell'.*one name, 'my__shell'"),
     ],
 )
-def test_two_tools_of_one_name_are_refused(name: str, said: str) -> None:
-    manager = ToolManager([shell, named("my.shell")])
-    with pytest.raises(ConfigurationError, match=said):
-        manager.register(named(name))
-    with pytest.raises(ConfigurationError, match=said):
-        ToolManager([shell, named("my.shell"), named(name)])
+def test_two_tools_of_one_name_are_refused(name: str, pattern: str) -> None:
+    manager = ToolManager([shell, tool_named("my.shell")])
+    with pytest.raises(ConfigurationError, match=pattern):
+        manager.register(tool_named(name))
+    with pytest.raises(ConfigurationError, match=pattern):
+        ToolManager([shell, tool_named("my.shell"), tool_named(name)])
     assert len(manager.list_tools()) == 2
 
 
-@pytest.mark.parametrize("tools", [None, 5, "shell", named("a"), [5], ["shell"], [None]])
+@pytest.mark.parametrize("tools", [None, 5, "shell", tool_named("a"), [5], ["shell"], [None]])
 def test_what_is_no_list_of_tools_is_refused(tools: Any) -> None:
     with pytest.raises(ConfigurationError, match="tools takes"):
         ToolManager(tools)
 
 
 def test_a_tool_is_found_by_its_wire_name_too() -> None:
-    manager = ToolManager([named("files.read")])
+    manager = ToolManager([tool_named("files.read")])
     assert manager.get("files__read").name == "files.read"
     assert manager.exists("files.read")
     assert not manager.exists("files__read")
@@ -178,7 +179,7 @@ def test_definitions_are_the_same_object_until_the_set_changes() -> None:
     manager = ToolManager([shell])
     first = manager.definitions()
     assert manager.definitions() is first
-    manager.register(named("files.read"))
+    manager.register(tool_named("files.read"))
     second = manager.definitions()
     assert [(d.name, d.wire_name) for d in second] == [
         ("shell", "shell"),
@@ -190,37 +191,39 @@ def test_definitions_are_the_same_object_until_the_set_changes() -> None:
 
 
 def test_a_tool_that_was_taken_out_can_be_replaced() -> None:
-    manager = ToolManager([named("a.b")])
-    taken = manager.unregister("a.b")
-    assert taken.name == "a.b"
-    manager.register(named("a__b"))
+    manager = ToolManager([tool_named("a.b")])
+    removed = manager.unregister("a.b")
+    assert removed.name == "a.b"
+    manager.register(tool_named("a__b"))
     with pytest.raises(ToolNotFound):
         manager.unregister("a.b")
 
 
 @pytest.mark.slow
 def test_tools_are_replaced_at_one_moment_and_keep_their_places() -> None:
-    def named(name: str) -> Tool:
+    def tool_named(name: str) -> Tool:
         return Tool.from_function(lambda: "", name=name)
 
-    manager = ToolManager([named("first"), named("a"), named("b"), named("last")])
-    seen: set[tuple[str, ...]] = set()
+    manager = ToolManager(
+        [tool_named("first"), tool_named("a"), tool_named("b"), tool_named("last")]
+    )
+    lists: set[tuple[str, ...]] = set()
     over = threading.Event()
 
     def look() -> None:
         while not over.is_set():
-            seen.add(tuple([tool.name for tool in manager.definitions()]))
+            lists.add(tuple([tool.name for tool in manager.definitions()]))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
         for _ in range(200):
-            manager.replace(["a", "b", "gone"], [named("c"), named("b")])
-            manager.replace(["c", "b"], [named("b"), named("a")])
+            manager.replace(["a", "b", "gone"], [tool_named("c"), tool_named("b")])
+            manager.replace(["c", "b"], [tool_named("b"), tool_named("a")])
     finally:
         over.set()
         thread.join()
-    assert seen <= {
+    assert lists <= {
         ("first", "a", "b", "last"),
         ("first", "b", "last", "c"),
         ("first", "b", "last", "a"),
@@ -228,7 +231,7 @@ def test_tools_are_replaced_at_one_moment_and_keep_their_places() -> None:
     before = manager.list_tools()
     for new in (["first"], ["x", "x"], ["a.b", "a__b"]):
         with pytest.raises(ConfigurationError):
-            manager.replace(["a", "b"], [named(name) for name in new])
+            manager.replace(["a", "b"], [tool_named(name) for name in new])
         assert manager.list_tools() == before
 
 
@@ -249,7 +252,7 @@ def test_making_one_tools_schema_holds_up_no_one() -> None:
     thread = threading.Thread(target=manager.definitions)
     thread.start()
     assert inside.wait(30)
-    manager.register(named("other"))
+    manager.register(tool_named("other"))
     assert manager.exists("other")
     go_on.set()
     thread.join()
@@ -258,13 +261,13 @@ def test_making_one_tools_schema_holds_up_no_one() -> None:
 
 @pytest.mark.slow
 def test_tools_come_and_go_while_other_threads_list_and_call() -> None:
-    manager = ToolManager([named("steady", lambda: "ok")])
+    manager = ToolManager([tool_named("steady", lambda: "ok")])
     stop = threading.Event()
     trouble: list[Any] = []
 
     def churn(mine: str) -> None:
         for n in range(150):
-            manager.register(named(f"{mine}.{n}", lambda: "ok"))
+            manager.register(tool_named(f"{mine}.{n}", lambda: "ok"))
             if n % 2:
                 manager.unregister(f"{mine}.{n}")
 
@@ -302,7 +305,7 @@ def test_call_raises_what_run_would_tell_the_model() -> None:
     def fails() -> None:
         raise ConnectionResetError("gone")
 
-    manager = ToolManager([named("fails", fails), shell])
+    manager = ToolManager([tool_named("fails", fails), shell])
     with pytest.raises(ToolError, match="'fails' failed: ConnectionResetError: gone") as caught:
         manager.call("fails")
     assert (caught.value.error_type, caught.value.retryable) == ("network", True)
@@ -318,7 +321,7 @@ def test_a_result_that_says_it_failed_is_a_result() -> None:
 
 def test_a_call_that_could_not_be_read_is_answered_and_not_run() -> None:
     ran: list[int] = []
-    result = ToolManager([named("t", lambda: ran.append(1))]).run(
+    result = ToolManager([tool_named("t", lambda: ran.append(1))]).run(
         ToolCall("1.0", "t", raw="{", invalid="the arguments are not JSON")
     )
     assert result.error is not None
@@ -494,7 +497,7 @@ def test_a_cancelled_call_is_not_tried_again() -> None:
 
 def test_a_wrong_call_is_not_tried_again() -> None:
     announced: list[int] = []
-    manager = ToolManager([named("shell", retry=AT_ONCE)])
+    manager = ToolManager([tool_named("shell", retry=AT_ONCE)])
     manager.run(ToolCall("1.0", "shell", {"command": 5}), before_attempt=announced.append)
     assert announced == []
 
@@ -544,7 +547,7 @@ def test_a_tool_in_time_gives_its_result_and_its_errors_from_its_own_thread() ->
 
 
 def test_wrong_arguments_start_no_thread() -> None:
-    manager = ToolManager([named("shell", timeout=5)])
+    manager = ToolManager([tool_named("shell", timeout=5)])
     result = manager.run(
         ToolCall("1.0", "shell"), start_thread=lambda *_: pytest.fail("a thread was started")
     )
@@ -601,7 +604,7 @@ def test_ctrl_c_while_a_timed_call_runs_cancels_it(tmp_path: Path) -> None:
             print("interrupted", seen.wait(5))
         """)
     )
-    found = forks.run(
+    process = forks.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert found.stdout == "interrupted True\n", found.stderr
+    assert process.stdout == "interrupted True\n", process.stderr

@@ -1,5 +1,5 @@
-"""MCP servers as tools: real server processes, over stdio and HTTP, and every way in which they
-misbehave."""
+"""Tests of MCP servers as tools: real server processes, over stdio and HTTP, and every kind of
+misbehaviour."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMES = ["add", "fail", "refuse", "slow", "image", "everything", "environment", 
 
 
 def program(source: str) -> dict[str, Any]:
-    """A server that is no server."""
+    """Return the entry of a program that is no MCP server."""
     return {"command": sys.executable, "args": ["-c", source]}
 
 
@@ -62,8 +62,8 @@ def by_name(tools: list[Tool]) -> dict[str, Tool]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[MCPClient]:
-    """One client with one good server, for what does not harm it. Its thread is older than any test
-    and ends after the last."""
+    """Yield a client with one good server, for tests that do not harm it. Its thread is older than
+    any test and ends after the last."""
     with MCPClient({"mcpServers": {"srv": STDIO}}) as client:
         client.tools()
         yield client
@@ -76,8 +76,8 @@ def tools(shared: MCPClient) -> dict[str, Tool]:
 
 @pytest.fixture(scope="module")
 def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MCPClient]:
-    """Another client, whose server is trusted, has an environment and a folder of its own, and may
-    be killed."""
+    """Yield another client, whose server is trusted, has an environment and a folder of its own,
+    and may be killed."""
     server = {**STDIO, "trusted": True, "env": {"MINE": "1"}, "cwd": tmp_path_factory.mktemp("cwd")}
     with pytest.MonkeyPatch.context() as patch, MCPClient({"srv": server}) as client:
         patch.setenv("OPENAI_API_KEY", TOKEN)
@@ -168,7 +168,7 @@ REMOTE = {"url": "https://x.example/mcp", "headers": {"K": "v"}}
 
 
 @pytest.mark.parametrize(
-    ("config", "servers", "told"),
+    ("config", "servers", "warning"),
     [
         ({"mcpServers": {"a": LOCAL}, "theme": "dark"}, {"a": LOCAL}, "theme beside mcpServers"),
         ({"servers": {"a": LOCAL}, "inputs": []}, {"a": LOCAL}, "inputs beside servers"),
@@ -206,14 +206,14 @@ REMOTE = {"url": "https://x.example/mcp", "headers": {"K": "v"}}
     ],
 )
 def test_configurations_of_other_programs_keep_their_meaning(
-    config: Any, servers: Any, told: str, caplog: pytest.LogCaptureFixture
+    config: Any, servers: Any, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         agent = Agent(ScriptedLLM([]), mcp_servers=config)
     assert agent.mcp_servers == servers
     assert read_servers(config) == read_servers(servers)
-    assert told in caplog.text
-    assert bool(told) == bool(caplog.messages)
+    assert warning in caplog.text
+    assert bool(warning) == bool(caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -350,10 +350,10 @@ def test_annotations_count_only_if_the_server_is_trusted(
 
 
 def test_no_secret_of_this_process_reaches_a_server(trusted: MCPClient) -> None:
-    found = by_name(trusted.tools())["environment"].run({}).data
+    environment = by_name(trusted.tools())["environment"].run({}).data
     assert os.environ["OPENAI_API_KEY"] == TOKEN
-    assert found["MINE"] == "1"
-    assert set(found) <= {
+    assert environment["MINE"] == "1"
+    assert set(environment) <= {
         "HOME",
         "LOGNAME",
         "PATH",
@@ -366,17 +366,17 @@ def test_no_secret_of_this_process_reaches_a_server(trusted: MCPClient) -> None:
 
 
 def test_calls_from_many_threads_share_one_connection(shared: MCPClient) -> None:
-    found: list[int] = []
+    pids: list[int] = []
     pid = by_name(shared.tools())["pid"]
     threads = [
-        threading.Thread(target=lambda: found.append(pid.run({}).data["result"])) for _ in range(20)
+        threading.Thread(target=lambda: pids.append(pid.run({}).data["result"])) for _ in range(20)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 20
-    assert len(set(found)) == 1
+    assert len(pids) == 20
+    assert len(set(pids)) == 1
 
 
 def test_an_agent_calls_a_tool_by_its_wire_name(shared: MCPClient) -> None:
@@ -519,7 +519,7 @@ def test_a_silent_server_that_will_not_end_is_given_up_at_the_deadline(tmp_path:
         assert client.tools() == []
         assert time.monotonic() - started < 20
         assert client.errors == {"mute": "MCP server 'mute' did not answer within 1 s."}
-        os.kill(int(file.read_text()), signal.SIGKILL)  # else close takes the 4 s that it should
+        os.kill(int(file.read_text()), signal.SIGKILL)  # else `close` takes the 4 s that it should
 
 
 @pytest.mark.slow
@@ -572,7 +572,7 @@ def test_a_server_killed_between_calls_is_started_again_by_the_next_one(trusted:
     first = pid.run({}).data["result"]
     os.kill(first, signal.SIGKILL)
     until(lambda: not alive(first))
-    # for the end of its stdout to be read; a call that comes before that is told instead
+    # wait until its stdout is read to the end; a call before that gets the error instead
     time.sleep(0.05)
     assert pid.run({}).data["result"] != first
 
@@ -605,20 +605,20 @@ def test_a_closed_client_works_again_and_so_do_the_tools_that_it_made() -> None:
 def test_a_call_that_runs_while_the_client_closes_is_told(tmp_path: Path) -> None:
     client = MCPClient({"srv": STDIO})
     slow = by_name(client.tools())["slow"]
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def call() -> None:
         try:
             slow.run({"path": str(tmp_path / "file")})
         except ToolError as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=call)
     thread.start()
     until(lambda: (tmp_path / "file").exists())
     client.close()
     thread.join(30)
-    assert [getattr(error, "error_type", "") for error in found] == ["network"]
+    assert [getattr(error, "error_type", "") for error in errors] == ["network"]
 
 
 @pytest.mark.slow
@@ -629,7 +629,7 @@ def test_servers_that_ignore_sigterm_are_killed_side_by_side() -> None:
     assert len(pids) == 2
     started = time.monotonic()
     client.close()
-    assert time.monotonic() - started < 7.0  # one takes 4
+    assert time.monotonic() - started < 7.0  # a single one takes 4
     assert not any(alive(pid) for pid in pids)
 
 
@@ -649,11 +649,11 @@ def test_the_interpreter_exits_without_close_and_leaves_no_server() -> None:
         f" {{'command': sys.executable, 'args': [{SERVER!r}]}}}}).tools()\nprint([t for t in tools"
         " if t.name == 'srv.pid'][0].run({}).data['result'])"
     )
-    found = forks.run(
+    process = forks.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=True
     )
-    assert found.stderr == ""
-    assert not alive(int(found.stdout))
+    assert process.stderr == ""
+    assert not alive(int(process.stdout))
 
 
 # --- streamable HTTP ---

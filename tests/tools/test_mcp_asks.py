@@ -1,5 +1,5 @@
-"""What MCP servers ask and tell: input of the user, completions, folders, progress, changed tools;
-over every transport and both eras."""
+"""Tests of requests and news of MCP servers: input of the user, completions, folders, progress,
+changed tools; over every transport and both eras."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ STDIO: dict[str, Any] = {"command": sys.executable, "args": [SERVER]}
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[str, str]]:
-    found: dict[str, str] = {}
+    port_of: dict[str, str] = {}
     processes = [
         (kind, forks.Popen([sys.executable, SERVER, kind], stdout=subprocess.PIPE, text=True))
         for kind in ("http", "sse")
     ]
     for kind, process in processes:
         assert process.stdout is not None
-        found[kind] = process.stdout.readline().strip()
-    yield found
+        port_of[kind] = process.stdout.readline().strip()
+    yield port_of
     for _, process in processes:
         with process:
             process.terminate()
@@ -56,9 +56,9 @@ def server(request: pytest.FixtureRequest, ports: dict[str, str]) -> dict[str, A
 
 
 def by_name(client: MCPClient) -> dict[str, Tool]:
-    found = {tool.name.partition(".")[2]: tool for tool in client}
+    tools = {tool.name.partition(".")[2]: tool for tool in client}
     assert client.errors == {}
-    return found
+    return tools
 
 
 # --- the user's input ---
@@ -68,15 +68,15 @@ def by_name(client: MCPClient) -> dict[str, Tool]:
 def test_the_user_is_asked_on_a_thread_of_its_own_and_defaults_are_filled_in(
     server: dict[str, Any],
 ) -> None:
-    asked: list[tuple[Elicitation, str]] = []
+    questions: list[tuple[Elicitation, str]] = []
 
     def elicit(question: Elicitation) -> dict[str, Any]:
-        asked.append((question, threading.current_thread().name))
+        questions.append((question, threading.current_thread().name))
         return {"name": "Ada"}
 
     with MCPClient({"a": server}, elicit=elicit) as client:
         assert by_name(client)["greet"].run({}).text == "accept: name='Ada' colour='green'"
-    [(question, thread)] = asked
+    [(question, thread)] = questions
     assert (question.server, question.message, question.url) == ("a", "What is your name?", None)
     assert question.schema is not None
     assert question.schema["required"] == ["name"]
@@ -130,11 +130,11 @@ def test_no_deadline_runs_while_the_user_thinks(mode: str) -> None:
 
 @pytest.mark.slow
 def test_a_question_that_is_still_open_at_the_close_is_taken_back() -> None:
-    cancelled, asked = threading.Event(), threading.Event()
+    cancelled, arrived = threading.Event(), threading.Event()
 
     def elicit(question: Elicitation) -> None:
         question.cancelled.add_callback(cancelled.set)
-        asked.set()
+        arrived.set()
         cancelled.wait(30)
 
     client = MCPClient({"a": STDIO}, elicit=elicit)
@@ -149,7 +149,7 @@ def test_a_question_that_is_still_open_at_the_close_is_taken_back() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert asked.wait(30)
+    assert arrived.wait(30)
     client.close()
     thread.join(30)
     assert [error.error_type for error in failed] == ["network"]
@@ -173,7 +173,7 @@ def test_a_completion_is_refused_where_it_was_not_allowed(server: dict[str, Any]
         think = by_name(client)["think"]
         try:
             refused = think.run({}).is_error
-        except ToolError:  # since 2026-07-28 the server sees beforehand that it may not ask
+        except ToolError:  # since 2026-07-28 the server sees in advance that it may not ask
             refused = True
         assert refused
 
@@ -203,49 +203,48 @@ def test_a_hook_that_does_not_fit_is_refused_by_name(hook: str, value: Any) -> N
 def test_progress_reaches_the_callers_context_in_order_on_its_own_thread(
     server: dict[str, Any],
 ) -> None:
-    heard: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     context = ToolContext(
-        progress=lambda text: heard.append((text, threading.current_thread().name))
+        progress=lambda text: received.append((text, threading.current_thread().name))
     )
     with MCPClient({"a": server}) as client:
         by_name(client)["steps"].run({"count": 4}, context)
-    assert heard == [(f"{n}/4: step {n}", threading.current_thread().name) for n in range(1, 5)]
+    assert received == [(f"{n}/4: step {n}", threading.current_thread().name) for n in range(1, 5)]
 
 
 @pytest.mark.slow
 def test_changed_tools_are_told_to_who_watches(server: dict[str, Any]) -> None:
-    changed = threading.Event()
+    notified = threading.Event()
     with MCPClient({"a": server}) as client:
         [source] = client.sources()
-        source.watch(changed.set)
+        source.watch(notified.set)
         grow = {tool.name: tool for tool in source.discover()}["a.grow"]
-        until(
-            lambda: grow.run({"name": "fresh"}).success and changed.wait(0.5)
-        )  # the subscription may come a moment after the list
+        # the subscription may come a moment after the list
+        until(lambda: grow.run({"name": "fresh"}).success and notified.wait(0.5))
         assert "a.fresh" in [tool.name for tool in source.discover()]
 
 
 @pytest.mark.slow
 def test_a_list_whose_time_is_over_is_told_as_changed() -> None:
-    changed = threading.Event()
+    notified = threading.Event()
     with MCPClient({"a": {**STDIO, "mode": "2026-07-28", "env": {"TTL_MS": "1200"}}}) as client:
         [source] = client.sources()
-        source.watch(changed.set)
+        source.watch(notified.set)
         source.discover()
-        assert not changed.wait(0.8)
-        assert changed.wait(30)
+        assert not notified.wait(0.8)
+        assert notified.wait(30)
 
 
 @pytest.mark.slow
 def test_a_watcher_that_raises_or_asks_at_once_harms_nobody() -> None:
-    found: list[int] = []
-    done = threading.Event()
+    counts: list[int] = []
+    finished = threading.Event()
     with MCPClient({"a": {**STDIO, "mode": "2025-11-25"}}) as client:
         [source] = client.sources()
 
         def ask() -> None:
-            found.append(len(source.discover()))
-            done.set()
+            counts.append(len(source.discover()))
+            finished.set()
 
         def fail() -> None:
             raise RuntimeError("mine")
@@ -254,5 +253,5 @@ def test_a_watcher_that_raises_or_asks_at_once_harms_nobody() -> None:
         source.watch(ask)
         tools = {tool.name: tool for tool in source.discover()}
         tools["a.grow"].run({"name": "more"})
-        assert done.wait(30)
-        assert found == [len(tools) + 1]
+        assert finished.wait(30)
+        assert counts == [len(tools) + 1]

@@ -1,5 +1,5 @@
-"""OAuth: whom a token is asked of, where it is kept, to whom it goes, and who waits meanwhile. The
-flows themselves are the kit's to judge."""
+"""Tests of OAuth: the server that issues a token, where the token is kept, its receivers, and the
+callers that wait meanwhile. The conformance kit judges the flows themselves."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class Site:
     def __init__(self) -> None:
         self.valid: set[str] = set()
         self.lasts = 3600
-        self.grants: list[dict[str, str]] = []  # what was sent to the token endpoint
-        self.elsewhere: list[str] = []  # what came to the MCP server that is no business of it
-        self.presented: set[str | None] = set()  # Authorization headers that the MCP server saw
+        self.grants: list[dict[str, str]] = []  # requests to the token endpoint
+        self.elsewhere: list[str] = []  # requests to the MCP server that do not belong there
+        # Authorization headers of requests to the MCP server
+        self.presented: set[str | None] = set()
         self.slow_begun, self.slow_may_end = threading.Event(), threading.Event()
-        self._made = 0
+        self._tokens = 0
         self.server = self._serve(self._mcp)
         self.issuer = self._serve(self._authorize)
         self.url = f"{self.address(self.server)}/mcp"
@@ -48,10 +49,10 @@ class Site:
 
             def handle_one(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"] or 0))
-                status, found, headers = answer(
+                status, content, headers = answer(
                     self.command, urlsplit(self.path).path, self.headers, body
                 )
-                data = json.dumps(found).encode() if found is not None else b""
+                data = json.dumps(content).encode() if content is not None else b""
                 self.send_response(status)
                 for name, value in {
                     "content-type": "application/json",
@@ -91,10 +92,10 @@ class Site:
             return 401, None, {}
         if method != "POST":
             return 405, None, {}
-        asked = json.loads(body)
-        if "id" not in asked:
+        request = json.loads(body)
+        if "id" not in request:
             return 202, None, {}
-        match asked["method"]:
+        match request["method"]:
             case "initialize":
                 result: Any = {
                     "protocolVersion": "2025-11-25",
@@ -109,7 +110,7 @@ class Site:
                     ]
                 }
             case "tools/call":
-                if asked["params"]["name"] == "slow":
+                if request["params"]["name"] == "slow":
                     self.slow_begun.set()
                     self.slow_may_end.wait(40)
                 result = {"content": [{"type": "text", "text": "done"}]}
@@ -118,12 +119,12 @@ class Site:
                     200,
                     {
                         "jsonrpc": "2.0",
-                        "id": asked["id"],
+                        "id": request["id"],
                         "error": {"code": -32601, "message": "unknown"},
                     },
                     {},
                 )
-        return 200, {"jsonrpc": "2.0", "id": asked["id"], "result": result}, {}
+        return 200, {"jsonrpc": "2.0", "id": request["id"], "result": result}, {}
 
     def _authorize(
         self, method: str, path: str, headers: Any, body: bytes
@@ -162,8 +163,8 @@ class Site:
                 self.grants.append(
                     {key: values[0] for key, values in parse_qs(body.decode()).items()}
                 )
-                self._made += 1
-                token = f"token-{self._made}-of-{self.issuer.server_port}"
+                self._tokens += 1
+                token = f"token-{self._tokens}-of-{self.issuer.server_port}"
                 self.valid = {token}
                 return (
                     200,
@@ -181,13 +182,13 @@ class Site:
 
 class Person:
     def __init__(self, thinks: float = 0.0) -> None:
-        self.asked = 0
+        self.visits = 0
         self._thinks = thinks
         self._state = ""
 
     def redirect(self, url: str) -> None:
         assert url.partition("?")[0].endswith("/consent")
-        self.asked += 1
+        self.visits += 1
         self._state = parse_qs(urlsplit(url).query)["state"][0]
 
     def callback(self) -> str:
@@ -197,9 +198,9 @@ class Person:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    found = Site()
-    yield found
-    found.stop()
+    running = Site()
+    yield running
+    running.stop()
 
 
 def user(person: Person, storage: dict[str, str]) -> OAuth:
@@ -218,7 +219,7 @@ def test_a_user_consents_once_and_the_next_process_finds_the_token(site: Site) -
     for _ in range(2):
         with connect(site, user(person, storage)) as client:
             assert len(client.tools()) == 2
-    assert person.asked == 1
+    assert person.visits == 1
     assert [grant["grant_type"] for grant in site.grants] == ["authorization_code"]
     assert all(key.startswith(site.url) for key in storage)
 
@@ -238,11 +239,10 @@ def test_a_spent_token_is_renewed_where_it_came_from_also_by_the_next_process(si
     time.sleep(1.1)
     with connect(site, user(person, storage)) as client:
         assert len(client.tools()) == 2
-    assert person.asked == 1
+    assert person.visits == 1
     assert [grant["grant_type"] for grant in site.grants] == ["authorization_code", "refresh_token"]
-    assert (
-        site.elsewhere == []
-    )  # the refresh token did not go to a guessed address on the MCP server
+    # the refresh token did not go to a guessed address on the MCP server
+    assert site.elsewhere == []
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_one_storage_serves_two_servers_and_neither_sees_the_others_token(site: 
             assert len(client.tools()) == 4
         with MCPClient({"a": {"url": site.url}, "b": {"url": other.url}}, auth=auth) as client:
             assert len(client.tools()) == 4
-        assert (people[0].asked, people[1].asked) == (1, 1)
+        assert (people[0].visits, people[1].visits) == (1, 1)
         assert site.presented - {None} == {f"Bearer {token}" for token in site.valid}
         assert other.presented - {None} == {f"Bearer {token}" for token in other.valid}
     finally:
@@ -292,7 +292,7 @@ def test_calls_whose_token_was_revoked_ask_the_user_once_for_all(site: Site) -> 
         for thread in threads:
             thread.join()
     assert results == [True] * 8
-    assert person.asked == 2
+    assert person.visits == 2
 
 
 def test_a_user_who_does_not_consent_is_an_authentication_error(site: Site) -> None:
@@ -328,7 +328,7 @@ def test_a_wrong_auth_is_refused_by_name_and_none_shows_a_secret() -> None:
         MCPClient({"a": {"url": "http://x"}}, auth={"a": "token"})
     with pytest.raises(ConfigurationError, match="either client_secret or private_key"):
         ClientCredentials(client_id="me", issuer="https://x", storage={})
-    found = ClientCredentials(
+    credentials = ClientCredentials(
         client_id="me", client_secret="s3cret", issuer="https://x", storage={}
     )
-    assert "s3cret" not in repr(found)
+    assert "s3cret" not in repr(credentials)

@@ -1,5 +1,5 @@
-"""The MCP project's own judge of clients: every scenario that a revision of the specification
-requires of one, against `MCPClient`.
+"""Tests of `MCPClient` by the MCP project's conformance kit: every scenario that a revision of the
+specification requires of a client.
 
 The lists are the kit's (`conformance list --client --requirements REVISION`), frozen with each
 revision.
@@ -63,7 +63,7 @@ REQUIRED = {
         "json-schema-ref-no-deref",
     ],
 }
-# Not required of anybody, and ours all the same. No revision: the kit's extensions have none.
+# Not required of any client, and supported here all the same. No revision: the kit's extensions have none.
 BEYOND = [
     ("2025-11-25", "json-schema-2020-12-preservation"),
     ("2026-07-28", "json-schema-2020-12-preservation"),
@@ -87,7 +87,7 @@ def test_the_kit_finds_nothing_wrong(revision: str, scenario: str, tmp_path: Pat
     kit = mcp_parts.program("conformance")
     if not kit:
         pytest.skip(f"the conformance kit is not installed: {mcp_parts.INSTALL}")
-    asked = [
+    command = [
         *kit,
         "client",
         "--command",
@@ -97,10 +97,15 @@ def test_the_kit_finds_nothing_wrong(revision: str, scenario: str, tmp_path: Pat
         "--output-dir",
         str(tmp_path),
     ]
-    asked += ["--spec-version", revision] if revision else []
-    found = subprocess.run(
-        asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90, check=False
+    command += ["--spec-version", revision] if revision else []
+    process = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
     )
-    assert found.returncode == 0, found.stdout
-    assert "OVERALL: PASSED" in found.stdout  # a scenario that was skipped also ends with 0
-    assert " 0 failed, 0 warnings" in found.stdout
+    assert process.returncode == 0, process.stdout
+    assert "OVERALL: PASSED" in process.stdout  # a scenario that was skipped also ends with 0
+    assert " 0 failed, 0 warnings" in process.stdout

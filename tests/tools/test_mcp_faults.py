@@ -1,5 +1,4 @@
-"""MCP servers that are slow, dead, huge, many or dishonest; and what is left of them afterwards:
-nothing."""
+"""Tests of MCP servers that are slow, dead, huge, many or dishonest, and of their leftovers: none."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ STDIO: dict[str, Any] = {"command": sys.executable, "args": [str(DATA / "mcp_ser
 ASKING: dict[str, Any] = {"command": sys.executable, "args": [str(DATA / "mcp_asking_server.py")]}
 SILENT: dict[str, Any] = {"command": "sleep", "args": ["60"]}
 
-# A server in sh: it starts in a millisecond, so that fifty of them measure us and not themselves.
+# A shell script starts in a millisecond, so that fifty of them hardly load the machine.
 STUB = r"""sleep 0.5
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%[,\}]*}
@@ -61,19 +60,19 @@ def alive(pid: int) -> bool:
 
 
 def by_name(client: MCPClient) -> dict[str, Tool]:
-    found = {tool.name.partition(".")[2]: tool for tool in client}
+    tools = {tool.name.partition(".")[2]: tool for tool in client}
     assert client.errors == {}
-    return found
+    return tools
 
 
-# --- an HTTP server that does what it is told ---
+# --- an HTTP server with prepared behaviour ---
 
 
 class Web:
-    """A small MCP server over HTTP. `seen` are the Authorization headers that reached it."""
+    """A small MCP server over HTTP. `authorizations` are the Authorization headers of its requests."""
 
     def __init__(self) -> None:
-        self.seen: list[str | None] = []
+        self.authorizations: list[str | None] = []
         self.redirect = ""
         self.endpoint = ""
         self.refuse = False
@@ -97,7 +96,7 @@ class Web:
                 self.wfile.write(body)
 
             def do_GET(self) -> None:
-                web.seen.append(self.headers["authorization"])
+                web.authorizations.append(self.headers["authorization"])
                 if web.refuse:
                     self.answer(403)
                 elif web.endpoint and not web.redirect:
@@ -112,24 +111,28 @@ class Web:
                     self.answer(405)
 
             def do_POST(self) -> None:
-                web.seen.append(self.headers["authorization"])
-                asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                web.authorizations.append(self.headers["authorization"])
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if web.refuse:
                     self.answer(403)
                 elif web.redirect:
                     self.answer(307, location=web.redirect)
-                elif "id" not in asked:
+                elif "id" not in request:
                     self.answer(202)
-                elif asked["method"] == "tools/call" and asked["params"]["name"] == "drop":
+                elif request["method"] == "tools/call" and request["params"]["name"] == "drop":
                     self.close_connection = True
                     self.connection.close()
                 else:
-                    if asked["method"] == "tools/call" and asked["params"]["name"] == "wait":
+                    if request["method"] == "tools/call" and request["params"]["name"] == "wait":
                         time.sleep(1.0)
                     self.answer(
                         200,
                         json.dumps(
-                            {"jsonrpc": "2.0", "id": asked["id"], **web.reply(asked, self.headers)}
+                            {
+                                "jsonrpc": "2.0",
+                                "id": request["id"],
+                                **web.reply(request, self.headers),
+                            }
                         ).encode(),
                     )
 
@@ -139,8 +142,8 @@ class Web:
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_port}/mcp"
 
-    def reply(self, asked: dict[str, Any], headers: Any) -> dict[str, Any]:
-        match asked["method"]:
+    def reply(self, request: dict[str, Any], headers: Any) -> dict[str, Any]:
+        match request["method"]:
             case "initialize":
                 info = {"name": "web", "version": "1"}
                 return {
@@ -159,7 +162,7 @@ class Web:
                         ]
                     }
                 }
-            case "tools/call" if asked["params"]["arguments"].get("echo"):
+            case "tools/call" if request["params"]["arguments"].get("echo"):
                 return {
                     "error": {
                         "code": -32602,
@@ -183,9 +186,9 @@ class Web:
 
 @pytest.fixture
 def webs() -> Iterator[list[Web]]:
-    found = [Web(), Web()]
-    yield found
-    for one in found:
+    running = [Web(), Web()]
+    yield running
+    for one in running:
         one.stop()
 
 
@@ -200,8 +203,8 @@ def test_a_token_does_not_follow_a_redirect_to_another_origin(webs: list[Web]) -
         with MCPClient({"web": bearer(webs[0], "mine", type=kind)}, timeout=5.0) as client:
             assert client.tools() == []
             assert "mine" not in client.errors["web"]
-    assert "Bearer mine" in webs[0].seen
-    assert webs[1].seen == []
+    assert "Bearer mine" in webs[0].authorizations
+    assert webs[1].authorizations == []
 
 
 @pytest.mark.slow
@@ -210,12 +213,12 @@ def test_no_error_shows_what_is_secret_of_an_address(webs: list[Web], kind: str)
     webs[0].refuse = True
     url = webs[0].url.replace("http://", "http://user:hunter2-word@") + "?api_key=hunter2-query"
     with MCPClient({"web": {"url": url, "type": kind, "lazy": True}}, timeout=10.0) as client:
-        told = ToolManager([], client.sources()).call("find_tools", {"query": "x"}).text
-        assert "HTTP 403" in told
+        listing = ToolManager([], client.sources()).call("find_tools", {"query": "x"}).text
+        assert "HTTP 403" in listing
         assert client.tools() == []
         health = client.sources()[0].health(5.0)
         assert not health.ok
-    assert "hunter2" not in told + client.errors["web"] + health.detail
+    assert "hunter2" not in listing + client.errors["web"] + health.detail
 
 
 def test_no_error_shows_a_token_or_a_header_that_the_server_says_back(webs: list[Web]) -> None:
@@ -259,11 +262,11 @@ def test_tokens_and_queries_are_taken_out_of_a_text_and_nothing_else_is() -> Non
 
 
 def test_the_repr_of_a_server_shows_no_secret() -> None:
-    given = {
+    section = {
         "a": {"command": "run", "env": {"KEY": "hunter2"}, "args": ["--key", "hunter2"]},
         "b": {"url": "https://u:hunter2@h/mcp?key=hunter2", "headers": {"X-Key": "hunter2"}},
     }
-    assert repr(read_servers(given)) == "{'a': Stdio('run'), 'b': Http('https://h/mcp')}"
+    assert repr(read_servers(section)) == "{'a': Stdio('run'), 'b': Http('https://h/mcp')}"
 
 
 def test_an_sse_server_cannot_have_messages_sent_to_another_origin(webs: list[Web]) -> None:
@@ -271,7 +274,7 @@ def test_an_sse_server_cannot_have_messages_sent_to_another_origin(webs: list[We
     with MCPClient({"web": bearer(webs[0], "mine", type="sse")}, timeout=5.0) as client:
         assert client.tools() == []
         assert "another origin" in client.errors["web"]
-    assert webs[1].seen == []
+    assert webs[1].authorizations == []
 
 
 def test_one_id_with_two_tokens_is_two_connections_even_in_one_pool(webs: list[Web]) -> None:
@@ -290,15 +293,15 @@ def test_one_id_with_two_tokens_is_two_connections_even_in_one_pool(webs: list[W
 def test_a_connection_that_breaks_off_harms_only_the_call_on_it(webs: list[Web]) -> None:
     with MCPClient({"web": bearer(webs[0], "t")}) as client:
         tools = by_name(client)
-        found: list[str] = []
-        thread = threading.Thread(target=lambda: found.append(tools["wait"].run({}).text))
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(tools["wait"].run({}).text))
         thread.start()
         time.sleep(0.2)
         with pytest.raises(ToolError, match="went away during the call") as caught:
             tools["drop"].run({})
         assert caught.value.error_type == "network"
         thread.join()
-        assert found == ["Bearer t"]
+        assert texts == ["Bearer t"]
         assert tools["who"].run({}).success
 
 
@@ -325,12 +328,12 @@ def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_s
     before = Owned()
     with MCPClient({"a": STDIO}) as client:
         [source] = client.sources()
-        found: list[list[str]] = []
+        lists: list[list[str]] = []
         barrier = threading.Barrier(32)
 
         def discover(number: int) -> None:
             barrier.wait()
-            found.append(
+            lists.append(
                 [tool.name for tool in (source.discover() if number % 2 else client.tools())]
             )
 
@@ -339,8 +342,8 @@ def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_s
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(found) == 32
-        assert all(names == found[0] for names in found)
+        assert len(lists) == 32
+        assert all(names == lists[0] for names in lists)
         assert before.new_children() == 1
     before.wait_until_released()
 
@@ -429,15 +432,15 @@ def test_a_health_check_takes_no_longer_than_it_may(webs: list[Web]) -> None:
             "gone": {"command": "/no/such"},
         }
     ) as client:
-        mute, good, web, gone = client.sources()
+        mute, good, web, missing = client.sources()
         started = time.monotonic()
         assert not mute.health(0.3).ok
         assert time.monotonic() - started < 8
         assert good.health(10.0).ok
         assert "MCP 2026-07-28" in good.health(10.0).detail
-        assert web.health(5.0).detail == "web 1, MCP 2025-11-25"  # it knows no ping, and said so
-        assert not gone.health(5.0).ok
-        assert "/no/such" in gone.health(5.0).detail
+        assert web.health(5.0).detail == "web 1, MCP 2025-11-25"  # it declared that it has no ping
+        assert not missing.health(5.0).ok
+        assert "/no/such" in missing.health(5.0).detail
 
 
 @pytest.mark.slow
@@ -549,7 +552,7 @@ def test_stderr_is_kept_in_a_file_where_asked_and_is_bounded(
         MCPClient({}, stderr_dir=tmp_path / "none")
 
 
-# --- what is left ---
+# --- leftovers ---
 
 
 @pytest.mark.slow
@@ -582,10 +585,10 @@ def test_a_server_ends_at_the_end_of_its_stdin_when_this_process_is_killed() -> 
         " print(t['a.pid'].run({}).data['result'], t['b.pid'].run({}).text,"
         " flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    found = forks.run(
+    process = forks.run(
         [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=120, check=False
     )
-    assert found.returncode == -signal.SIGKILL
-    pids = [int(pid) for pid in found.stdout.split()]
+    assert process.returncode == -signal.SIGKILL
+    pids = [int(pid) for pid in process.stdout.split()]
     assert len(pids) == 2
     until(lambda: not any(alive(pid) for pid in pids))

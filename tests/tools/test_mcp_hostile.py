@@ -1,4 +1,4 @@
-"""MCP servers whose schemas, lists and answers attack the process that reads them."""
+"""Tests of MCP servers whose schemas, lists and answers attack the process that reads them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def content(text: str = "fine", **more: Any) -> str:
 
 
 def doubling(levels: int) -> dict[str, Any]:
-    """A schema of one KB that asks for 2 ** levels checks of one value."""
+    """Return a schema of one KB that needs 2 ** levels checks of one value."""
     defs: dict[str, Any] = {
         f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)
     }
@@ -48,16 +48,16 @@ Serve = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """Write a server's script; returns its entry in `mcpServers`."""
+    """Return a function that writes a server's script and returns its entry in `mcpServers`."""
 
-    def made(
+    def entry_of(
         tools: list[Any], answers: dict[str, str] | None = None, modern: bool = False, **more: Any
     ) -> dict[str, Any]:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
         path.write_text(json.dumps({"tools": tools, "answers": answers or {}, "modern": modern}))
         return {"command": sys.executable, "args": ["-S", str(SERVER), str(path)], **more}
 
-    return made
+    return entry_of
 
 
 def tool(name: str, input_schema: Any = OPEN, **more: Any) -> dict[str, Any]:
@@ -112,18 +112,18 @@ def test_a_pattern_that_takes_no_linear_time_is_named_and_left_to_its_server(
         MCPClient({"srv": serve([tool("t", schema)], {"t": content()})}) as client,
         caplog.at_level(logging.WARNING, "holdfast"),
     ):
-        found = client.tools()[0]
+        evil_tool = client.tools()[0]
         for _ in range(2):
-            assert found.run({"a": "no"}).text == "fine"
+            assert evil_tool.run({"a": "no"}).text == "fine"
         with pytest.raises(ToolError, match="b: 'y' does not match"):
-            found.run({"b": "y"})
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
+            evil_tool.run({"b": "y"})
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == [
         "Tool 'srv.t': input_schema: the pattern '^(?!no)' is not enforced: it has look-around."
     ]
 
 
-# --- schemas that ask for work without bound ---
+# --- schemas that need unbounded work ---
 
 
 @ERAS
@@ -135,18 +135,17 @@ def test_a_schema_that_doubles_at_each_level_is_left_out_before_it_is_used(
     config = {"evil": serve(evil, answers, modern), "other": serve([tool("good")], answers, modern)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     client = MCPClient(config)
-    assert [found.name for found in client.tools()] == ["evil.good", "other.good"]
+    assert [one.name for one in client.tools()] == ["evil.good", "other.good"]
     for which, argument in (("in", "input_schema"), ("out", "output_schema")):
-        wanted = (
+        beginning = (
             f"MCP server 'evil' has a tool that cannot be used. Tool 'evil.{which}': {argument}"
             " takes too much work"
         )
-        assert client.errors[f"evil.{which}"].startswith(wanted)
-    assert [found.run({}).text for found in client.tools()] == ["fine", "fine"]
+        assert client.errors[f"evil.{which}"].startswith(beginning)
+    assert [one.run({}).text for one in client.tools()] == ["fine", "fine"]
     client.close()
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
-    )  # KB; the import of the mcp package is most of it
+    # KB; the import of the mcp package is most of it
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
 
 
 @pytest.mark.slow
@@ -179,16 +178,16 @@ def test_a_schema_that_doubles_with_the_depth_of_a_value_meets_the_budget(
             "input_schema cannot be applied: checking this value takes too much work."
             in refused.text
         )
-        done = threading.Event()
+        finished = threading.Event()
 
         def meanwhile() -> None:  # the connection's thread is free while a result is checked
             assert good.run({}).text == "fine"
-            done.set()
+            finished.set()
 
         thread = threading.Thread(target=meanwhile)
         thread.start()
         assert out.run({}).structured_content == value
-        assert done.wait(10.0)
+        assert finished.wait(10.0)
         thread.join()
     assert (
         "its result is not checked against its output_schema: checking this value takes too much"
@@ -249,15 +248,16 @@ def test_an_answer_over_stdio_that_cannot_be_read_is_its_calls_error_at_once(
             with pytest.raises(ToolError) as caught:
                 one.run({})
             assert not isinstance(caught.value, ToolTimeout), one.name
-            wanted = "what?" if one.name.endswith("no-id") else "its answer cannot be read"
-            assert wanted in str(caught.value), one.name
+            expected = "what?" if one.name.endswith("no-id") else "its answer cannot be read"
+            assert expected in str(caught.value), one.name
             assert len(str(caught.value)) < 500
-            assert good.run({}).text == "fine"  # the connection is as it was
+            assert good.run({}).text == "fine"  # the connection still works
 
 
 @pytest.mark.slow
 def test_an_answer_of_a_million_values_is_not_parsed(serve: Serve) -> None:
-    """The parser would hold the interpreter's lock for all that time."""
+    """Check that the answer is refused unparsed. The parser would hold the interpreter's lock for
+    all that time."""
     with MCPClient(
         {"srv": serve([tool("many"), tool("good")], {"many": MANY, "good": content()})}
     ) as (client):
@@ -328,19 +328,19 @@ def test_a_cursor_that_repeats_ends_the_list(tmp_path: Path) -> None:
     script.write_text(json.dumps({"tools": [tool("good")], "answers": {"good": content()}}))
     program = tmp_path / "server.py"
     source = (DATA / "mcp_scripted_server.py").read_text()
-    changed = source.replace(
+    altered = source.replace(
         'found = {"tools": SCRIPT["tools"]}',
         'found = {"tools": SCRIPT["tools"], "nextCursor": "x"}',
     )
-    assert changed != source
-    program.write_text(changed)
+    assert altered != source
+    program.write_text(altered)
     server = {"command": sys.executable, "args": [str(program), str(script)]}
     with MCPClient({"srv": server}) as client:
         assert client.tools()[0].run({}).text == "fine"
 
 
 class Web:
-    """The same over HTTP: each answer as one JSON body, or (`stream`) as one event."""
+    """An MCP server over HTTP: each answer is one JSON body, or (`stream`) one event."""
 
     def __init__(self, tools: list[Any], answers: dict[str, str], stream: bool) -> None:
         kind = "text/event-stream" if stream else "application/json"
@@ -364,30 +364,32 @@ class Web:
                 self.answer(405)
 
             def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if "id" not in asked:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if "id" not in request:
                     return self.answer(202)
-                found: dict[str, Any] = {"error": {"code": -32601, "message": "unknown"}}
-                if asked["method"] == "initialize":
+                reply: dict[str, Any] = {"error": {"code": -32601, "message": "unknown"}}
+                if request["method"] == "initialize":
                     info = {"name": "web", "version": "1"}
-                    found = {
+                    reply = {
                         "result": {
                             "protocolVersion": "2025-11-25",
                             "capabilities": {"tools": {}},
                             "serverInfo": info,
                         }
                     }
-                elif asked["method"] == "tools/list":
-                    found = {"result": {"tools": tools}}
-                elif asked["method"] == "tools/call":
-                    text = answers[asked["params"]["name"]].replace("@ID@", json.dumps(asked["id"]))
+                elif request["method"] == "tools/list":
+                    reply = {"result": {"tools": tools}}
+                elif request["method"] == "tools/call":
+                    text = answers[request["params"]["name"]].replace(
+                        "@ID@", json.dumps(request["id"])
+                    )
                     return self.answer(
                         200,
                         f"event: message\ndata: {text}\n\n".encode() if stream else text.encode(),
                         kind,
                     )
                 return self.answer(
-                    200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], **found}).encode()
+                    200, json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}).encode()
                 )
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -501,17 +503,17 @@ def test_each_bad_tool_is_left_out_with_one_warning_and_the_others_work(
     ) as client:
         with caplog.at_level(logging.WARNING, "holdfast"):
             manager = ToolManager([], client.sources())
-            assert [found.name for found in manager.discover()] == ["srv.first", "srv.last"]
+            assert [one.name for one in manager.discover()] == ["srv.first", "srv.last"]
         warnings = [record.getMessage() for record in caplog.records]
         assert len(warnings) == len(BAD) + 1
         for name, (_, fault) in BAD.items():
-            (said,) = [
+            (message,) = [
                 warning
                 for warning in warnings
                 if f"Tool 'srv.{name}':" in warning or f"not 'srv.{name}'." in warning
             ]
-            assert "MCP server 'srv' has a tool that cannot be used." in said
-            assert fault in said
+            assert "MCP server 'srv' has a tool that cannot be used." in message
+            assert fault in message
         assert manager.errors == {}
         assert manager.call("srv.last", {"a": 1}).text == "fine"
 
@@ -526,6 +528,6 @@ def test_hints_that_are_no_booleans_are_no_fault_of_the_tool(serve: Serve) -> No
 def test_a_list_that_is_none_says_so(serve: Serve) -> None:
     nothing: Any = {"a": 1}
     with MCPClient({"srv": serve(nothing), "good": serve([tool("t")])}, timeout=20.0) as client:
-        assert [found.name for found in client.tools()] == ["good.t"]
+        assert [one.name for one in client.tools()] == ["good.t"]
         assert "tools" in client.errors["srv"]
         assert "it ended" not in client.errors["srv"]

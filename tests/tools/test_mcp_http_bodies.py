@@ -1,4 +1,4 @@
-"""HTTP responses of an MCP server that attack the process that reads them."""
+"""Tests of HTTP responses of an MCP server that attack the process that reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.tools.mcp import MCPClient, connection, http_bodies
 RESULT = '{"content":[{"type":"text","text":"fine"}]}'
 EVENTS = "text/event-stream"
 
-# The raw bytes of an HTTP response to a request with this id.
+# A function of a request's id that returns the raw bytes of the HTTP response.
 Answer = Callable[[int], Iterable[bytes]]
 
 
@@ -34,7 +34,7 @@ def response(body: bytes, *fields: str, kind: str = "application/json") -> list[
 
 @contextlib.contextmanager
 def served(answers: dict[str, Answer]) -> Iterator[tuple[str, list[str]]]:
-    """The URL of a server with these tools, and what its requests accept as encodings."""
+    """Yield the URL of a server with these tools, and the encodings that its requests accept."""
     accepted: list[str] = []
     fixed: dict[str, Any] = {
         "initialize": {
@@ -54,11 +54,11 @@ def served(answers: dict[str, Answer]) -> Iterator[tuple[str, list[str]]]:
             pass
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             accepted.append(self.headers["accept-encoding"])
-            id, method = asked.get("id"), asked.get("method")
+            id, method = request.get("id"), request.get("method")
             if method == "tools/call":
-                parts = answers[asked["params"]["name"]](id)
+                parts = answers[request["params"]["name"]](id)
             elif method in fixed:
                 parts = response(message(id, json.dumps(fixed[method])))
             else:
@@ -124,9 +124,9 @@ def test_an_answer_may_be_compressed() -> None:
 def test_a_compressed_answer_is_read_no_further_than_its_bound(small: None, kind: str) -> None:
     squeeze = zlib.compressobj(1, zlib.DEFLATED, 31)
     bomb = b"".join(squeeze.compress(bytes(1_000_000)) for _ in range(20)) + squeeze.flush()
-    found = problem_of(lambda _: response(bomb, "Content-Encoding: gzip", kind=kind))
+    problem = problem_of(lambda _: response(bomb, "Content-Encoding: gzip", kind=kind))
     if kind != EVENTS:
-        assert "it has more than 1,000,000 bytes" in found
+        assert "it has more than 1,000,000 bytes" in problem
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_body_that_never_ends_is_given_up(small: None) -> None:
 def test_empty_lines_in_json_do_not_hide_its_values(small: None) -> None:
     values = ",\n\n".join(["[]"] * 6_000)
     result = f'{{"content":[],"structuredContent":{{"a":[{values}]}}}}'
-    found = problem_of(lambda number: response(message(number, result)))
-    assert "it has more than 10,000 JSON values" in found
+    problem = problem_of(lambda number: response(message(number, result)))
+    assert "it has more than 10,000 JSON values" in problem
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"], ids=["lf", "crlf", "cr"])
@@ -189,7 +189,7 @@ def test_an_answer_with_a_wrong_id_is_its_calls_error_at_once(id: str) -> None:
 
 
 def test_an_error_without_an_id_is_the_error_of_its_own_request() -> None:
-    """Also while other requests have no answer yet."""
+    """Check the error, also while other requests have no answer yet."""
     release = threading.Event()
 
     def slow(id: int) -> Iterable[bytes]:

@@ -1,4 +1,5 @@
-"""`mcp_login` against an OAuth server of the mcp package's own parts, which checks PKCE itself."""
+"""Tests of `mcp_login` against an OAuth server of the mcp package's own parts, which checks PKCE
+itself."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 class Provider:
-    """Registers any client, and grants what is asked for."""
+    """An authorization server that registers any client, and grants every request."""
 
     def __init__(self) -> None:
         self.clients: dict[str, OAuthClientInformationFull] = {}
@@ -125,9 +126,9 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    found = Site()
-    yield found
-    found.stop()
+    running = Site()
+    yield running
+    running.stop()
 
 
 def fetch(address: str) -> int:
@@ -139,7 +140,7 @@ def fetch(address: str) -> int:
 
 
 def browser(visit: Callable[[str], object]) -> Callable[[str], None]:
-    """A browser that visits pages on a thread of its own, as a real one does."""
+    """Return a browser that visits pages on a thread of its own, as a real one does."""
     return lambda address: threading.Thread(target=visit, args=(address,), daemon=True).start()
 
 
@@ -212,9 +213,9 @@ def test_a_second_login_registers_the_address_of_its_own_port(site: Site) -> Non
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with contextlib.closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with contextlib.closing(socket.socket()) as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} is not free"):
             mcp_login("http://127.0.0.1:9/mcp", print, {}, port=port)

@@ -1,5 +1,5 @@
-"""What MCP servers ask within a conversation: of its user, of its agent's model, where to work;
-over both transports and eras."""
+"""Tests of the questions of MCP servers within a conversation: for its user, its agent's model and
+its folders; over both transports and eras."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def server(request: pytest.FixtureRequest, port: str) -> dict[str, Any]:
 
 @pytest.fixture(params=[OLD, NEW])
 def web(request: pytest.FixtureRequest, port: str) -> dict[str, Any]:
-    """A server that runs already, for what does not depend on the transport."""
+    """Return a server that runs already, for tests that do not depend on the transport."""
     return http(request.param, port)
 
 
@@ -103,16 +103,16 @@ def ran(agent: Agent, **options: Any) -> tuple[list[ToolResult], list[ev.Decisio
 
 @pytest.mark.slow
 def test_a_server_asks_the_user_of_the_conversation_that_calls_it(server: dict[str, Any]) -> None:
-    asked: list[ev.Question] = []
+    questions: list[ev.Question] = []
 
     def on_question(question: ev.Question) -> dict[str, Any]:
-        asked.append(question)
+        questions.append(question)
         return {"name": "Ada"}
 
     [result], [question, answer] = ran(agent_of(server, [ASK, "Done."]), on_question=on_question)
     assert result.text == "accept: name='Ada' colour='green'"
-    assert question.question == asked[0]
-    assert (asked[0].message, asked[0].asker, question.by, question.decision) == (
+    assert question.question == questions[0]
+    assert (questions[0].message, questions[0].asker, question.by, question.decision) == (
         "Who are you?",
         "srv",
         "srv",
@@ -179,12 +179,13 @@ def test_an_address_is_told_with_who_asks_and_only_that_of_a_page() -> None:
         [("srv.visit", {"url": "file:///etc/passwd"})],
         "Done.",
     ]
-    asked: list[ev.Question] = []
-    found, _ = ran(
-        agent_of(stdio(OLD), script), on_question=lambda question: asked.append(question) or True
+    questions: list[ev.Question] = []
+    results, _ = ran(
+        agent_of(stdio(OLD), script),
+        on_question=lambda question: questions.append(question) or True,
     )
-    assert [result.text for result in found] == ["accept", "decline"]
-    assert [(one.url, one.asker, one.schema) for one in asked] == [
+    assert [result.text for result in results] == ["accept", "decline"]
+    assert [(one.url, one.asker, one.schema) for one in questions] == [
         ("https://login.example/x?y=1", "srv", None)
     ]
 
@@ -198,7 +199,7 @@ def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> 
         stdio(NEW),
         http(NEW, port),
         http(OLD, port),
-    ):  # over HTTP also the older era says whose call it is
+    ):  # over HTTP the older era, too, names the call
         with MCPPool() as pool, ExitStack() as stack:
             conversations = [
                 stack.enter_context(
@@ -262,10 +263,10 @@ def test_what_the_older_era_leaves_open_is_declined_and_the_log_says_why(
 
 @pytest.mark.slow
 def test_the_oldest_call_is_asked_for_where_all_in_flight_are_one_conversations() -> None:
-    asked: list[ev.Question] = []
+    questions: list[ev.Question] = []
 
     def on_question(question: ev.Question) -> dict[str, Any]:
-        asked.append(question)
+        questions.append(question)
         return {"name": "x"}
 
     with Conversation(
@@ -276,7 +277,7 @@ def test_the_oldest_call_is_asked_for_where_all_in_flight_are_one_conversations(
         assert [result.text for result in results(conversation)] == [
             "accept: name='x' colour='green'"
         ] * 2
-    assert len(asked) == 2
+    assert len(questions) == 2
 
 
 # --- the agent's model ---
@@ -312,8 +313,8 @@ def test_without_the_key_the_capability_is_not_even_declared(web: dict[str, Any]
 @pytest.mark.slow
 def test_outside_of_an_agent_nobody_answers_and_a_given_model_comes_first() -> None:
     server = stdio(NEW, sampling=True)
-    given = ScriptedLLM(["given."])
-    [result], _ = ran(agent_of(server, [("srv.think", {}), "Done."], sample=given))
+    model = ScriptedLLM(["given."])
+    [result], _ = ran(agent_of(server, [("srv.think", {}), "Done."], sample=model))
     assert result.text == "scripted: given."
     assert "holdfast/sampling" not in result.meta
     with ToolManager(sources=MCPClient({"srv": server}).sources(), discover=False) as manager:
@@ -376,13 +377,13 @@ def test_folders_follow_the_open_conversations_and_a_pool_still_shares(tmp_path:
         def looked() -> tuple[list[str], int]:
             one.send_message("look")
             one.run()
-            found, changed = sorted(
+            roots_before, roots_after = sorted(
                 [event for event in one.get_history() if isinstance(event, ev.ToolCallFinished)][
                     -2:
                 ],
                 key=lambda event: event.call_id,
             )
-            return found.result.data["result"], changed.result.data["result"]
+            return roots_before.result.data["result"], roots_after.result.data["result"]
 
         with one:
             assert looked() == (uris[:1], 0)
@@ -442,9 +443,8 @@ def test_after_a_kill_the_call_is_told_as_unknown_and_no_question_is_left(tmp_pa
                 assert len(conversation.state.pending_questions) == 1
                 conversation.run()
                 assert conversation.state.pending_questions == ()
-                assert (
-                    "outcome is unknown" in results(conversation)[0].text
-                )  # the server is not trusted, so nothing is repeated
+                # the server is not trusted, so nothing is repeated
+                assert "outcome is unknown" in results(conversation)[0].text
     finally:
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""Servers that people use, of other makers and in two languages, each over stdio."""
+"""Tests of popular MCP servers, of several makers and in two languages, each over stdio."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def client(folder: Path) -> Iterator[MCPClient]:
     config["memory"]["env"] = {"MEMORY_FILE_PATH": str(folder.parent / "memory.json")}
     with MCPClient(
         config, elicit=answer, sample=ScriptedLLM(lambda request: "sampled"), roots=[folder]
-    ) as found:
-        found.tools()  # its thread is older than any test
-        yield found
+    ) as connected:
+        connected.tools()  # its thread is older than any test
+        yield connected
 
 
 @pytest.fixture
 def tools(client: MCPClient) -> dict[str, Tool]:
-    found = {tool.name: tool for tool in client}
+    by_tool_name = {tool.name: tool for tool in client}
     assert client.errors == {}
-    return found
+    return by_tool_name
 
 
 def test_each_lists_its_tools_and_is_well(client: MCPClient, tools: dict[str, Tool]) -> None:
@@ -69,9 +69,8 @@ def test_each_lists_its_tools_and_is_well(client: MCPClient, tools: dict[str, To
     assert counts["git"] >= 12
     assert counts["files"] == 14
     assert counts["memory"] == 9
-    assert (
-        counts["everything"] >= 13
-    )  # some of its tools come a moment later, when it knows what we can do
+    # some of its tools come a moment later, once it knows the client's abilities
+    assert counts["everything"] >= 13
     health = {source.id: source.health(10.0) for source in client.sources()}
     assert all(one.ok for one in health.values())
     assert "MCP 2026-07-28" in health["time"].detail
@@ -93,12 +92,12 @@ def test_each_does_its_work(tools: dict[str, Tool], folder: Path) -> None:
 def test_the_one_with_everything_gets_everything(client: MCPClient) -> None:
     [source] = [one for one in client.sources() if one.id == "everything"]
     tools = {tool.name.partition(".")[2]: tool for tool in source.discover()}
-    heard: list[str] = []
+    steps: list[str] = []
     assert tools["get-sum"].run({"a": 1, "b": 2}).text == "The sum of 1 and 2 is 3."
     tools["trigger-long-running-operation"].run(
-        {"duration": 1, "steps": 4}, ToolContext(progress=heard.append)
+        {"duration": 1, "steps": 4}, ToolContext(progress=steps.append)
     )
-    assert heard == ["1/4", "2/4", "3/4", "4/4"]
+    assert steps == ["1/4", "2/4", "3/4", "4/4"]
     assert any(isinstance(block, ImageContent) for block in tools["get-tiny-image"].run({}).content)
     assert any(
         isinstance(block, ResourceLink)

@@ -1,5 +1,5 @@
-"""Memory in two folders: the project's notes come before the user's, and neither leaves its
-folder."""
+"""Tests of memory in two folders: the project's notes come before the user's, and neither leaves
+its folder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_notes_go_where_their_path_says(memory: ToolManager, tmp_path: Path) -> 
     listed = call(memory, "memory_read")
     assert listed.index("build.md") < listed.index("About the user") < listed.index("style.md")
     assert listed in two_tier_index(tmp_path / "user", tmp_path / "project")
-    found = call(memory, "memory_read", search="m")
-    assert found.index("build.md:2: make") < found.index("About the user")
+    matches = call(memory, "memory_read", search="m")
+    assert matches.index("build.md:2: make") < matches.index("About the user")
 
 
 def test_the_projects_note_comes_first(memory: ToolManager) -> None:

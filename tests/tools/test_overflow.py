@@ -1,4 +1,4 @@
-"""What goes over `result_limit`: to which file, and what stays."""
+"""Tests of results over `result_limit`: the file that takes them, and the text that stays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.content import EmbeddedResource, ResourceLink, TextContent, ToolCa
 from holdfast.tools import Tool, ToolManager
 
 
-def limited(tmp_path: Path, found: Any) -> ToolResult:
+def limited(tmp_path: Path, output: Any) -> ToolResult:
     manager = ToolManager(
-        [Tool("t", "", lambda: found)], result_limit={"*": 200}, result_dir=tmp_path / "out"
+        [Tool("t", "", lambda: output)], result_limit={"*": 200}, result_dir=tmp_path / "out"
     )
     return manager.run(ToolCall("1", "t"))
 
@@ -21,25 +21,25 @@ def test_a_limit_holds_for_all_texts_of_a_result_together(tmp_path: Path) -> Non
     link = ResourceLink("file:///a", "a")
     texts = [f"block {number}" for number in range(1000)]
     page = EmbeddedResource({"uri": "file:///b", "mimeType": "text/plain", "text": "the last"})
-    found = limited(
+    result = limited(
         tmp_path, ToolResult((TextContent(texts[0]), link, *map(TextContent, texts[1:]), page))
     )
-    assert [type(block) for block in found.content] == [TextContent, ResourceLink]
-    assert len(found.text) < 500
-    assert found.text.startswith("block 0\n")
-    assert found.text.endswith("the last")
+    assert [type(block) for block in result.content] == [TextContent, ResourceLink]
+    assert len(result.text) < 500
+    assert result.text.startswith("block 0\n")
+    assert result.text.endswith("the last")
     (file,) = (tmp_path / "out").iterdir()
     assert file.read_text() == "\n".join([*texts, "the last"])
-    assert str(file) in found.text
+    assert str(file) in result.text
 
 
 def test_structured_content_over_the_limit_is_a_note_and_a_file_of_json(tmp_path: Path) -> None:
     data = {"a": "x" * 100_000}
-    found = limited(tmp_path, data)
-    assert len(found.to_json()) < 1500
+    result = limited(tmp_path, data)
+    assert len(result.to_json()) < 1500
     (file,) = (tmp_path / "out").glob("*.json")
     assert json.loads(file.read_text()) == data
-    assert str(file) in found.structured_content["note"]
+    assert str(file) in result.structured_content["note"]
 
 
 def test_what_is_not_over_the_limit_stays_as_it_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Patterns of names, as `fnmatchcase` reads them but without its quadratic time."""
+"""Tests of patterns of names, which mean the same as for `fnmatchcase`, without its quadratic time."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def test_a_pattern_means_what_it_means_to_fnmatch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "given"),
+    ("pattern", "expected"),
     [("[!" * 9, "[[]!" * 9), ("a[b]" + "[" * 9, "a[b]" + "[[]" * 9), ("[]" * 3, "[]" * 2 + "[[]]")],
 )
 def test_a_bracket_without_an_end_is_not_searched_for_it(
-    monkeypatch: pytest.MonkeyPatch, pattern: str, given: str
+    monkeypatch: pytest.MonkeyPatch, pattern: str, expected: str
 ) -> None:
-    seen: list[str] = []
+    compiled: list[str] = []
 
     def noted(name: str, pattern: str) -> bool:
-        seen.append(pattern)
+        compiled.append(pattern)
         return False
 
     monkeypatch.setattr(patterns, "fnmatchcase", noted)
     name_fits("a", pattern)
-    assert seen == [given]
+    assert compiled == [expected]
 
 
 @pytest.mark.slow
 def test_a_gitignore_of_brackets_and_a_hooks_matcher_end() -> None:
-    """The search for the ends would take minutes."""
+    """Check that the search for the ends does not take minutes."""
     assert not name_fits("a" * 60, "[!" * 100_000)

@@ -1,4 +1,4 @@
-"""Tools known by their module's name alone."""
+"""Tests of tools that are known by their module's name alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Write a module to a folder on the path; its name is returned."""
+    """Return a function that writes a module to a folder on the path and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names: list[str] = []
 
@@ -63,9 +63,9 @@ def test_a_module_declares_tools_by_decorator_by_note_and_by_object(write: Write
         "register_tool('ready', Tool('ready', '', look.callback))",
     )
     registry = ToolRegistry()
-    made = registry.import_module("hf_many")
-    assert [found.name for found in made] == ["look", "base", "noted", "listed", "ready"]
-    assert {found.module_qualname for found in made} == {"hf_many"}
+    tools = registry.import_module("hf_many")
+    assert [tool.name for tool in tools] == ["look", "base", "noted", "listed", "ready"]
+    assert {tool.module_qualname for tool in tools} == {"hf_many"}
     assert registry.get_tool_module_qualnames() == dict.fromkeys(
         ["look", "base", "noted", "listed", "ready"], "hf_many"
     )
@@ -77,9 +77,9 @@ def test_a_module_that_was_imported_before_is_read_all_the_same(write: Write) ->
     write("hf_before", "register_tool('x', lambda: Tool('x', '', lambda: 'x'))")
     __import__("hf_before")
     first, second = ToolRegistry(), ToolRegistry()
-    assert [found.name for found in first.import_module("hf_before")] == ["x"]
-    assert [found.name for found in first.import_module("hf_before")] == ["x"]
-    assert [found.name for found in second.import_module("hf_before")] == ["x"]
+    assert [tool.name for tool in first.import_module("hf_before")] == ["x"]
+    assert [tool.name for tool in first.import_module("hf_before")] == ["x"]
+    assert [tool.name for tool in second.import_module("hf_before")] == ["x"]
 
 
 def test_what_a_module_merely_imports_is_not_its_own(write: Write) -> None:
@@ -97,8 +97,8 @@ def test_what_a_module_merely_imports_is_not_its_own(write: Write) -> None:
         "helped = make('helped')",
     )
     registry = ToolRegistry()
-    assert [found.name for found in registry.import_module("hf_guest")] == ["own", "helped"]
-    assert [found.name for found in registry.import_module("hf_home")] == ["at_home"]
+    assert [tool.name for tool in registry.import_module("hf_guest")] == ["own", "helped"]
+    assert [tool.name for tool in registry.import_module("hf_home")] == ["at_home"]
     assert registry.get_tool_module_qualnames() == {
         "own": "hf_guest",
         "helped": "hf_guest",
@@ -119,7 +119,7 @@ def test_a_note_stays_on_its_module_and_two_registries_do_not_meet(write: Write)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "pattern"),
     [
         (["1 / 0"], "cannot be imported: ZeroDivisionError"),
         (["def ("], "cannot be imported: SyntaxError"),
@@ -148,11 +148,11 @@ def test_a_note_stays_on_its_module_and_two_registries_do_not_meet(write: Write)
     ],
 )
 def test_a_broken_module_is_a_clear_error_and_leaves_nothing_behind(
-    write: Write, lines: list[str], said: str
+    write: Write, lines: list[str], pattern: str
 ) -> None:
-    write("hf_bad", "good = Tool('good', '', lambda: 1)" if "factory" in said else "", *lines)
+    write("hf_bad", "good = Tool('good', '', lambda: 1)" if "factory" in pattern else "", *lines)
     registry = ToolRegistry()
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=pattern):
         registry.import_module("hf_bad")
     assert registry.get_tool_module_qualnames() == {}
 
@@ -218,13 +218,13 @@ def test_a_tool_has_the_name_by_which_it_is_registered(write: Write) -> None:
         "register_tool('again', own)",
     )
     registry = ToolRegistry()
-    assert [found.name for found in registry.import_module("hf_alias")] == ["own", "alias", "again"]
+    assert [tool.name for tool in registry.import_module("hf_alias")] == ["own", "alias", "again"]
     for name in ("own", "alias", "again"):
-        made = registry.create(name)
-        assert made.name == name
-        assert made.run({"a": 1}).data == 1
+        created = registry.create(name)
+        assert created.name == name
+        assert created.run({"a": 1}).data == 1
         with pytest.raises(ToolError, match=f"'{name}' was not run"):
-            made.run({})
+            created.run({})
     registry.register_tool("not a name", registry.create("own"))
     with pytest.raises(ConfigurationError, match="name takes 1 to 128"):
         registry.create("not a name")

@@ -1,5 +1,5 @@
-"""Whatever a callback returns becomes a result that can be stored and read again, or a clear
-error."""
+"""Tests of results: every value that a callback returns becomes a result that can be stored and
+read again, or a clear error."""
 
 from __future__ import annotations
 
@@ -154,16 +154,16 @@ async def later() -> None: ...
 
 
 def circle() -> Any:
-    found: list[Any] = []
-    found.append(found)
-    return found
+    items: list[Any] = []
+    items.append(items)
+    return items
 
 
 def deep() -> Any:
-    found: Any = []
+    value: Any = []
     for _ in range(100_000):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 class Lying(BaseModel):
@@ -194,9 +194,9 @@ NONSENSE = [
 ]
 
 
-@pytest.mark.parametrize(("value", "named"), NONSENSE)
-def test_what_is_not_json_is_refused_and_not_tried_again(value: Any, named: str) -> None:
-    with pytest.raises(ToolError, match=f"'t' returned ({named})") as caught:
+@pytest.mark.parametrize(("value", "problem"), NONSENSE)
+def test_what_is_not_json_is_refused_and_not_tried_again(value: Any, problem: str) -> None:
+    with pytest.raises(ToolError, match=f"'t' returned ({problem})") as caught:
         as_result("t", value)
     assert "A tool returns a ToolResult, a str, content blocks, a JSON value" in str(caught.value)
     assert "Its effect may have happened." in str(caught.value)
@@ -292,12 +292,12 @@ def test_lone_surrogates_are_cleaned_wherever_they_stand(value: Any) -> None:
 
 @given(st.text())
 def test_clean_text_can_be_encoded_and_sound_text_is_kept(text: str) -> None:
-    found = clean(text)
-    found.encode()
+    cleaned = clean(text)
+    cleaned.encode()
     if not any("\ud800" <= letter <= "\udfff" for letter in text):
-        assert found is text
+        assert cleaned is text
     else:
-        assert len(found) == len(text)
+        assert len(cleaned) == len(text)
 
 
 # --- results of MCP that a callback hands on ---
@@ -305,10 +305,10 @@ def test_clean_text_can_be_encoded_and_sound_text_is_kept(text: str) -> None:
 
 def test_a_callback_that_returns_the_json_of_an_mcp_result_returns_that_result() -> None:
     text = {"type": "text", "text": "no"}
-    given = {"content": [text], "isError": True, "structuredContent": {"a": 1}, "_meta": {"b": 2}}
-    wanted = ToolResult("no", structured_content={"a": 1}, meta={"b": 2}, is_error=True)
-    assert as_result("t", given) == wanted
-    assert as_result("t", mcp_types.CallToolResult.model_validate(given)) == wanted
+    data = {"content": [text], "isError": True, "structuredContent": {"a": 1}, "_meta": {"b": 2}}
+    expected = ToolResult("no", structured_content={"a": 1}, meta={"b": 2}, is_error=True)
+    assert as_result("t", data) == expected
+    assert as_result("t", mcp_types.CallToolResult.model_validate(data)) == expected
     assert as_result("t", {"content": [text]}) == ToolResult("no")
     assert as_result("t", {"content": [], "isError": True}) == ToolResult(is_error=True)
     with pytest.raises(ToolError, match="the form of an MCP result with a wrong part"):

@@ -1,5 +1,5 @@
-"""Arguments against signatures and against JSON Schemas: one meaning, clear refusals, nothing
-lost."""
+"""Tests of arguments against signatures and against JSON Schemas: both mean the same, refusals are
+clear, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class Record(msgspec.Struct):
 
 
 def take(function: Any, **arguments: Any) -> Any:
-    """What reaches a function as its arguments."""
-    found: list[Any] = []
-    made = Tool("t", "", function)
-    made.callback = lambda **kwargs: found.append(kwargs)
-    made.run(arguments)
-    return found[0]
+    """Return the arguments that reach a function."""
+    received: list[Any] = []
+    tool = Tool("t", "", function)
+    tool.callback = lambda **kwargs: received.append(kwargs)
+    tool.run(arguments)
+    return received[0]
 
 
-def refusal(made: Tool, **arguments: Any) -> str:
+def refusal(tool: Tool, **arguments: Any) -> str:
     with pytest.raises(ToolValidationError) as caught:
-        made.run(arguments)
+        tool.run(arguments)
     assert caught.value.error_type == "validation"
     assert not caught.value.retryable
     return str(caught.value)
@@ -98,7 +98,7 @@ def everything(
 
 
 def test_types_of_all_kinds_become_python_objects() -> None:
-    found = take(
+    received = take(
         everything,
         colour="red",
         mode="w",
@@ -111,7 +111,7 @@ def test_types_of_all_kinds_become_python_objects() -> None:
         pair=[2, "b"],
         keyword=True,
     )
-    assert found == {
+    assert received == {
         "colour": Colour.RED,
         "mode": "w",
         "number": 1.5,
@@ -149,7 +149,7 @@ def test_the_model_is_told_types_defaults_limits_and_descriptions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "expected"),
     [
         ({"colour": "green"}, "colour: input should be 'red' or 'blue', not 'green'"),
         ({"mode": "x"}, "mode: input should be 'r' or 'w'"),
@@ -162,18 +162,20 @@ def test_the_model_is_told_types_defaults_limits_and_descriptions() -> None:
     ],
 )
 def test_a_refusal_names_the_argument_and_what_it_takes(
-    arguments: dict[str, Any], named: str
+    arguments: dict[str, Any], expected: str
 ) -> None:
     good = {"colour": "red", "mode": "r", "number": 1, "either": 1}
-    said = refusal(Tool("t", "", everything), **{**good, **arguments})
-    assert named in said
-    assert "'t' was not run" in said
-    assert "It takes: colour, mode" in said
+    error_text = refusal(Tool("t", "", everything), **{**good, **arguments})
+    assert expected in error_text
+    assert "'t' was not run" in error_text
+    assert "It takes: colour, mode" in error_text
 
 
 def test_all_missing_arguments_are_named_at_once() -> None:
-    said = refusal(Tool("t", "", everything))
-    assert all(f"{name} is required" in said for name in ("colour", "mode", "number", "either"))
+    error_text = refusal(Tool("t", "", everything))
+    assert all(
+        f"{name} is required" in error_text for name in ("colour", "mode", "number", "either")
+    )
 
 
 def test_a_mutable_default_is_not_shared_between_calls() -> None:
@@ -181,9 +183,9 @@ def test_a_mutable_default_is_not_shared_between_calls() -> None:
         into.append(item)
         return into
 
-    made = Tool.from_function(collect)
-    assert made.run({"item": "a"}).data == ["a"]
-    assert made.run({"item": "b"}).data == ["b"]
+    tool = Tool.from_function(collect)
+    assert tool.run({"item": "a"}).data == ["a"]
+    assert tool.run({"item": "b"}).data == ["b"]
 
 
 def test_recursive_models_and_properties_named_title_are_kept() -> None:
@@ -191,10 +193,10 @@ def test_recursive_models_and_properties_named_title_are_kept() -> None:
         assert shape.inner is not None
         return shape.inner.title
 
-    made = Tool.from_function(draw)
-    assert set(made.input_schema["$defs"]["Shape"]["properties"]) == {"title", "corners", "inner"}
+    tool = Tool.from_function(draw)
+    assert set(tool.input_schema["$defs"]["Shape"]["properties"]) == {"title", "corners", "inner"}
     assert (
-        made.run(
+        tool.run(
             {"shape": {"title": "a", "corners": [], "inner": {"title": "b", "corners": [{"x": 1}]}}}
         ).text
         == "b"
@@ -217,9 +219,9 @@ def test_a_default_that_json_cannot_say_is_left_out_and_still_used() -> None:
     def look(where: Any = nothing) -> bool:
         return where is nothing
 
-    made = Tool.from_function(look)
-    assert "default" not in made.input_schema["properties"]["where"]
-    assert made.run({}).data is True
+    tool = Tool.from_function(look)
+    assert "default" not in tool.input_schema["properties"]["where"]
+    assert tool.run({}).data is True
 
 
 NAMES = [
@@ -253,11 +255,11 @@ NAMES = [
 def test_a_parameter_may_have_any_name(name: str) -> None:
     space: dict[str, Any] = {}
     exec(f"def f({name}: int, other: int = 1): return {name}", space)
-    made = Tool("t", "", space["f"])
-    assert list(made.input_schema["properties"]) == [name, "other"]
-    assert made.run({name: "4"}).data == 4
-    assert f"{name} is required" in refusal(made)
-    assert f"{name}: " in refusal(made, **{name: "x"})
+    tool = Tool("t", "", space["f"])
+    assert list(tool.input_schema["properties"]) == [name, "other"]
+    assert tool.run({name: "4"}).data == 4
+    assert f"{name} is required" in refusal(tool)
+    assert f"{name}: " in refusal(tool, **{name: "x"})
 
 
 def test_awkward_names_do_not_meet() -> None:
@@ -272,8 +274,8 @@ def test_extra_arguments_reach_a_function_that_takes_any() -> None:
     def f(a: int, **more: Any) -> Any:
         return more
 
-    made = Tool.from_function(f)
-    assert made.run({"a": 1, "b": [2], "model_config": 3}).data == {"b": [2], "model_config": 3}
+    tool = Tool.from_function(f)
+    assert tool.run({"a": 1, "b": [2], "model_config": 3}).data == {"b": [2], "model_config": 3}
 
 
 def test_a_class_defined_after_the_function_is_found() -> None:
@@ -339,7 +341,7 @@ def test_titles_go_and_properties_named_title_stay() -> None:
     }
 
 
-# --- reading text as what was meant, in both validators ---
+# --- reading text as the intended value, in both validators ---
 
 
 def typed(
@@ -367,12 +369,12 @@ TYPED = {
 BOTH = pytest.mark.parametrize("schema", [None, TYPED], ids=["signature", "schema"])
 
 
-def taken(schema: Any, **arguments: Any) -> Any:
-    found: list[Any] = []
-    made = Tool("t", "", typed, schema)
-    made.callback = lambda **kwargs: found.append(kwargs)
-    made.run(arguments)
-    return {name: found[0][name] for name in arguments}
+def received_by(schema: Any, **arguments: Any) -> Any:
+    received: list[Any] = []
+    tool = Tool("t", "", typed, schema)
+    tool.callback = lambda **kwargs: received.append(kwargs)
+    tool.run(arguments)
+    return {name: received[0][name] for name in arguments}
 
 
 @BOTH
@@ -396,7 +398,7 @@ def taken(schema: Any, **arguments: Any) -> Any:
     ],
 )
 def test_text_is_read_as_what_is_wanted(schema: Any, name: str, text: Any, value: Any) -> None:
-    assert taken(schema, **{name: text}) == {name: value}
+    assert received_by(schema, **{name: text}) == {name: value}
 
 
 @BOTH
@@ -424,9 +426,9 @@ def test_text_is_read_as_what_is_wanted(schema: Any, name: str, text: Any, value
     ],
 )
 def test_nothing_is_read_that_would_be_lost_or_guessed(schema: Any, name: str, value: Any) -> None:
-    said = refusal(Tool("t", "", typed, schema), **{name: value})
-    assert name in said
-    assert len(said) < 700
+    error_text = refusal(Tool("t", "", typed, schema), **{name: value})
+    assert name in error_text
+    assert len(error_text) < 700
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -449,9 +451,9 @@ def test_text_stays_text_where_text_is_wanted() -> None:
         "type": "object",
         "properties": {"text": {"type": "string"}, "either": {"type": ["string", "array"]}},
     }
-    for made in (Tool("t", "", f), Tool("t", "", f, schema)):
-        assert made.run({"text": "3", "either": "[1]"}).data == ["3", "[1]"]
-        assert "text" in refusal(made, text=3, either="a")
+    for tool in (Tool("t", "", f), Tool("t", "", f, schema)):
+        assert tool.run({"text": "3", "either": "[1]"}).data == ["3", "[1]"]
+        assert "text" in refusal(tool, text=3, either="a")
 
 
 def test_quoted_values_deep_inside_are_read() -> None:
@@ -486,9 +488,9 @@ def test_a_reference_within_the_schema_works() -> None:
             }
         },
     }
-    made = Tool("t", "", lambda node: node, schema)
-    assert made.run({"node": {"n": 1, "next": {"n": 2}}}).data == {"n": 1, "next": {"n": 2}}
-    assert "node.next.n is required" in refusal(made, node={"n": 1, "next": {}})
+    tool = Tool("t", "", lambda node: node, schema)
+    assert tool.run({"node": {"n": 1, "next": {"n": 2}}}).data == {"n": 1, "next": {"n": 2}}
+    assert "node.next.n is required" in refusal(tool, node={"n": 1, "next": {}})
 
 
 def test_a_remote_reference_never_touches_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,11 +499,11 @@ def test_a_remote_reference_never_touches_the_network(monkeypatch: pytest.Monkey
         server.settimeout(0.05)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"
         monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: touched.append(a))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-        made = Tool("t", "", lambda a: a, {"type": "object", "properties": {"a": {"$ref": url}}})
+        tool = Tool("t", "", lambda a: a, {"type": "object", "properties": {"a": {"$ref": url}}})
         with pytest.raises(
             ConfigurationError, match=r"input_schema cannot be applied: .*schema.json"
         ):
-            made.run({"a": 1})
+            tool.run({"a": 1})
         with pytest.raises(TimeoutError):
             server.accept()
     assert touched == []
@@ -530,7 +532,7 @@ def test_an_invalid_schema_is_told_to_the_model_as_the_tools_fault_and_not_tried
 
 
 def doubling(levels: int) -> dict[str, Any]:
-    """An object whose parameter `a` is an integer, said twice at each level."""
+    """Return an object whose parameter `a` is an integer, declared twice at each level."""
     names = [f"#/$defs/L{number}" for number in range(levels)]
     defs: dict[str, Any] = {f"L{levels}": {"type": "integer"}}
     for number, name in enumerate([*names[1:], f"#/$defs/L{levels}"]):
@@ -554,12 +556,12 @@ def test_a_schema_of_the_program_that_doubles_with_the_value_is_bounded(
     node: dict[str, Any] = {
         "allOf": [{"properties": {"n": {"$ref": "#/$defs/node"}}} for _ in range(2)]
     }
-    made = Tool("t", "", lambda n: n, {"type": "object", "$defs": {"node": node}, **node})
+    tool = Tool("t", "", lambda n: n, {"type": "object", "$defs": {"node": node}, **node})
     value: dict[str, Any] = {}
     for _ in range(20):
         value = {"n": value}
     with pytest.raises(ConfigurationError, match="checking this value takes too much work"):
-        made.run(value)
+        tool.run(value)
 
 
 def test_patterns_of_the_program_are_linear_where_they_can_be() -> None:
@@ -571,19 +573,19 @@ def test_patterns_of_the_program_are_linear_where_they_can_be() -> None:
             "c": {"type": "string", "pattern": r"^(.)\1$"},
         },
     }
-    made = Tool("t", "", lambda **kwargs: kwargs, schema)
-    assert "a: " in refusal(made, a="a" * 60 + "!")
-    assert "b: " in refusal(made, b="zy")
-    assert "c: " in refusal(made, c="ab")
-    assert made.run({"a": "aa", "b": "xy", "c": "zz"}).success
+    tool = Tool("t", "", lambda **kwargs: kwargs, schema)
+    assert "a: " in refusal(tool, a="a" * 60 + "!")
+    assert "b: " in refusal(tool, b="zy")
+    assert "c: " in refusal(tool, c="ab")
+    assert tool.run({"a": "aa", "b": "xy", "c": "zz"}).success
 
 
 def test_a_large_value_of_the_program_is_checked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.tools.untrusted._MAX_STEPS", 100)
     schema = {"type": "object", "properties": {"a": {"items": {"type": "integer"}}}}
-    made = Tool("t", "", lambda a: len(a), schema)
-    assert made.run({"a": [1] * 200}).data == 200
-    assert "a.199: " in refusal(made, a=[*[1] * 199, None])
+    tool = Tool("t", "", lambda a: len(a), schema)
+    assert tool.run({"a": [1] * 200}).data == 200
+    assert "a.199: " in refusal(tool, a=[*[1] * 199, None])
 
 
 def test_a_pattern_that_python_does_not_know_is_left_to_the_tool() -> None:
@@ -594,9 +596,9 @@ def test_a_pattern_that_python_does_not_know_is_left_to_the_tool() -> None:
             "b": {"type": "string", "pattern": "^x"},
         },
     }
-    made = Tool("t", "", lambda **kwargs: kwargs, schema)
-    assert made.run({"a": "Grüße", "b": "xy"}).success
-    assert "b: " in refusal(made, b="y")
+    tool = Tool("t", "", lambda **kwargs: kwargs, schema)
+    assert tool.run({"a": "Grüße", "b": "xy"}).success
+    assert "b: " in refusal(tool, b="y")
 
 
 @pytest.mark.parametrize(
@@ -608,27 +610,27 @@ def test_a_pattern_that_python_does_not_know_is_left_to_the_tool() -> None:
     ],
 )
 def test_a_schema_of_an_older_or_unknown_draft_works(draft: str) -> None:
-    made = Tool(
+    tool = Tool(
         "t",
         "",
         lambda a: a,
         {"$schema": draft, "type": "object", "properties": {"a": {"type": "integer"}}},
     )
-    assert made.run({"a": 1}).data == 1
+    assert tool.run({"a": 1}).data == 1
 
 
 def test_a_refusal_of_many_things_is_cut() -> None:
     schema = {"type": "object", "properties": {f"a{n}": {"type": "integer"} for n in range(9)}}
-    said = refusal(
+    error_text = refusal(
         Tool("t", "", lambda **kwargs: kwargs, schema), **{f"a{n}": "x" * 1000 for n in range(9)}
     )
-    assert "and 4 more" in said
-    assert len(said) < 2000
+    assert "and 4 more" in error_text
+    assert len(error_text) < 2000
 
 
 def test_values_that_are_not_json_reach_a_schema_without_a_crash() -> None:
-    made = Tool(
+    tool = Tool(
         "t", "", lambda a: str(a), {"type": "object", "properties": {"a": {"type": "string"}}}
     )
-    assert "a: " in refusal(made, a=datetime(2026, 1, 1))
-    assert "a: " in refusal(made, a=math.nan)
+    assert "a: " in refusal(tool, a=datetime(2026, 1, 1))
+    assert "a: " in refusal(tool, a=math.nan)

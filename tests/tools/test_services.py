@@ -1,5 +1,5 @@
-"""Services that misbehave: that change without end, are closed while they are asked, ask for
-themselves; and pins that several share."""
+"""Tests of misbehaving services, which change without end, are closed during discovery, or start a
+discovery themselves; and of pins that several managers share."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.waiting import until
 
 
 class Service:
-    """A service in this process. `offers` are descriptions by names, and can be changed; `during`
-    runs while it is asked."""
+    """A service in this process. `offers` has descriptions by names, and can be changed; `during`
+    runs in each discovery."""
 
     kind = "mcp"
 
@@ -39,14 +39,16 @@ class Service:
         self.lazy = lazy
         self.offers = {name: f"Does {name}." for name in names}
         self.during = during
-        self.asked = 0
+        self.discoveries = 0
         self.ending: Callable[[], object] = lambda: None
         self.changed: Callable[[], None] = lambda: None
 
     def discover(self) -> list[Tool]:
-        self.asked += 1
+        self.discoveries += 1
         self.during()
-        return [remote(f"{self.id}.{name}", told) for name, told in self.offers.items()]
+        return [
+            remote(f"{self.id}.{name}", description) for name, description in self.offers.items()
+        ]
 
     def watch(self, changed: Callable[[], None]) -> None:
         self.changed = changed
@@ -62,8 +64,8 @@ class Remote(Tool):
     tool_type = "mcp_tool"
 
 
-def remote(name: str, told: str) -> Tool:
-    return Remote(name, told, lambda: name, {"type": "object"})
+def remote(name: str, description: str) -> Tool:
+    return Remote(name, description, lambda: name, {"type": "object"})
 
 
 def manager_of(
@@ -101,15 +103,14 @@ def test_processes_with_one_file_of_pins_keep_each_others(tmp_path: Path) -> Non
     work = [forks.Popen([sys.executable, "-c", _PINNING, str(path), id]) for id in ("a", "b", "c")]
     assert [process.wait(60) for process in work] == [0, 0, 0]
     assert len(json.loads(path.read_bytes())) == 90
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["pins.json", "pins.json.lock"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["pins.json", "pins.json.lock"]
 
 
 def test_pins_heed_what_another_process_approved_meanwhile(tmp_path: Path) -> None:
     mine, theirs = Pins(tmp_path / "pins.json"), Pins(tmp_path / "pins.json")
     assert theirs.check(remote("a.t", "One.")) == ""
-    assert (
-        mine.check(remote("a.t", "Two.")) == 'description was "One.", is "Two."'
-    )  # seen first by the other
+    # seen first by the other
+    assert mine.check(remote("a.t", "Two.")) == 'description was "One.", is "Two."'
     theirs.approve(remote("a.t", "Two."))
     assert mine.check(remote("a.t", "Two.")) == ""
 
@@ -135,7 +136,7 @@ def test_what_is_approved_is_what_was_shown() -> None:
     manager.discover()
     service.offers["t"] = "Harmless."
     manager.discover("s", force=True)
-    shown = manager.held["s.t"]
+    reason = manager.held["s.t"]
     service.offers["t"] = "Evil."
     manager.discover("s", force=True)
     with pytest.raises(
@@ -145,7 +146,7 @@ def test_what_is_approved_is_what_was_shown() -> None:
             r" now: .*Evil"
         ),
     ):
-        manager.approve("s.t", shown)
+        manager.approve("s.t", reason)
     assert (names(manager), list(manager.held)) == ([], ["s.t"])
     manager.approve("s.t", manager.held["s.t"])
     assert manager.get("s.t").description == "Evil."
@@ -155,18 +156,17 @@ def test_what_is_approved_is_what_was_shown() -> None:
 def test_two_definitions_are_never_told_in_the_same_words(first: str) -> None:
     service = Service("s", "t")
     manager = manager_of(service, pins=Pins(first=first))
-    told: set[str] = set()
+    reasons: set[str] = set()
     manager.discover()
     for end in ("harmless", "evil", "worse"):
-        service.offers["t"] = "x" * 200 + end  # longer than what is shown of it
+        service.offers["t"] = "x" * 200 + end  # longer than the part that is shown
         manager.discover("s", force=True)
-        told.add(manager.held["s.t"])
-    assert len(told) == 3
+        reasons.add(manager.held["s.t"])
+    assert len(reasons) == 3
     pins = Pins()
     pins.check(Tool("t", "", lambda: None, {"type": "object", "default": 1}))
-    assert pins.check(
-        Tool("t", "", lambda: None, {"type": "object", "default": True})
-    )  # equal, to Python
+    # equal, to Python
+    assert pins.check(Tool("t", "", lambda: None, {"type": "object", "default": True}))
 
 
 def test_remote_tools_that_are_registered_are_held_back_too() -> None:
@@ -199,19 +199,18 @@ def test_what_a_remote_skill_is_called_there_is_pinned() -> None:
 def test_an_older_list_never_replaces_a_newer_one() -> None:
     class Slow(Pins):
         def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
-            found = super().check_all(tools)
+            checked = super().check_all(tools)
             if threading.current_thread().name == "slow":
                 waits.set()
                 assert goes_on.wait(30)
-            return found
+            return checked
 
     waits, goes_on = threading.Event(), threading.Event()
     service = Service("s", "t")
     manager = manager_of(service, pins=Slow())
     manager.discover()
-    slow = threading.Thread(
-        target=lambda: manager.discover("s"), name="slow"
-    )  # offers again what it found before
+    # offers its earlier tools again
+    slow = threading.Thread(target=lambda: manager.discover("s"), name="slow")
     slow.start()
     assert waits.wait(30)
     service.offers["t"] = "Evil."
@@ -222,7 +221,7 @@ def test_an_older_list_never_replaces_a_newer_one() -> None:
     assert (names(manager), list(manager.held)) == ([], ["s.t"])
 
 
-# --- asking ---
+# --- discovery ---
 
 
 def test_services_are_asked_one_after_the_other_where_no_thread_is_to_be_had(
@@ -241,8 +240,8 @@ def test_services_are_asked_one_after_the_other_where_no_thread_is_to_be_had(
     services = [Service(f"s{n}", "t") for n in range(5)]
     manager = manager_of(*services)
     assert len(manager.discover()) == 5
-    assert [service.asked for service in services] == [1] * 5
-    assert all(found.ok for found in manager.health().values())
+    assert [service.discoveries for service in services] == [1] * 5
+    assert all(status.ok for status in manager.health().values())
     manager.close()
 
 
@@ -267,23 +266,23 @@ def test_an_interrupt_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_a_close_cuts_short_is_asked_anew() -> None:
-    gone = threading.Event()
+    ending = threading.Event()
     service = Service("a", "t")
 
     def cut_short() -> None:
-        if service.asked == 1:
-            assert gone.wait(30)
+        if service.discoveries == 1:
+            assert ending.wait(30)
             raise ToolError("The client was closed before it answered.", "network")
 
-    service.during, service.ending = cut_short, lambda: (gone.set(), time.sleep(0.05))
+    service.during, service.ending = cut_short, lambda: (ending.set(), time.sleep(0.05))
     manager = manager_of(service)
     asker = threading.Thread(target=manager.discover)
     asker.start()
-    until(lambda: service.asked == 1)
+    until(lambda: service.discoveries == 1)
     manager.close()
     asker.join()
     manager.discover()
-    assert (names(manager), manager.errors, service.asked) == (["a.t"], {}, 2)
+    assert (names(manager), manager.errors, service.discoveries) == (["a.t"], {}, 2)
 
 
 def test_who_asks_while_it_is_closed_waits_for_that() -> None:
@@ -298,11 +297,11 @@ def test_who_asks_while_it_is_closed_waits_for_that() -> None:
     asker = threading.Thread(target=manager.discover)
     asker.start()
     time.sleep(0.1)
-    assert service.asked == 1  # its new connection would have been closed
+    assert service.discoveries == 1  # its new connection would have been closed
     end.set()
     closer.join()
     asker.join()
-    assert service.asked == 2
+    assert service.discoveries == 2
 
 
 def test_what_connects_after_a_close_is_closed_again() -> None:
@@ -313,7 +312,7 @@ def test_what_connects_after_a_close_is_closed_again() -> None:
     manager = manager_of(service)
     asker = threading.Thread(target=manager.discover)
     asker.start()
-    until(lambda: service.asked == 1)
+    until(lambda: service.discoveries == 1)
     manager.close()
     go_on.set()
     asker.join()
@@ -327,15 +326,15 @@ def test_a_service_that_announces_changes_without_end_is_asked_seldom() -> None:
     manager = manager_of(service)
     began = time.monotonic()
     manager.discover()
-    told = manager.definitions()
+    definitions = manager.definitions()
     time.sleep(2.0)
-    until(lambda: service.asked >= 2)
-    assert service.asked <= 1 + time.monotonic() - began
-    assert manager.definitions() is told  # what has not changed is not told again
+    until(lambda: service.discoveries >= 2)
+    assert service.discoveries <= 1 + time.monotonic() - began
+    assert manager.definitions() is definitions  # an unchanged list is the same object
     manager.close()
-    asked = service.asked
+    count = service.discoveries
     time.sleep(0.2)
-    assert service.asked == asked
+    assert service.discoveries == count
     until(
         lambda: (
             not [thread for thread in threading.enumerate() if thread.name == "holdfast-discover-s"]
@@ -348,10 +347,10 @@ def test_a_service_that_asks_for_itself_is_told_so() -> None:
     service = Service("s", "t")
     manager = manager_of(service)
     service.during = manager.discover
-    asked = threading.Thread(target=manager.discover, daemon=True)
-    asked.start()
-    asked.join(30)
-    assert not asked.is_alive()
+    thread = threading.Thread(target=manager.discover, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
     assert "'s' is being asked for its tools, and would wait for itself" in manager.errors["s"]
 
 
@@ -361,11 +360,11 @@ def test_services_that_ask_for_each_other_are_told_so() -> None:
     manager = manager_of(a, b)
     a.during = lambda: (both.wait(30), manager.discover("b"))
     b.during = lambda: (both.wait(30), manager.discover("a"))
-    asked = threading.Thread(target=manager.discover, daemon=True)
-    asked.start()
-    asked.join(30)
-    assert not asked.is_alive()
-    assert len(manager.errors) == 1  # the other was answered
+    thread = threading.Thread(target=manager.discover, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(manager.errors) == 1  # the other service was listed
     a.during = lambda: manager.discover("c")  # no circle
     manager.add_source(Service("c", "t"))  # pyright: ignore
     assert [tool.name for tool in manager.discover("a", force=True)] == ["a.t"]
@@ -378,7 +377,7 @@ def test_the_service_of_a_name_is_the_exact_one_then_the_longest() -> None:
     short, long = Service("a", "x", "b__y", lazy=True), Service("a__b", "tool", lazy=True)
     manager = manager_of(short, long)
     assert manager.call("a__b.tool").text == "a__b.tool"
-    assert short.asked == 0
+    assert short.discoveries == 0
     assert manager.get("a__x").name == "a.x"
     manager = manager_of(Service("a", "b__y", lazy=True), Service("a__b", "tool", lazy=True))
     assert manager.get("a__b__y").name == "a.b__y"  # the longer one has none of that name
@@ -436,7 +435,7 @@ def test_tools_that_a_search_found_are_deferred_and_its_result_names_them() -> N
     assert result.text.startswith("- z.mail: ")
     deferred = {one.name: one.deferred for one in manager.definitions()}
     assert deferred == {"find_tools": False, "s.t": False, "z.mail": True}
-    manager.discover("z")  # all tools of the service are wanted: no search brought them
+    manager.discover("z")  # all tools of the service are in: no search brought them
     deferred = {one.name: one.deferred for one in manager.definitions()}
     assert deferred["z.mail"] is deferred["z.post"] is False
     assert manager.call("find_tools", {"query": "nothing of the kind"}).meta == {}
@@ -445,8 +444,8 @@ def test_tools_that_a_search_found_are_deferred_and_its_result_names_them() -> N
 def test_find_tools_tells_of_tools_that_are_held_back() -> None:
     service = Service("z", "send_mail", lazy=True)
     manager = manager_of(service, pins=Pins(first="hold"))
-    said = manager.call("find_tools", {"query": "mail"}).text
-    assert said == "- z.send_mail: held back until somebody approves it; it cannot be called."
+    listing = manager.call("find_tools", {"query": "mail"}).text
+    assert listing == "- z.send_mail: held back until somebody approves it; it cannot be called."
     manager.approve("z.send_mail")
     assert "Does send_mail." in manager.call("find_tools", {"query": "mail"}).text
 
@@ -464,15 +463,15 @@ def test_tools_that_were_found_before_are_wanted_again() -> None:
     agent = Agent(ScriptedLLM([]), manager)
     agent.connections.connect(["find_tools", "clock.now", "down.t", "gone.t", "here.t"])
     assert names(manager) == ["find_tools", "clock.now", "here.t"]  # the order of the configuration
-    assert (clock.asked, other.asked, down.asked) == (1, 0, 1)
+    assert (clock.discoveries, other.discoveries, down.discoveries) == (1, 0, 1)
     agent.connections.connect(["clock.now", "down.t"])
-    assert (clock.asked, down.asked) == (1, 1)
+    assert (clock.discoveries, down.discoveries) == (1, 1)
     assert [tool.name for tool in manager.discover("clock")] == ["clock.now", "clock.set"]
 
 
 def test_a_tool_of_the_name_of_a_service_is_none() -> None:
-    """A tool that was found has a service's id for a name: that does not bring in all of that
-    service."""
+    """Check a tool that was found and whose name is a service's id: the name does not bring in all
+    tools of that service."""
     service = Service("s", "a", "b", lazy=True)
     manager = manager_of(service)
     manager.search("a")
@@ -507,11 +506,11 @@ def test_a_server_that_announces_changes_at_each_list_is_asked_seldom(tmp_path: 
         manager.discover()
         time.sleep(2.0)
         assert names(manager) == ["x.t"]
-    asked = len(log.read_text().splitlines())
-    assert asked <= 5
+    count = len(log.read_text().splitlines())
+    assert count <= 5
 
 
-# --- asked at construction ---
+# --- discovery at construction ---
 
 
 def test_a_manager_asks_its_services_when_it_is_made_and_a_failure_raises_nothing() -> None:
@@ -523,12 +522,12 @@ def test_a_manager_asks_its_services_when_it_is_made_and_a_failure_raises_nothin
     with ToolManager([], [good, lazy, bad]) as manager:  # pyright: ignore
         assert names(manager) == ["find_tools", "good.t"]
         assert manager.errors == {"bad": "It is out."}
-        assert (good.asked, lazy.asked, bad.asked) == (1, 0, 1)
+        assert (good.discoveries, lazy.discoveries, bad.discoveries) == (1, 0, 1)
         assert [one["function"]["name"] for one in manager.get_llm_definitions()] == [
             "find_tools",
             "good__t",
         ]
-        assert (good.asked, bad.asked) == (1, 1)
+        assert (good.discoveries, bad.discoveries) == (1, 1)
 
 
 def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_on(
@@ -543,19 +542,19 @@ def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_
         goes_on.set()
         assert [tool.name for tool in manager.discover()] == ["slow.t", "good.t"]
         assert manager.errors == {}
-        assert slow.asked == 1
+        assert slow.discoveries == 1
 
 
 def test_without_discovery_a_manager_asks_nobody_until_it_is_told_to() -> None:
     service = Service("s", "t")
     with ToolManager([], [service], discover=False) as manager:  # pyright: ignore
-        assert (names(manager), manager.summary()["services"], service.asked) == (
+        assert (names(manager), manager.summary()["services"], service.discoveries) == (
             [],
             {"s": "not asked"},
             0,
         )
         assert [one["function"]["name"] for one in manager.get_llm_definitions()] == ["s__t"]
-        assert service.asked == 1
+        assert service.discoveries == 1
 
 
 # --- the order of the configuration ---
@@ -582,8 +581,8 @@ def test_the_order_of_tools_is_the_configurations_whichever_service_answers_firs
     manager.discover()
     watch.join()
     manager.register(Tool("later", "", lambda: 1))
-    wanted = ["local", "later", "a.t", "a.u", "b.t", "b.u", "c.t", "c.u"]
-    assert names(manager) == [one.name for one in manager.definitions()] == wanted
+    expected = ["local", "later", "a.t", "a.u", "b.t", "b.u", "c.t", "c.u"]
+    assert names(manager) == [one.name for one in manager.definitions()] == expected
     manager.close()
 
 
@@ -613,7 +612,7 @@ def test_of_two_services_with_one_wire_name_the_first_of_the_configuration_has_i
     manager.close()
 
 
-# --- what is handed out ---
+# --- objects that are handed out ---
 
 
 def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path) -> None:
@@ -656,16 +655,16 @@ def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path)
             else None
         )
 
-    for found in handed_out:
-        spoil(found)
+    for thing in handed_out:
+        spoil(thing)
     spoil(schema)
     assert repr(mine.definitions()) == repr(theirs.definitions()) == before
-    wanted = {
+    expected = {
         "type": "object",
         "properties": {"a": {"type": "string", "enum": ["x"]}},
         "required": ["a"],
     }
-    assert mine.get_schema("t") == wanted
+    assert mine.get_schema("t") == expected
     assert "evil" not in repr((mine.get_llm_definitions(), mine.get_tool_info("t"), mine.rules))
     with pytest.raises(TypeError, match="cannot be changed; change a copy"):
         mine.definitions()[0].input_schema["evil"] = 1

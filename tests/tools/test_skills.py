@@ -1,5 +1,5 @@
-"""Skills: which are found, what the prompt tells of them, what the tool reads, and that nothing
-leads out of a skill's folder."""
+"""Tests of skills: discovery, their lines in the prompt, the tool that reads them, and paths that
+must not leave a skill's folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def skill(folder: Path, body: str = "Do it.", **head: str) -> Path:
-    """A skill in `folder`; its name is the folder's."""
+    """Write a skill to `folder`; its name is the folder's."""
     lines = [
         f"{key.replace('_', '-')}: {value}"
         for key, value in {
@@ -64,15 +64,15 @@ def test_skills_and_microagents_are_found_and_the_earlier_folder_counts(tmp_path
     skill(user / "lint", description="The user's way.")
     skill(user / "mail")
     write(user / "notes.md", "Be brief.")
-    found = skills.discover([project, user])
-    assert [(one.name, one.description) for one in found.list()] == [
+    skill_set = skills.discover([project, user])
+    assert [(one.name, one.description) for one in skill_set.list()] == [
         ("lint", "The project's way."),
         ("git", "How to commit"),
         ("notes", "Be brief."),
         ("mail", "About mail."),
     ]
-    assert found.list()[1].triggers == ("git", "commit")
-    assert found.unreadable == {}
+    assert skill_set.list()[1].triggers == ("git", "commit")
+    assert skill_set.unreadable == {}
     assert [one.name for one in skills.discover([user / "mail"]).list()] == ["mail"]
 
 
@@ -89,11 +89,11 @@ def test_what_cannot_be_read_is_named_and_harms_no_other(
     os.mkfifo(tmp_path / "fifo/SKILL.md")
     skill(tmp_path / "other", name="good")
     with caplog.at_level(logging.WARNING, "holdfast"):
-        found = skills.discover([tmp_path, tmp_path / "absent"])
-    assert [one.name for one in found.list()] == ["good"]
+        skill_set = skills.discover([tmp_path, tmp_path / "absent"])
+    assert [one.name for one in skill_set.list()] == ["good"]
     for name in ("open", "latin", "large", "listed", "other", "absent"):
         [(path, reason)] = [
-            (path, reason) for path, reason in found.unreadable.items() if f"/{name}" in path
+            (path, reason) for path, reason in skill_set.unreadable.items() if f"/{name}" in path
         ]
         assert reason
         assert any(path in record.getMessage() for record in caplog.records)
@@ -106,10 +106,10 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "repo/skills/folder").symlink_to(tmp_path / "elsewhere/secret")
     skill(tmp_path / "repo/shared/inner")
     (tmp_path / "repo/skills/inner").symlink_to(tmp_path / "repo/shared/inner")
-    found = skills.discover([tmp_path / "repo"])
-    assert [one.name for one in found.list()] == ["inner"]
-    assert sorted(Path(path).name for path in found.unreadable) == ["SKILL.md", "SKILL.md"]
-    assert all("outside of" in reason for reason in found.unreadable.values())
+    skill_set = skills.discover([tmp_path / "repo"])
+    assert [one.name for one in skill_set.list()] == ["inner"]
+    assert sorted(Path(path).name for path in skill_set.unreadable) == ["SKILL.md", "SKILL.md"]
+    assert all("outside of" in reason for reason in skill_set.unreadable.values())
 
 
 def test_discover_takes_a_list_of_folders() -> None:
@@ -121,7 +121,7 @@ def test_discover_takes_a_list_of_folders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "warning"),
     [
         ("---\nname: Wrong_Name\ndescription: d\n---\n", "small letters"),
         ("---\nname: other\ndescription: d\n---\n", "not that of its folder"),
@@ -139,15 +139,15 @@ def test_discover_takes_a_list_of_folders() -> None:
     ],
 )
 def test_what_breaks_the_rules_is_loaded_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, warning: str
 ) -> None:
     write(tmp_path / "it/SKILL.md", text)
     with caplog.at_level(logging.WARNING, "holdfast"):
-        [found] = skills.discover([tmp_path]).list()
-    assert any(told in problem for problem in found.problems), found.problems
-    assert any(told in record.getMessage() for record in caplog.records)
-    assert found.description
-    assert len(found.description) <= 1024
+        [loaded] = skills.discover([tmp_path]).list()
+    assert any(warning in problem for problem in loaded.problems), loaded.problems
+    assert any(warning in record.getMessage() for record in caplog.records)
+    assert loaded.description
+    assert len(loaded.description) <= 1024
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,16 @@ def test_what_the_reference_validator_accepts_has_no_problem_here_and_what_it_re
     folder.mkdir()
     (folder / "SKILL.md").write_bytes(CASES[name].encode())
     assert AGENTSKILLS is not None
-    done = subprocess.run(
+    process = subprocess.run(
         [AGENTSKILLS, "validate", str(folder)], capture_output=True, text=True, check=False
     )
-    found = skills.discover([tmp_path])
-    fine = [one.name for one in found.list() if not one.problems] == [name]
-    assert fine == (done.returncode == 0), (done.stderr, found.list(), found.unreadable)
+    skill_set = skills.discover([tmp_path])
+    fine = [one.name for one in skill_set.list() if not one.problems] == [name]
+    assert fine == (process.returncode == 0), (
+        process.stderr,
+        skill_set.list(),
+        skill_set.unreadable,
+    )
 
 
 @needs_validator
@@ -278,10 +282,10 @@ def test_validate_speaks_of_front_matter_alone() -> None:
 def test_the_prompt_has_a_line_for_each_and_no_body(tmp_path: Path) -> None:
     skill(tmp_path / "a", "The body.", description="'Several\n\n  lines'")
     skill(tmp_path / "b")
-    found = skills.discover([tmp_path])
-    assert found.prompt().splitlines()[-2:] == ["- a: Several lines", "- b: About b."]
-    assert "read_skill" in found.prompt()
-    assert "The body." not in found.prompt()
+    skill_set = skills.discover([tmp_path])
+    assert skill_set.prompt().splitlines()[-2:] == ["- a: Several lines", "- b: About b."]
+    assert "read_skill" in skill_set.prompt()
+    assert "The body." not in skill_set.prompt()
     assert skills.discover([]).prompt() == ""
 
 
@@ -289,9 +293,9 @@ def test_a_manager_by_itself_tells_the_model_of_its_skills(tmp_path: Path) -> No
     skill(tmp_path / "a", description="'Several\n\n  lines'")
     skill(tmp_path / "b", description="x" * 500)
     with ToolManager.from_config({"skills": [str(tmp_path)]}) as manager:
-        (told,) = manager.definitions()
-    assert "\n- a: Several lines\n- b: xxx" in told.description
-    assert len(told.description.splitlines()[-1]) <= 202
+        (definition,) = manager.definitions()
+    assert "\n- a: Several lines\n- b: xxx" in definition.description
+    assert len(definition.description.splitlines()[-1]) <= 202
     assert "Several" not in skills.discover([tmp_path]).tool(listed=False).description
 
 
@@ -303,9 +307,9 @@ def test_more_skills_than_a_description_holds_are_told_at_the_parameter_and_thei
     tool = skills.discover([tmp_path]).tool()
     assert len(tool.description) <= 1024
     assert "s000" not in tool.description
-    told = tool.input_schema["properties"]["name"]["description"]
-    assert "s000: Does: it, {all} | s001: " in told
-    assert told.endswith("s099: Does: it, {all} | ... and 20 more")
+    description = tool.input_schema["properties"]["name"]["description"]
+    assert "s000: Does: it, {all} | s001: " in description
+    assert description.endswith("s099: Does: it, {all} | ... and 20 more")
     assert tool.input_schema["properties"]["file"]["description"].startswith("A file of the skill")
 
 
@@ -314,8 +318,8 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
     write(tmp_path / "pdf/references/forms.md", "Forms.")
     write(tmp_path / "pdf/scripts/run.py", "print()")
     write(tmp_path / "note.md", "---\ntriggers: x\n---\nA note.")
-    found = skills.discover([tmp_path])
-    tool = found.tool()
+    skill_set = skills.discover([tmp_path])
+    tool = skill_set.tool()
     assert tool.annotations.repeatable
     assert not tool.annotations.open_world
     manager = ToolManager([tool])
@@ -339,7 +343,7 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "pattern"),
     [
         ("../outside.txt", "leads out"),
         ("/etc/passwd", "leads out"),
@@ -363,7 +367,7 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
         (".absent", "is hidden"),
     ],
 )
-def test_no_path_leads_out_of_a_skill(tmp_path: Path, file: str, told: str) -> None:
+def test_no_path_leads_out_of_a_skill(tmp_path: Path, file: str, pattern: str) -> None:
     skill(tmp_path / "skills/one")
     folder = tmp_path / "skills/one"
     write(tmp_path / "skills/outside.txt", "secret")
@@ -378,9 +382,9 @@ def test_no_path_leads_out_of_a_skill(tmp_path: Path, file: str, told: str) -> N
         write(folder / hidden, "secret")
     (folder / "to-env.txt").symlink_to(".env")
     os.mkfifo(folder / "fifo")
-    found = skills.discover([tmp_path / "skills"])
-    with pytest.raises(ToolError, match=told):
-        found.read("one", file)
+    skill_set = skills.discover([tmp_path / "skills"])
+    with pytest.raises(ToolError, match=pattern):
+        skill_set.read("one", file)
 
 
 def test_a_link_that_stays_inside_is_followed(tmp_path: Path) -> None:
@@ -405,27 +409,27 @@ def test_a_wrong_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     skill(tmp_path / "lint")
     write(tmp_path / "lint/rules.md", "r")
     write(tmp_path / "note.md", "n")
-    found = skills.discover([tmp_path])
+    skill_set = skills.discover([tmp_path])
     with pytest.raises(
         ToolNotFound, match=r"no skill 'lnt'. Did you mean 'lint'\? There are: note, lint"
     ):
-        found.read("lnt")
+        skill_set.read("lnt")
     with pytest.raises(
         ToolNotFound, match=r"has no file 'rule.md'. Did you mean 'rules.md'\? It has: rules.md"
     ):
-        found.read("lint", "rule.md")
+        skill_set.read("lint", "rule.md")
     with pytest.raises(ToolError, match="is a single file"):
-        found.read("note", "x")
+        skill_set.read("note", "x")
 
 
 def test_no_file_handle_is_left(tmp_path: Path) -> None:
     skill(tmp_path / "one")
     write(tmp_path / "one/deep/er/a.md", "a")
     before = len(os.listdir("/proc/self/fd"))
-    found = skills.discover([tmp_path])
+    skill_set = skills.discover([tmp_path])
     for file in (None, "deep/er/a.md", "deep/none/a.md", "deep/er"):
         try:
-            found.read("one", file)
+            skill_set.read("one", file)
         except ToolError:
             pass
     assert len(os.listdir("/proc/self/fd")) == before
@@ -437,27 +441,27 @@ def test_a_skill_for_the_user_alone_is_neither_listed_nor_read(tmp_path: Path) -
         head = f"---\nname: {name}\ndescription: About {name}.\n{more}---\n"
         (tmp_path / name / "SKILL.md").write_text(head + "x" * 90 + "the end")
         (tmp_path / name / "more.md").write_text("More.")
-    found = skills.discover([tmp_path], each=80)
-    assert [skill.name for skill in found.list()] == ["deploy", "pdf"]
-    tool = found.tool()
-    for told in (found.prompt(), tool.description, str(tool.input_schema)):
-        assert "deploy" not in told
-    assert "About pdf." in found.prompt()
+    skill_set = skills.discover([tmp_path], each=80)
+    assert [skill.name for skill in skill_set.list()] == ["deploy", "pdf"]
+    tool = skill_set.tool()
+    for text in (skill_set.prompt(), tool.description, str(tool.input_schema)):
+        assert "deploy" not in text
+    assert "About pdf." in skill_set.prompt()
     for file in (None, "SKILL.md", "./SKILL.md", "../deploy/SKILL.md", "skill.md/../SKILL.md"):
         with pytest.raises(ToolError, match="only when the user asks for it: /deploy"):
-            found.read("deploy", file)
+            skill_set.read("deploy", file)
     with pytest.raises(ToolError, match="only when the user asks"):
-        found.read("deploy", None, 79)
+        skill_set.read("deploy", None, 79)
     with pytest.raises(ToolError) as wrong:
-        found.read("deploi")
+        skill_set.read("deploi")
     assert "deploy" not in str(wrong.value)
-    # What follows once the user has asked for it: the part that was cut, and its other files.
-    assert found.read("deploy", None, 80).startswith("x" * 10 + "the end")
-    assert found.read("deploy", "more.md") == "More."
-    assert found.read("pdf").startswith("x")
-    sent = skills.as_text(found.list()[0])
-    assert sent.user_only
-    again = skills.Skills([sent], each=80)
+    # The rest after the user has asked for it: the part that was cut, and its other files.
+    assert skill_set.read("deploy", None, 80).startswith("x" * 10 + "the end")
+    assert skill_set.read("deploy", "more.md") == "More."
+    assert skill_set.read("pdf").startswith("x")
+    skill_text = skills.as_text(skill_set.list()[0])
+    assert skill_text.user_only
+    again = skills.Skills([skill_text], each=80)
     assert again.prompt() == ""
     for file in (None, "SKILL.md"):
         with pytest.raises(ToolError, match="only when the user asks"):

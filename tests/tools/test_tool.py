@@ -1,4 +1,5 @@
-"""`Tool`: every way of declaring one, what each refuses, and what reaches the callback."""
+"""Tests of `Tool`: every way to declare one, their refusals, and the arguments that reach the
+callback."""
 
 from __future__ import annotations
 
@@ -143,27 +144,27 @@ def test_every_way_of_declaring_a_tool_makes_one_that_runs(way: Tool) -> None:
 
 
 def test_a_functions_name_and_docstring_become_the_tools() -> None:
-    found = Tool.from_function(add)
-    assert (found.name, found.description) == ("add", "Add two numbers.")
-    assert [item["description"] for item in found.input_schema["properties"].values()] == [
+    tool = Tool.from_function(add)
+    assert (tool.name, tool.description) == ("add", "Add two numbers.")
+    assert [item["description"] for item in tool.input_schema["properties"].values()] == [
         "the first",
         "the second",
     ]
-    assert found.input_schema["properties"]["b"]["default"] == 2
-    assert found.input_schema["additionalProperties"] is False
+    assert tool.input_schema["properties"]["b"]["default"] == 2
+    assert tool.input_schema["additionalProperties"] is False
 
 
 def test_a_partial_has_the_name_and_docstring_of_its_function() -> None:
-    found = Tool.from_function(functools.partial(three, secret="s3cret"))
-    assert (found.name, found.description) == ("three", "Add with a secret.")
+    tool = Tool.from_function(functools.partial(three, secret="s3cret"))
+    assert (tool.name, tool.description) == ("three", "Add with a secret.")
 
 
 def test_what_a_partial_binds_is_hidden_from_the_model_and_cannot_be_overridden() -> None:
-    found = Tool.from_function(functools.partial(three, secret="s3cret"))
-    assert "s3cret" not in str(found.input_schema)
-    assert set(found.input_schema["properties"]) == {"a", "b"}
+    tool = Tool.from_function(functools.partial(three, secret="s3cret"))
+    assert "s3cret" not in str(tool.input_schema)
+    assert set(tool.input_schema["properties"]) == {"a", "b"}
     with pytest.raises(ToolValidationError, match="secret is not one of its parameters"):
-        found.run({"a": 1, "secret": "mine"})
+        tool.run({"a": 1, "secret": "mine"})
 
 
 def test_the_decorator_keeps_the_function_callable() -> None:
@@ -193,9 +194,9 @@ def test_a_tools_types_are_those_of_the_design() -> None:
 
 def test_a_schema_is_copied_so_that_later_changes_do_not_reach_the_tool() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    found = Tool("t", "", lambda **kwargs: "", schema)
+    tool = Tool("t", "", lambda **kwargs: "", schema)
     schema["properties"]["a"]["type"] = "string"
-    assert found.input_schema["properties"]["a"]["type"] == "integer"
+    assert tool.input_schema["properties"]["a"]["type"] == "integer"
 
 
 # --- wrong arguments ---
@@ -211,7 +212,7 @@ class Waits:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "pattern"),
     [
         ({"name": ""}, "name takes"),
         ({"name": "two words"}, "name takes .* not 'two words'"),
@@ -268,14 +269,14 @@ class Waits:
         ({"retry": 3}, r"retry takes RetryPolicy\(...\) or None, not 3"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
+def test_a_wrong_argument_is_refused_and_named(arguments: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match=pattern) as caught:
         Tool(**{"name": "t", "description": "d", "callback": add, **arguments})
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"max_retries": -1}, "max_retries"),
         ({"max_retries": "3"}, "max_retries"),
@@ -285,8 +286,10 @@ def test_a_wrong_argument_is_refused_and_named(arguments: dict[str, Any], said: 
         ({"delay": math.nan}, "delay"),
     ],
 )
-def test_a_wrong_retry_policy_is_refused_and_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"RetryPolicy: {said} takes"):
+def test_a_wrong_retry_policy_is_refused_and_named(
+    arguments: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"RetryPolicy: {expected} takes"):
         RetryPolicy(**arguments)
 
 
@@ -344,22 +347,22 @@ N = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n
 
 @pytest.mark.parametrize("function", ASKING)
 def test_a_context_is_filled_in_and_hidden(function: Any) -> None:
-    found = Tool.from_function(function)
-    assert set(found.input_schema["properties"]) == {"n"}
-    assert found.run({"n": 1}, CONTEXT).text == "1 4.0 conv:4.0"
-    assert found.run({"n": 1}).text == "1  :"
+    tool = Tool.from_function(function)
+    assert set(tool.input_schema["properties"]) == {"n"}
+    assert tool.run({"n": 1}, CONTEXT).text == "1 4.0 conv:4.0"
+    assert tool.run({"n": 1}).text == "1  :"
 
 
 @pytest.mark.parametrize("function", [*ASKING, asks_beside_an_unknown_name])
 def test_a_context_is_filled_in_and_hidden_under_a_given_schema(function: Any) -> None:
-    found = Tool("t", "", function, N)
-    assert found.run({"n": 1}, CONTEXT).text == "1 4.0 conv:4.0"
+    tool = Tool("t", "", function, N)
+    assert tool.run({"n": 1}, CONTEXT).text == "1 4.0 conv:4.0"
 
 
 @pytest.mark.parametrize("schema", [None, N])
 def test_a_model_cannot_forge_the_context(schema: Any) -> None:
-    found = Tool("t", "", asks_and_takes_anything, schema)
-    assert found.run({"n": 1, "context": "forged"}, CONTEXT).text == "1 4.0 conv:4.0"
+    tool = Tool("t", "", asks_and_takes_anything, schema)
+    assert tool.run({"n": 1, "context": "forged"}, CONTEXT).text == "1 4.0 conv:4.0"
 
 
 def test_a_name_that_only_the_type_checker_knows_is_explained() -> None:
@@ -403,32 +406,32 @@ def test_a_name_that_only_the_type_checker_knows_is_explained() -> None:
 def test_a_schema_that_is_no_object_describes_the_only_parameter(
     schema: dict[str, Any], good: Any, bad: Any
 ) -> None:
-    seen: list[Any] = []
-    found = Tool("t", "", lambda it: seen.append(it), schema)
-    assert found.input_schema["type"] == "object"
-    assert found.input_schema["required"] == ["it"]
-    found.run({"it": good})
-    assert seen == [good]
+    received: list[Any] = []
+    tool = Tool("t", "", lambda it: received.append(it), schema)
+    assert tool.input_schema["type"] == "object"
+    assert tool.input_schema["required"] == ["it"]
+    tool.run({"it": good})
+    assert received == [good]
     for wrong in ({"it": bad}, {}, {"it": good, "more": 1}):
         with pytest.raises(ToolValidationError, match=r"it|more"):
-            found.run(wrong)
-    assert len(seen) == 1
+            tool.run(wrong)
+    assert len(received) == 1
 
 
 def test_a_wrapped_parameter_with_a_default_may_be_left_out() -> None:
-    found = Tool("t", "", lambda it="default": it, {"type": "string"})
-    assert "required" not in found.input_schema
-    assert found.run({}).text == "default"
+    tool = Tool("t", "", lambda it="default": it, {"type": "string"})
+    assert "required" not in tool.input_schema
+    assert tool.run({}).text == "default"
 
 
-# --- what the callback needs, and what it does not take ---
+# --- required parameters of the callback, and parameters that it does not take ---
 
 
 def test_what_a_callback_cannot_do_without_is_required_even_if_the_schema_forgot() -> None:
-    found = Tool("t", "", add, {"type": "object", "properties": {"a": {"type": "integer"}}})
-    assert found.input_schema["required"] == ["a"]
+    tool = Tool("t", "", add, {"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert tool.input_schema["required"] == ["a"]
     with pytest.raises(ToolValidationError, match="a is required"):
-        found.run({})
+        tool.run({})
 
 
 def test_an_argument_that_the_callback_does_not_take_is_refused() -> None:
@@ -438,27 +441,27 @@ def test_an_argument_that_the_callback_does_not_take_is_refused() -> None:
         "required": ["a"],
         "additionalProperties": True,
     }
-    for found in (Tool("t", "", add, SCHEMA), Tool("t", "", add, open_schema), Tool("t", "", add)):
+    for adder in (Tool("t", "", add, SCHEMA), Tool("t", "", add, open_schema), Tool("t", "", add)):
         with pytest.raises(
             ToolValidationError, match=r"extra is not one of its parameters. It takes: a"
         ):
-            found.run({"a": 1, "extra": 2})
+            adder.run({"a": 1, "extra": 2})
 
 
 @pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
 def test_an_argument_beyond_the_schema_passes_where_schema_and_callback_are_open(
     more: dict[str, Any],
 ) -> None:
-    found = Tool(
+    tool = Tool(
         "t", "", lambda **kwargs: kwargs, {"type": "object", "properties": {"a": {}}, **more}
     )
-    assert found.run({"a": 1, "extra": 2}).data == {"a": 1, "extra": 2}
+    assert tool.run({"a": 1, "extra": 2}).data == {"a": 1, "extra": 2}
 
 
 def test_an_argument_beyond_a_closed_schema_is_refused() -> None:
-    found = Tool("t", "", lambda **kwargs: kwargs, {**SCHEMA, "additionalProperties": False})
+    tool = Tool("t", "", lambda **kwargs: kwargs, {**SCHEMA, "additionalProperties": False})
     with pytest.raises(ToolValidationError, match="'extra' was unexpected"):
-        found.run({"a": 1, "extra": 2})
+        tool.run({"a": 1, "extra": 2})
 
 
 def test_a_schema_that_is_a_reference_is_an_object_too() -> None:
@@ -468,13 +471,13 @@ def test_a_schema_that_is_a_reference_is_an_object_too() -> None:
             "args": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
         },
     }
-    found = Tool("t", "", add, schema)
-    assert found.run({"a": 1}).data == 3
+    tool = Tool("t", "", add, schema)
+    assert tool.run({"a": 1}).data == 3
     with pytest.raises(ToolValidationError, match="a: 'x' is not of type 'integer'"):
-        found.run({"a": "x"})
+        tool.run({"a": "x"})
 
 
-# --- where a tool comes from ---
+# --- the origin of a tool ---
 
 
 def test_a_tools_module_is_the_one_whose_code_declares_it() -> None:

@@ -1,4 +1,4 @@
-"""JSON Schemas from outside: what they may cost, and that they mean the same as ever."""
+"""Tests of JSON Schemas from outside: the bounds of their cost, and their unchanged meaning."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from holdfast.tools.untrusted import Checker, TooMuchWork, UnusableSchema, inspe
     ],
 )
 def test_a_pattern_means_what_ecma_262_says(pattern: str, fits: str, fails: str) -> None:
-    found = Pattern(pattern)
-    assert found.matches(fits)
-    assert not found.matches(fails)
+    compiled = Pattern(pattern)
+    assert compiled.matches(fits)
+    assert not compiled.matches(fails)
 
 
 @pytest.mark.parametrize(
