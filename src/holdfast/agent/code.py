@@ -258,11 +258,11 @@ def stub_of(name: str, tool: Tool) -> str:
     summary = _one_line(tool.description)
     lines = [f"async def {name}({', '.join(['*', *parts]) if parts else ''}) -> {returns}:"]
     text = "\n".join([summary, *notes]).strip()
-    lines.append(f"    {_quoted(text)}" if text else "    ...")
+    lines.append(f"    {_quote(text)}" if text else "    ...")
     return "\n".join(lines)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     text = text.replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n    """' if "\n" in text or text.endswith('"') else f'"""{text}"""'
 
@@ -285,7 +285,7 @@ def type_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     if depth > _MAX_DEPTH:
         return "Any"
     if isinstance(reference := found.get("$ref"), str):
-        return type_of(_resolved(reference, root), root, depth + 1)
+        return type_of(_resolve(reference, root), root, depth + 1)
     if isinstance(values := found.get("enum"), list | tuple):
         return f"Literal[{', '.join([repr(value) for value in cast('list[Any]', values)])}]"
     if "const" in found:
@@ -320,7 +320,7 @@ def _union(types: list[str]) -> str:
     return " | ".join(dict.fromkeys(types)) or "Any"
 
 
-def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
     found: Any = root
     for part in reference.removeprefix("#/").split("/"):
         found = as_object(found).get(part.replace("~1", "/").replace("~0", "~"))

@@ -100,7 +100,7 @@ class Describer:
             known, size = self._remembered(one.digest), len(one.block.data)
             foreign = not files.can_receive(self.llm, one.block)
             if known is not None:
-                added.append(_described(one, known, Completion(model="")))
+                added.append(_description(one, known, Completion(model="")))
             elif size > MAX_PICTURE_BYTES:
                 why = f"it has {size:,} bytes, and at most {MAX_PICTURE_BYTES:,} are sent"
                 added.append(_failure(one, why))
@@ -134,7 +134,7 @@ class Describer:
             self._descriptions[one.digest] = text
             while len(self._descriptions) > _MAX_REMEMBERED:
                 self._descriptions.popitem(last=False)
-        return _described(one, text, answer)
+        return _description(one, text, answer)
 
     def _remembered(self, digest: str) -> str | None:
         with self._lock:
@@ -143,7 +143,7 @@ class Describer:
             return self._descriptions.get(digest)
 
 
-def _described(one: _Picture, text: str, answer: Completion) -> Addition:
+def _description(one: _Picture, text: str, answer: Completion) -> Addition:
     shown = f"{placeholder(one.block)} {one.where} shows, as another model describes it:\n\n{text}"
     cost = answer.cost if answer.model else 0.0
     return Addition(one.about, (TextContent(shown),), answer.usage, cost, answer.model)

@@ -98,7 +98,7 @@ class Instructions(Data, frozen=True):
         paths = [path for path in self.texts if not posixpath.dirname(path).strip("./")]
         left = MAX_TOTAL_CHARS
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
-            text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
+            text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, left))
             left = max(0, left - len(text))
             wins = " (Where it differs from those above, it wins.)" if number else ""
             yield path, f"# {path}{wins}\n\n{text}"
@@ -112,7 +112,7 @@ class Instructions(Data, frozen=True):
         """Return the text that the model is shown for a subfolder's file, with at most `left`
         characters of it."""
         folder = posixpath.dirname(path)
-        text = _shortened(path, self.texts[path], min(MAX_FILE_CHARS, left))
+        text = _shorten(path, self.texts[path], min(MAX_FILE_CHARS, left))
         return (
             f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
             f" it wins there.)\n\n{text}"
@@ -123,7 +123,7 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
 
 
-def _shortened(path: str, text: str, most: int) -> str:
+def _shorten(path: str, text: str, most: int) -> str:
     if len(text) <= most:
         return text
     note = (

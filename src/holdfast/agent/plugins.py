@@ -139,7 +139,7 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         changed["skills"] = Skills(names.values(), own.unreadable, own.each, own.total)
     if any(one.mcp_servers for one in loaded):
         given: Mapping[str, Any] = normalize_servers(arguments["mcp_servers"] or {})
-        changed["mcp_servers"] = _merged(given, [one.mcp_servers for one in loaded])
+        changed["mcp_servers"] = _merge(given, [one.mcp_servers for one in loaded])
     if any(one.hooks for one in loaded):
         hooks = [hook for one in loaded for hook in one.hooks]
         changed["hooks"] = (*arguments["hooks"], *hooks)
@@ -147,12 +147,12 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         team = arguments["delegates"]
         team = team if isinstance(team, Delegates) else Delegates(team or {})
         changed["delegates"] = team.with_agents(
-            _merged(team.entries, [one.agents for one in loaded])
+            _merge(team.entries, [one.agents for one in loaded])
         )
     return changed
 
 
-def _merged(given: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge(given: Mapping[str, Any], more: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found = dict(given)
     for one in more:
         for name, value in one.items():

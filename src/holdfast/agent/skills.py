@@ -223,7 +223,7 @@ class Activation:
         self._globs = Globs(shown)
         for skill in shown:
             for trigger in skill.triggers:
-                word = _folded(trigger)
+                word = _fold_case(trigger)
                 match = _TOKEN.search(word) if word.isascii() else None
                 token = "" if match is None else match[0]
                 if token and token == word:
@@ -261,7 +261,7 @@ class Activation:
     # --- a user's words ---
 
     def _match_words(self, text: str) -> Iterator[tuple[str, str]]:
-        folded = _folded(text[:_MAX_MESSAGE_CHARS])
+        folded = _fold_case(text[:_MAX_MESSAGE_CHARS])
         tokens = dict.fromkeys(_TOKEN.findall(folded))
         for word in tokens:
             for name in self._words.get(word, ()):
@@ -382,7 +382,7 @@ def _with_arguments(skill: Skill, arguments: str) -> Skill:
     return msgspec.structs.replace(skill, text=_PLACEHOLDER.sub(value, skill.text))
 
 
-def _folded(text: str) -> str:
+def _fold_case(text: str) -> str:
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

@@ -150,7 +150,7 @@ def arguments(call: ToolCall) -> int:
     return (found + len(call.name)) // BYTES_PER_TOKEN + 1
 
 
-def encoded(value: Any) -> int:
+def of_json(value: Any) -> int:
     """Return the estimated tokens of a value that is sent as JSON."""
     return len(msgspec.json.encode(value)) // BYTES_PER_TOKEN + _MESSAGE_TOKENS
 
@@ -158,13 +158,13 @@ def encoded(value: Any) -> int:
 def result(found: ToolResult) -> int:
     """Return the estimated tokens of a call's result."""
     if not found.content and found.structured_content is not None:
-        return encoded(found.structured_content)
+        return of_json(found.structured_content)
     return blocks(found.content) + _MESSAGE_TOKENS
 
 
 def head(event: ev.AgentConfigured | None) -> int:
     """Return the estimated tokens of the system prompt and the tool definitions."""
-    return 0 if event is None else text(event.system_prompt) + sum(map(encoded, event.tools))
+    return 0 if event is None else text(event.system_prompt) + sum(map(of_json, event.tools))
 
 
 class Sizes(msgspec.Struct, eq=False):

@@ -202,7 +202,7 @@ class RuledCalls:
         return f"the whole {what} is in {path}"
 
 
-def failed(error: ToolError, hooks: Hooks | None) -> ToolResult:
+def failed_result(error: ToolError, hooks: Hooks | None) -> ToolResult:
     """Return the result for an error, marked with the hook that caused it."""
     return error_result(error) if hooks is None else hooks.marked(error_result(error), error)
 

@@ -236,7 +236,7 @@ class ClaudeCode:
         on = told["on"]
         given = _output(ran)
         if ran.code not in (0, _DENY_EXIT_CODE):
-            return _failed(ran, context, name)
+            return _note_failure(ran, context, name)
         special = as_object(given.get("hookSpecificOutput"))
         if message := _text(given, "systemMessage"):
             context.note(f"hook:{name}", message, {"on": on})
@@ -255,7 +255,7 @@ class ClaudeCode:
         if on == "stop" and context_text and decision not in _DENIALS:
             decision, reason = "deny", context_text  # a feedback, with which the work goes on
         if decision in _ASKS:
-            decision = _asked(context, reason, told)
+            decision = _ask_user(context, reason, told)
         if decision in _DENIALS:
             return _denial(told, reason or message, context_text, place)
         return HookAnswer(None, context_text * place.adds, _claude_change(told, special))
@@ -323,13 +323,13 @@ class OpenHands:
         """See `ForeignFormat.answer`."""
         given = _output(ran)
         if ran.code not in (0, _DENY_EXIT_CODE):
-            return _failed(ran, context, name)
+            return _note_failure(ran, context, name)
         added = _text(given, "additionalContext")
         reason = _text(given, "reason")
         denies = ran.code == _DENY_EXIT_CODE or _halts(ran, given)
         decision = "deny" if denies else _decision(given, "decision")
         if decision in _ASKS:
-            decision = _asked(context, reason, told)
+            decision = _ask_user(context, reason, told)
         if decision in _DENIALS:
             return _denial(told, reason or _shown(ran.err), added, place)
         return HookAnswer(None, added * place.adds)
@@ -365,7 +365,7 @@ def _denial(told: dict[str, Any], reason: str, added: str, place: HookPlace) -> 
     return HookAnswer(reason, added * place.adds)
 
 
-def _failed(ran: HookOutput, context: ToolContext, name: str) -> None:
+def _note_failure(ran: HookOutput, context: ToolContext, name: str) -> None:
     """Note a command that failed, or raise `HookFailed` for one that was killed or not found."""
     if not 0 <= ran.code < _NOT_RUN:
         raise HookFailed(f"failed: the command ended with {ran.code}: {_shown(ran.err)}")
@@ -429,7 +429,7 @@ def _decision(given: dict[str, Any], key: str) -> str:
     return found
 
 
-def _asked(context: ToolContext, reason: str, told: dict[str, Any]) -> str:
+def _ask_user(context: ToolContext, reason: str, told: dict[str, Any]) -> str:
     """Ask the user about a call, and return the decision."""
     call = told.get("call", {})
     arguments = msgspec.json.encode(call.get("arguments", {})).decode()[:2000]

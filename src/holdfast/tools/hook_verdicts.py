@@ -115,7 +115,7 @@ def agent_of(name: str, agent: Any, rule: str, timeout: float | None) -> JsonHoo
         if state.output is None:
             why = state.error.message if state.error is not None else f"it is {state.status}"
             raise HookFailed(f"failed: its agent in {child.id} gave no verdict: {why}")
-        verdict = _checked(msgspec.convert(state.output, HookVerdict), place)
+        verdict = _check(msgspec.convert(state.output, HookVerdict), place)
         return _answer(name, verdict, request, context, {"child": child.id})
 
     return judge
@@ -191,10 +191,10 @@ def _read(text: str, place: HookPlace) -> HookVerdict:
     text = text.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()
-    return _checked(decode_json(text, HookVerdict), place)
+    return _check(decode_json(text, HookVerdict), place)
 
 
-def _checked(verdict: HookVerdict, place: HookPlace) -> HookVerdict:
+def _check(verdict: HookVerdict, place: HookPlace) -> HookVerdict:
     if verdict.decision == "deny" and not place.denies:
         raise ValueError("there is nothing to deny here")
     if verdict.context and not place.adds:

@@ -386,9 +386,9 @@ def _media_block(block: dict[str, Any]) -> Content | None:
     data, url = fields.get("base64") or fields.get("data"), fields.get("url")
     if isinstance(url, str) and url[:5].lower() == "data:" and ";base64," in url:
         head, data = url[5:].split(";base64,", 1)
-        return _decoded(data, head.split(";", 1)[0] or str(mime or _BINARY))
+        return _decode(data, head.split(";", 1)[0] or str(mime or _BINARY))
     if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
-        return _decoded(data, str(mime or _BINARY))
+        return _decode(data, str(mime or _BINARY))
     file_id = fields.get("file_id")
     if kind in _FILES and isinstance(file_id, str) and file_id:
         return FileContent(file_id=clean(file_id), mime_type=clean(str(mime or "")))
@@ -399,7 +399,7 @@ def _media_block(block: dict[str, Any]) -> Content | None:
     return ResourceLink(url, mime_type=mime and str(mime))
 
 
-def _decoded(data: str, mime: str) -> Content | None:
+def _decode(data: str, mime: str) -> Content | None:
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

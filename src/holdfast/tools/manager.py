@@ -17,7 +17,7 @@ from holdfast.errors import ToolError, ToolNotFound, ToolValidationError
 from holdfast.events import ToolDefinition
 from holdfast.tools import running, styles
 from holdfast.tools.arguments import wrong
-from holdfast.tools.call_rules import CallRules, RuledCalls, failed
+from holdfast.tools.call_rules import CallRules, RuledCalls, failed_result
 from holdfast.tools.catalogue import Catalogue, ToolSet, definition, unknown_tool_error
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Hook, Hooks
@@ -504,7 +504,7 @@ class ToolManager:
             attempts = partial(run_attempts, start=start_thread, before_attempt=before_attempt)
             return self._calls.make(tool, call, context, attempts, hooks)
         except ToolError as error:
-            return failed(error, hooks)
+            return failed_result(error, hooks)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
@@ -530,7 +530,7 @@ class ToolManager:
             if tool is not None:
                 running.checked_arguments(tool, call.arguments)
         except ToolError as error:
-            return failed(error, hooks)
+            return failed_result(error, hooks)
         return None
 
     def finish(
@@ -543,7 +543,7 @@ class ToolManager:
             try:
                 result = hooks.after(call, result, context)
             except ToolError as error:
-                return failed(error, hooks)
+                return failed_result(error, hooks)
         return self._calls.shown(call, result)
 
     def __enter__(self) -> ToolManager:

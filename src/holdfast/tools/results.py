@@ -25,27 +25,27 @@ def as_result(tool: str, value: Any) -> ToolResult:
     if kind is str:
         return ToolResult((TextContent(value if value.isascii() else clean(value)),))
     if kind is ToolResult:
-        return _normalized(tool, value)
+        return _normalize(tool, value)
     if value is None:
         return ToolResult()
     if isinstance(value, str):
         # Not str(value), which is "Color.RED" for an enum.
         return ToolResult((TextContent(clean(str.__str__(value))),))
     if isinstance(value, ToolResult):
-        return _normalized(tool, value)
+        return _normalize(tool, value)
     if isinstance(value, BLOCKS):
-        return _normalized(tool, ToolResult((value,)))
+        return _normalize(tool, ToolResult((value,)))
     items = cast("list[Any]", value) if isinstance(value, list | tuple) else []
     if any(isinstance(item, BLOCKS) for item in items):
         blocks = [TextContent(item) if isinstance(item, str) else item for item in items]
         try:
-            return _normalized(tool, ToolResult(tuple(blocks)))
+            return _normalize(tool, ToolResult(tuple(blocks)))
         except ConfigurationError as error:
             raise _invalid_value_error(tool, value, f"but {error}") from None
     mcp = _mcp_form(value)
     if mcp is not None:
         try:
-            return _normalized(tool, ToolResult.from_json(_json(tool, mcp)))
+            return _normalize(tool, ToolResult.from_json(_json(tool, mcp)))
         except msgspec.ValidationError as error:
             raise _invalid_value_error(
                 tool, value, f"which has the form of an MCP result with a wrong part: {error}"
@@ -75,7 +75,7 @@ def _mcp_form(value: Any) -> dict[str, Any] | None:
     return found if blocks and sure and found.keys() <= _MCP_KEYS else None
 
 
-def _normalized(tool: str, result: ToolResult) -> ToolResult:
+def _normalize(tool: str, result: ToolResult) -> ToolResult:
     """Return a result that a callback built, in the form in which it will be read again. A part
     that cannot be stored is refused now. Later changes to the parts do not reach the result."""
     content = result.content
@@ -119,7 +119,7 @@ def _json(tool: str, value: Any) -> bytes:
         try:
             data = _encoder.encode(value)
         except UnicodeEncodeError:
-            data = _encoder.encode(_cleaned(_builtins(value)))
+            data = _encoder.encode(_clean_json(_builtins(value)))
         # msgspec writes NaN and the infinities as null, which is another value.
         if b"null" in data and not _finite(_builtins(value)):
             why = "which is not JSON: it holds NaN or an infinity"
@@ -146,15 +146,16 @@ def _finite(value: Any) -> bool:
     return all(map(_finite, cast("list[Any]", value))) if isinstance(value, list | tuple) else True
 
 
-def _cleaned(value: Any) -> Any:
+def _clean_json(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
         return {
-            clean(str(key)): _cleaned(item) for key, item in cast("dict[Any, Any]", value).items()
+            clean(str(key)): _clean_json(item)
+            for key, item in cast("dict[Any, Any]", value).items()
         }
     if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in cast("list[Any]", value)]
+        return [_clean_json(item) for item in cast("list[Any]", value)]
     return value
 
 

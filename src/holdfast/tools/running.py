@@ -134,7 +134,7 @@ def _attempt(
     except ToolError:
         raise
     except Exception as error:
-        raise _classified(tool.name, error, context.secrets) from error
+        raise _classify(tool.name, error, context.secrets) from error
 
 
 def error_result(error: ToolError) -> ToolResult:
@@ -144,7 +144,7 @@ def error_result(error: ToolError) -> ToolResult:
     return ToolResult((TextContent(text),), None, {}, True, info)
 
 
-def _classified(name: str, error: Exception, secrets: Secrets | None = None) -> ToolError:
+def _classify(name: str, error: Exception, secrets: Secrets | None = None) -> ToolError:
     """Return an exception as a `ToolError`, classified by type and status, never by words."""
     message = f"{name!r} failed: {_describe_error(error, secrets)}"
     if isinstance(error, TimeoutError):

@@ -414,19 +414,19 @@ def _convert_strings(
     for path, text, wanted in mismatches:
         value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
-            converted = _replaced(converted or arguments, path, text, value[0])
+            converted = _replace_at(converted or arguments, path, text, value[0])
     return converted
 
 
-def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
+def _replace_at(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
     """Return a copy of `place` with `value` instead of `text` at `path`. The end of `path` may be
     no place (pydantic names members of a union there)."""
     if isinstance(place, dict) and path and path[0] in place:
         items = cast("dict[Any, Any]", place)
-        return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
+        return {**items, path[0]: _replace_at(items[path[0]], path[1:], text, value)}
     if isinstance(place, list) and path and isinstance(path[0], int):
         items_copy = cast("list[Any]", place).copy()
-        items_copy[path[0]] = _replaced(items_copy[path[0]], path[1:], text, value)
+        items_copy[path[0]] = _replace_at(items_copy[path[0]], path[1:], text, value)
         return items_copy
     return value if place == text else cast(Any, place)
 

@@ -85,7 +85,7 @@ class Skills:
         listed = [skill for skill in self._readable() if skill.name not in shown]
         if not listed:
             return ""
-        lines = [f"- {_described(skill)}" for skill in listed]
+        lines = [f"- {_describe(skill)}" for skill in listed]
         remaining = self.total - sum(map(len, shown.values()))
         fitting = sum(used <= remaining for used in accumulate(len(line) + 1 for line in lines))
         if rest := [skill.name for skill in listed[fitting:]]:
@@ -257,7 +257,7 @@ def _tool_description(skills: Iterable[Skill]) -> tuple[str, str]:
     )
     lines = [
         line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 3]}..."
-        for line in map(_described, skills)
+        for line in map(_describe, skills)
     ]
     if not lines:
         return about, name
@@ -276,7 +276,7 @@ def _tool_description(skills: Iterable[Skill]) -> tuple[str, str]:
     )
 
 
-def _described(skill: Skill) -> str:
+def _describe(skill: Skill) -> str:
     return f"{skill.name}: {one_line(skill.description) or '(no description)'}"
 
 

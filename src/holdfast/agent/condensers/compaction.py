@@ -59,7 +59,7 @@ class CompactionCondenser(msgspec.Struct, frozen=True):
         if not any(piece.is_answer for piece in work.pieces):
             return None
         try:
-            made = _compacted(work)
+            made = _compact(work)
         except (ConfigurationError, ContextTooLong, LLMError) as error:
             offered = not isinstance(error, ConfigurationError | ModelNotFound)
             offered = offered and getattr(error, "status", None) not in _NOT_OFFERED
@@ -75,7 +75,7 @@ class CompactionCondenser(msgspec.Struct, frozen=True):
         )
 
 
-def _compacted(work: CondenserInput) -> Completion:
+def _compact(work: CondenserInput) -> Completion:
     """Return the provider's compaction. Raises `ConfigurationError` if there is no way to ask for
     one, and `LLMError`."""
     compact: Any = getattr(work.llm, "compact", None)

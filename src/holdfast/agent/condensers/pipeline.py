@@ -70,13 +70,13 @@ class Pipeline(msgspec.Struct, frozen=True):
                 continue
             if found is not None:
                 work = work.after(found)
-                done = found if done is None else _merged(done, found)
+                done = found if done is None else _merge(done, found)
         if done is None and failure is not None:
             raise failure
         return done
 
 
-def _merged(first: Condensed, second: Condensed) -> Condensed:
+def _merge(first: Condensed, second: Condensed) -> Condensed:
     hidden = tuple(sorted({*first.hidden, *second.hidden}))
     trimmed = {
         call_id: kept

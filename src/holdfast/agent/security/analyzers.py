@@ -11,7 +11,7 @@ from holdfast.content import ToolCall, Usage
 from holdfast.tools.arguments import wrong
 
 
-def checked(owner: Any, key: str, kind: Any, what: str = "a list of texts") -> Any:
+def checked_field(owner: Any, key: str, kind: Any, what: str = "a list of texts") -> Any:
     """Return a struct's field as a value of the type `kind`. Raises `ConfigurationError`."""
     value = getattr(owner, key)
     try:
@@ -33,7 +33,7 @@ class Annotations(msgspec.Struct, frozen=True):
     leave: tuple[str, ...] = ("terminal", "terminal_input")
 
     def __post_init__(self) -> None:
-        leave = checked(self, "leave", tuple[str, ...], "a list of tools")
+        leave = checked_field(self, "leave", tuple[str, ...], "a list of tools")
         msgspec.structs.force_setattr(self, "leave", leave)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
@@ -69,7 +69,7 @@ class Highest(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         some = Annotated[tuple[Any, ...], msgspec.Meta(min_length=1)]
-        analyzers = checked(self, "analyzers", some, "a list of analyzers")
+        analyzers = checked_field(self, "analyzers", some, "a list of analyzers")
         for one in analyzers:
             if isinstance(one, type) or not callable(getattr(one, "assess", None)):
                 raise wrong("Highest: analyzers", "objects with a method assess", one)

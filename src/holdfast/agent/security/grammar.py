@@ -124,7 +124,7 @@ def is_harmless_variable(name: str, value: str) -> bool:
     return _HARMLESS.fullmatch(f"{name}={value}") is not None
 
 
-def _joined(pieces: list[tuple[str, bool]]) -> ShellWord:
+def _join(pieces: list[tuple[str, bool]]) -> ShellWord:
     """Return the word of these texts, of which those that are bare may be patterns."""
     if not _GLOB.search("".join([text for text, bare in pieces if bare])):
         return ShellWord("".join([text for text, _ in pieces]))
@@ -305,7 +305,7 @@ class _Parser:
             raise UnjudgedCommand("it has braces that are not read")
         if self._marks and "\n" in raw:
             raise UnjudgedCommand("it has a here-document that begins within a word")
-        return _joined(pieces)._replace(raw=raw)
+        return _join(pieces)._replace(raw=raw)
 
     def _piece(self, kind: str, piece: re.Match[str]) -> tuple[str, bool]:
         """Return the text of a piece, and whether that may be a pattern."""

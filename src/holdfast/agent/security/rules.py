@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import patches
 from holdfast.agent.risk import Level, Risk, Surroundings
-from holdfast.agent.security.analyzers import checked
+from holdfast.agent.security.analyzers import checked_field
 from holdfast.agent.security.grammar import is_harmless_variable
 from holdfast.agent.security.paths import (
     LOW,
@@ -77,10 +77,10 @@ class RiskRules(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for key in ("hosts", "writable"):
-            texts = checked(self, key, tuple[Annotated[str, msgspec.Meta(min_length=1)], ...])
+            texts = checked_field(self, key, tuple[Annotated[str, msgspec.Meta(min_length=1)], ...])
             msgspec.structs.force_setattr(self, key, texts)
         what = "a mapping of tools to the argument that is a command"
-        checked(self, "commands", dict[str, str], what)
+        checked_field(self, "commands", dict[str, str], what)
 
     def assess(self, call: ToolCall, about: Surroundings) -> Risk | None:
         """See `SecurityAnalyzer.assess`."""
@@ -137,7 +137,7 @@ class RiskRules(msgspec.Struct, frozen=True):
         arguments = {"path": ".", **call.arguments} if call.name == "grep" else call.arguments
         texts, whole = _texts(arguments)
         if call.name == "apply_patch":
-            texts = [*texts, *_patched(arguments.get("patch"))]
+            texts = [*texts, *_patched_paths(arguments.get("patch"))]
         if not whole:
             findings.append(RiskFinding(UNKNOWN, f"{call.name} is given more than is looked at"))
         for key, value in texts:
@@ -161,7 +161,7 @@ def _names(glob: Any) -> FileNames:
     return FileNames((last,) if last and not re.search(r"[{}\[\\]", last) else ())
 
 
-def _patched(patch: Any) -> list[tuple[str, str]]:
+def _patched_paths(patch: Any) -> list[tuple[str, str]]:
     """Return the paths that a patch changes; none if it is no patch, since its call then fails."""
     try:
         files = patches.parse(patch) if isinstance(patch, str) else []

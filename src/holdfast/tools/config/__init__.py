@@ -319,14 +319,14 @@ def _tool_of(target: Any, entry: ToolEntry) -> Tool:
     if isinstance(target, type) and issubclass(target, Tool):
         taken = _settings(target, config, entry)
         made = call_with(target, {**taken, **(parameters or {})}, entry.target, entry.place)
-        return _changed(made, options, entry)
+        return _with_options(made, options, entry)
     if parameters is not None:
         raise entry.place.error(
             f"parameters are for a Tool subclass, and {entry.target!r} is not one."
         )
     if isinstance(target, Tool):
         _settings(None, config, entry)
-        return _changed(target, options, entry)
+        return _with_options(target, options, entry)
     function: Any = cast("object", target)
     if not callable(function):
         raise entry.place.error(
@@ -388,7 +388,7 @@ def _tool_options(entry: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _changed(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
+def _with_options(tool: Tool, options: Mapping[str, Any], entry: ToolEntry) -> Tool:
     """Return a copy of a module's tool with the config's name and settings. The module's own
     tool is not changed."""
     if "isolation" in options:

@@ -38,10 +38,10 @@ def fill(document: Any, variables: Mapping[str, Any]) -> Any:
     """Replace the variables in all texts of a tree, in place. Keys are not changed."""
     if isinstance(document, Map):
         for key, value in document.items():
-            document[key] = _filled(value, document.places[key], variables)
+            document[key] = _fill(value, document.places[key], variables)
     elif isinstance(document, Seq):
         for index, value in enumerate(document):
-            document[index] = _filled(value, document.places[index], variables)
+            document[index] = _fill(value, document.places[index], variables)
     return document
 
 
@@ -65,7 +65,7 @@ def _references(value: Any) -> Iterator[re.Match[str]]:
         yield from (match for match in _VARIABLE.finditer(value) if match["name"])
 
 
-def _filled(value: Any, place: SourceLocation, variables: Mapping[str, Any]) -> Any:
+def _fill(value: Any, place: SourceLocation, variables: Mapping[str, Any]) -> Any:
     if not isinstance(value, str):
         return fill(value, variables)
     if "${" not in value:

@@ -16,7 +16,7 @@ from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation.call import ProcessCall
-from holdfast.tools.isolation.messages import SCRIPT, IsolatedCall, framed, lookup
+from holdfast.tools.isolation.messages import SCRIPT, IsolatedCall, frame, lookup
 
 # Time to clean up for a callback that takes a context. The manager waits one second.
 GRACE_SECONDS = 0.5
@@ -49,7 +49,7 @@ class Isolated:
             self._module, self._script = _main(tool, home)
         # Inside a decorator the name does not exist yet; then the first use runs `check`.
         initializing = getattr(home.__spec__, "_initializing", False)
-        if self._home != "__main__" and not _importing() and not initializing:
+        if self._home != "__main__" and not _is_importing_callback() and not initializing:
             self.check()
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class Isolated:
         `ToolTimeout` after `timeout` seconds; `ToolCancelled`; or an error if the process ended
         without an answer.
         """
-        if _importing():
+        if _is_importing_callback():
             raise ToolError(
                 f"{self._tool!r} was not run: {self._module or self._script!r} calls it while it is"
                 " being imported, and the process of the call imports it too. Move that call under"
@@ -111,7 +111,7 @@ class Isolated:
             marks,
         )
         try:
-            data = framed(request)
+            data = frame(request)
         except Exception as error:  # a caller may bypass the manager's check
             raise ToolValidationError(
                 f"{self._tool!r} was not run: its arguments are not JSON: {error}"
@@ -152,7 +152,7 @@ def _main(tool: str, main: ModuleType) -> tuple[str, str]:
     path = getattr(main, "__file__", None)
     if main.__name__ == SCRIPT and path is not None:
         return "", path
-    if path is None or not _guarded(Path(path)):
+    if path is None or not _has_main_guard(Path(path)):
         where = "no file" if path is None else f"{path}, which has no `if __name__ == '__main__':`"
         raise ConfigurationError(
             f"Tool {tool!r}: isolation='process' has another process import the callback; it is"
@@ -162,12 +162,12 @@ def _main(tool: str, main: ModuleType) -> tuple[str, str]:
     return (main.__spec__.name, "") if main.__spec__ is not None else ("", os.path.abspath(path))
 
 
-def _importing() -> bool:
+def _is_importing_callback() -> bool:
     """Return True in the process of a call while it still imports the callback's module."""
     return getattr(sys.modules.get("__main__"), "importing_callback", False)
 
 
-def _guarded(path: Path) -> bool:
+def _has_main_guard(path: Path) -> bool:
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):

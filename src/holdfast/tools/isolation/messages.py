@@ -65,7 +65,7 @@ class IsolatedFailure(msgspec.Struct, frozen=True, tag=True):
 WorkerMessage = IsolatedProgress | IsolatedAnswer | IsolatedFailure
 
 
-def framed(message: msgspec.Struct) -> bytes:
+def frame(message: msgspec.Struct) -> bytes:
     """Return a message in the form that the channel carries: four bytes of length, then JSON."""
     data = msgspec.json.encode(message)
     return len(data).to_bytes(4, "big") + data

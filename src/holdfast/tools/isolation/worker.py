@@ -84,7 +84,7 @@ def work(channel: int) -> None:
     lock = threading.Lock()
 
     def send(message: msgspec.Struct) -> None:
-        data = memoryview(messages.framed(message))
+        data = memoryview(messages.frame(message))
         with lock:  # a callback may report from several threads
             while data:
                 data = data[os.write(channel, data) :]

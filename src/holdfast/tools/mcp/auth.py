@@ -106,9 +106,9 @@ def check_auth(name: str, auth: Any) -> None:
 def provider_of(url: str, auth: Any, asking: AskPerson) -> httpx2.Auth:
     """Return the `httpx2.Auth` for `url`. `asking()` is entered while a person is asked."""
     if isinstance(auth, OAuth):
-        return _unlocked(_with_user(url, auth, asking))
+        return _without_lock(_with_user(url, auth, asking))
     if isinstance(auth, ClientCredentials):
-        return _unlocked(_without_user(url, auth))
+        return _without_lock(_without_user(url, auth))
     return auth
 
 
@@ -219,10 +219,10 @@ class _Stored:
         context = self.provider.context if self.provider is not None else None
         seconds = tokens.expires_in
         stored = {
-            "token": _dumped(tokens),
+            "token": _dump(tokens),
             "expires": None if seconds is None else time.time() + seconds,
-            "server": _dumped(context and context.oauth_metadata),
-            "resource": _dumped(context and context.protected_resource_metadata),
+            "server": _dump(context and context.oauth_metadata),
+            "resource": _dump(context and context.protected_resource_metadata),
         }
         await self._write("tokens", stored)
 
@@ -235,14 +235,14 @@ class _Stored:
         return None if stored is None else OAuthClientInformationFull.model_validate(stored)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        await self._write("client", _dumped(client_info))
+        await self._write("client", _dump(client_info))
 
 
-def _dumped(model: BaseModel | None) -> Any:
+def _dump(model: BaseModel | None) -> Any:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
-def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
+def _without_lock(provider: OAuthClientProvider) -> httpx2.Auth:
     """Return `provider` without its lock while a token is valid. The provider would hold the
     lock until the server answers, so one slow call would block all others of the connection."""
     import httpx2

@@ -56,7 +56,7 @@ class BoundedBody(httpx2.AsyncByteStream):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._events = kind == "text/event-stream"
         request = response.request
-        self._asked = _asked(request) if kind == "application/json" else None
+        self._asked = _request_id(request) if kind == "application/json" else None
         self._encoding = response.headers.pop("content-encoding", "identity").strip().lower()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -119,7 +119,7 @@ class _Refused(httpx2.ReadError):
     """A message that exceeds its bounds, or whose compression is unknown or damaged."""
 
 
-def _asked(request: httpx2.Request) -> int | str | None:
+def _request_id(request: httpx2.Request) -> int | str | None:
     """Return the id of the JSON-RPC request in an HTTP request, or None."""
     try:
         return msgspec.json.decode(request.content, type=_Request).id

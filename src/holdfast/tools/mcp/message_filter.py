@@ -93,16 +93,16 @@ class MessageFilter:
             asked = [self._pending.pop(str(id), None) for id in answer_ids(text)]
             if any(one is not None and one[1] == "tools/list" for one in asked):
                 # One tool must not make the others unusable.
-                repaired = _repaired(text)
+                repaired = _repair(text)
                 if repaired is not None:
-                    repaired.result = _screened(repaired.result, self._modern())
+                    repaired.result = _screen_tools(repaired.result, self._modern())
                     return [SessionMessage(repaired)]
             return [_failure(one[0], reason) for one in asked if one is not None] or [item]
         message = item.message
         if isinstance(message, mcp_types.JSONRPCResponse):
             _, method = self._pending.pop(str(message.id), (None, ""))
             if method == "tools/list":
-                message.result = _screened(message.result, self._modern())
+                message.result = _screen_tools(message.result, self._modern())
         elif isinstance(message, mcp_types.JSONRPCError):
             # An error without an id belongs to the only pending request.
             if message.id is None and len(self._pending) == 1:
@@ -201,7 +201,7 @@ def parse_message(text: str | bytes) -> SessionMessage | UnreadableMessage:
     return SessionMessage(message)
 
 
-def _repaired(text: bytes) -> mcp_types.JSONRPCResponse | None:
+def _repair(text: bytes) -> mcp_types.JSONRPCResponse | None:
     """Return an answer without what makes it unreadable: halves of surrogate pairs, numbers of
     many digits, and levels so deep that no schema may have them. None if that is not enough."""
     try:
@@ -290,7 +290,7 @@ def _id_of(match: re.Match[bytes]) -> int | str:
 # --- lists of tools ---
 
 
-def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
+def _screen_tools(result: dict[str, Any], modern: bool) -> dict[str, Any]:
     """Return a `tools/list` result that the mcp package always accepts. Each valid tool has its
     name and its headers; `_meta` has the whole tool."""
     tools: Any = result.get("tools")

@@ -127,7 +127,7 @@ class Notes:
                     _delete(root, folder, parts, path)
                     return f"Deleted {path}."
                 before = _text(folder, name, path) if exists and action != "write" else ""
-                data = _encoded(path, _changed(path, before, text, action, old))
+                data = _encode(path, _changed_text(path, before, text, action, old))
                 if not exists and sum(1 for _ in _notes(root)) >= _MAX_NOTES:
                     raise ToolValidationError(
                         f"There are {_MAX_NOTES} notes, which is the maximum. Delete one, or append"
@@ -311,7 +311,7 @@ def _exists(folder: int, name: str, path: str) -> bool:
     return True
 
 
-def _changed(path: str, before: str, text: str, action: Action, old: str) -> str:
+def _changed_text(path: str, before: str, text: str, action: Action, old: str) -> str:
     """Return the text of a note after an action."""
     if action == "append":
         return before + ("" if not before or before.endswith("\n") else "\n") + text
@@ -324,7 +324,7 @@ def _changed(path: str, before: str, text: str, action: Action, old: str) -> str
     return text
 
 
-def _encoded(path: str, text: str) -> bytes:
+def _encode(path: str, text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError:
