@@ -130,11 +130,11 @@ class HasDetails:
         """The text that answers: the final parts if the provider names any, else all but the
         commentary. The whole text if nothing tells them apart."""
         parts = self._known_details().parts
-        chosen = [part.text for part in parts if part.phase == "final"]
-        chosen = chosen or [part.text for part in parts if part.phase != "commentary"]
-        if not chosen or len(chosen) == len(parts):
+        texts = [part.text for part in parts if part.phase == "final"]
+        texts = texts or [part.text for part in parts if part.phase != "commentary"]
+        if not texts or len(texts) == len(parts):
             return cast("Any", self).text
-        return "\n\n".join(chosen)
+        return "\n\n".join(texts)
 
     @property
     def is_blank(self) -> bool:

@@ -605,10 +605,10 @@ _SINCE_NOTE: Mapping[str, int] = MappingProxyType({AGENT_CHOICE: 3})
 
 def needed_version(events: Sequence[AnyEvent]) -> int:
     """Return the version of the journal that a worker must know to go on after these events."""
-    return max(map(_needed, events), default=1)
+    return max(map(_version_of, events), default=1)
 
 
-def _needed(event: AnyEvent) -> int:
+def _version_of(event: AnyEvent) -> int:
     if type(event) is NoteRecorded:
         return _SINCE_NOTE.get(event.about, 1)
     return _SINCE.get(type(event), 1)
@@ -639,7 +639,9 @@ def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     try:
         event: AnyEvent = _decoder.decode(data)
     except (ValueError, OverflowError, RecursionError) as error:
-        event = _undecoded(data.encode() if isinstance(data, str) else bytes(data), seq, error)
+        event = _undecodable_event(
+            data.encode() if isinstance(data, str) else bytes(data), seq, error
+        )
     if seq is not None and event.seq != seq:
         return DamagedEvent(
             seq=seq,
@@ -651,7 +653,7 @@ def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     return event
 
 
-def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
+def _undecodable_event(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
     try:
         head = _envelope.decode(data)
     except (ValueError, OverflowError, RecursionError):

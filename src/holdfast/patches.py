@@ -99,7 +99,7 @@ def _fault(number: int, problem: str) -> RuntimeFault:
     return RuntimeFault(f"Line {number} of the patch {problem} Nothing was changed.")
 
 
-def _added(number: int, lines: list[str]) -> tuple[Chunk, ...]:
+def _added_chunks(number: int, lines: list[str]) -> tuple[Chunk, ...]:
     return (Chunk(number, tuple([PatchLine("+", line) for line in lines])),)
 
 
@@ -145,7 +145,7 @@ def _v4a(lines: list[str], begin: int) -> list[FilePatch]:
                     rule = "nothing follows a deletion" if kind == "Delete" else "+ is expected"
                     raise _fault(number + 1 + n, f"is {line[:200]!r}, where {rule}.")
             if kind == "Add":
-                content = _added(number + 1, [line[1:] for line in body])
+                content = _added_chunks(number + 1, [line[1:] for line in body])
                 files.append(FilePatch("add", path, content))
             else:
                 files.append(FilePatch("delete", path))
@@ -263,7 +263,7 @@ class _Unified:
         names = self._lines[start].removeprefix("diff --git ")
         half = _name(names[len(names) // 2 + 1 :]).removeprefix("b/")
         if "new file mode " in header:
-            self._files.append(FilePatch("add", half, _added(start + 1, [])))
+            self._files.append(FilePatch("add", half, _added_chunks(start + 1, [])))
         elif "deleted file mode " in header:
             self._files.append(FilePatch("delete", half))
         # otherwise only the mode changes
@@ -278,12 +278,12 @@ class _Unified:
         self._at += 2
         chunks = self._hunks()
         if old == "/dev/null":
-            self._files.append(FilePatch("add", new, chunks or _added(number, [])))
+            self._files.append(FilePatch("add", new, chunks or _added_chunks(number, [])))
         elif new == "/dev/null":
             self._files.append(FilePatch("delete", old, chunks))
         elif old == new or "rename from " in header:
-            moved = "" if old == new else new
-            self._files.append(FilePatch("update", old, chunks, moved))
+            new_path = "" if old == new else new
+            self._files.append(FilePatch("update", old, chunks, new_path))
         else:
             raise _fault(
                 number,

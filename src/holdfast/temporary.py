@@ -68,19 +68,19 @@ def sweep(root: str) -> list[Path]:
     Only a folder with a marker that can be locked is touched. A folder with user data in it
     stays; the log names it the first time.
     """
-    removed: list[Path] = []
+    removed_paths: list[Path] = []
     try:
         with os.scandir(root) as entries:
             folders = [entry.path for entry in entries if entry.name.startswith("holdfast-")]
     except OSError:
-        return removed
+        return removed_paths
     for path in folders:
         try:
             if _remove_if_dead(path):
-                removed.append(Path(path))
+                removed_paths.append(Path(path))
         except OSError:  # another user's folder, or gone meanwhile
             continue
-    return removed
+    return removed_paths
 
 
 @lru_cache(maxsize=4)

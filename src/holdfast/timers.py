@@ -114,7 +114,7 @@ def after_event(timers: Mapping[str, Timer], event: ev.AnyEvent) -> Mapping[str,
         case ev.TimerFired():
             if (timer := timers.get(event.timer)) is None:
                 return timers
-            return _moved(timers, timer, event.next, event.message_seq)
+            return _with_due(timers, timer, event.next, event.message_seq)
         case ev.TimerCancelled():
             return {id: one for id, one in timers.items() if id != event.timer}
         case ev.DamagedEvent(original_type="timerFired"):
@@ -123,7 +123,7 @@ def after_event(timers: Mapping[str, Timer], event: ev.AnyEvent) -> Mapping[str,
             return timers
 
 
-def _moved(
+def _with_due(
     timers: Mapping[str, Timer], timer: Timer, due: datetime | None, message_seq: int
 ) -> Mapping[str, Timer]:
     if due is None:
@@ -142,7 +142,7 @@ def _after_damage(timers: Mapping[str, Timer], event: ev.DamagedEvent) -> Mappin
         candidates = [one for one in candidates if one.id == timer_id]
     for timer in candidates:
         if timer.due <= event.timestamp:
-            timers = _moved(timers, timer, _next_or_none(timer, event.timestamp), 0)
+            timers = _with_due(timers, timer, _next_or_none(timer, event.timestamp), 0)
     return timers
 
 
