@@ -44,7 +44,7 @@ from holdfast.llm.background import background_record
 from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import names_blind_model, with_vision
-from holdfast.llm.wires.calls import limited
+from holdfast.llm.wires.calls import limit_calls
 from holdfast.object_struct import ObjectStruct
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
@@ -266,7 +266,7 @@ class ModelCall(ObjectStruct):
 
         def complete() -> Completion:
             step = context.agent.step
-            return limited(
+            return limit_calls(
                 step(request.transcript, request.head, on_delta=on_delta, cancelled=token)
             )
 

@@ -31,7 +31,7 @@ from holdfast.conversation.fold import Fold
 from holdfast.conversation.run_context import agent_in_force
 from holdfast.conversation.status import ConversationStatus
 from holdfast.errors import LimitExceeded, OutputInvalid
-from holdfast.llm.composite import routed, wires_of
+from holdfast.llm.composite import head_of_route, wires_of
 from holdfast.llm.request import Prompt, RequestTarget, make_request, request_hash
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.vision import without_vision
@@ -113,7 +113,7 @@ class ReplayedRequest(msgspec.Struct, frozen=True):
 
     @property
     def _routed_head(self) -> ev.AgentConfigured:
-        return routed(self.head, self.answer.route, self.transcript)
+        return head_of_route(self.head, self.answer.route, self.transcript)
 
     @property
     def body(self) -> bytes:

@@ -156,7 +156,7 @@ def _own_wire(provider: str, name: str) -> str:
 
 
 def _at_address(model: str, base_url: str, wire: str | None) -> Address:
-    parts = _validated(base_url)
+    parts = _validate(base_url)
     path, ending = _split_ending(parts.path)
     provider = providers.provider_of_parts(parts)
     if provider in PROVIDERS and not path:  # a maker's bare host, whose API has a fixed path
@@ -175,7 +175,7 @@ def _at_address(model: str, base_url: str, wire: str | None) -> Address:
     return Address(url + query, sent_model, wire or "openai_chat", provider)
 
 
-def _validated(base_url: str) -> SplitResult:
+def _validate(base_url: str) -> SplitResult:
     url = redact_url(base_url)
     takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {url!r}"
     parts = split_url(base_url.strip())

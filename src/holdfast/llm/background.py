@@ -237,7 +237,7 @@ class BackgroundAnswer:
         both = "&".join(filter(None, (query, own)))
         return f"{path}/{quote(self._id, safe='')}{suffix}" + (f"?{both}" if both else "")
 
-    def _received(self, response: HttpExchange, read: Callable[[HttpExchange], T]) -> T:
+    def _read_and_close(self, response: HttpExchange, read: Callable[[HttpExchange], T]) -> T:
         """Return `read(response)`, and close the response."""
         try:
             if response.status == 404 and self._id:
@@ -264,20 +264,20 @@ class BackgroundAnswer:
             self._follow(parser, exchange, deltas)
             return None
 
-        data = self._received(response, read)
+        data = self._read_and_close(response, read)
         if data is None:
-            return self._streamed(parser, deltas)
-        return self._polled(wire, data, deltas)
+            return self._stream_to_end(parser, deltas)
+        return self._poll_to_end(wire, data, deltas)
 
     # --- polling ---
 
-    def _polled(self, wire: Wire, data: bytes, deltas: OnDelta) -> Completion:
+    def _poll_to_end(self, wire: Wire, data: bytes, deltas: OnDelta) -> Completion:
         pause = FIRST_PAUSE_SECONDS
         while (state := _state(data)) is not None and state.status in _PENDING:
             self._record_start(state.id)
             self._pause(pause)
             pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
-            data = self._received(self._get(), HttpExchange.read)
+            data = self._read_and_close(self._get(), HttpExchange.read)
         is_final = state is not None and isinstance(state.status, str)
         answer = self._final(lambda: wire.parse(data), is_final)
         if self._stream and answer.text:
@@ -338,13 +338,13 @@ class BackgroundAnswer:
             raise unreadable
         return unreadable is None
 
-    def _streamed(self, parser: ResponseStream, deltas: OnDelta) -> Completion:
+    def _stream_to_end(self, parser: ResponseStream, deltas: OnDelta) -> Completion:
         fruitless, pause = 0, FIRST_PAUSE_SECONDS
         while not parser.finished and self._id and fruitless < MAX_RESUMPTIONS:
             last = parser.sequence_number
             parser.resume()
             response = self._get(f"stream=true&starting_after={last}")
-            self._received(response, lambda exchange: self._follow(parser, exchange, deltas))
+            self._read_and_close(response, lambda exchange: self._follow(parser, exchange, deltas))
             if parser.sequence_number > last:
                 fruitless, pause = 0, FIRST_PAUSE_SECONDS
             elif not parser.finished:

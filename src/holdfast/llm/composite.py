@@ -106,7 +106,7 @@ class _Composite(FrozenModel):
     def count(self, call: CompletionCall) -> int:
         """Return the input tokens of a call, as the first model's provider counts them."""
         name, model = next(iter(self.models.items()))
-        head = None if call.head is None else routed(call.head, name, call.transcript)
+        head = None if call.head is None else head_of_route(call.head, name, call.transcript)
         count_tokens: Any = getattr(model, "count_tokens", None)
         if not callable(count_tokens):
             raise errors.ConfigurationError(f"count_tokens: {name} cannot count tokens.")
@@ -128,7 +128,7 @@ class _Composite(FrozenModel):
         compact: Any = getattr(self.models[name], "compact", None)
         if not callable(compact):
             raise errors.ConfigurationError(f"compact: {name} has no compaction by its provider.")
-        routed_head = None if head is None else routed(head, name, transcript)
+        routed_head = None if head is None else head_of_route(head, name, transcript)
         more = {"system": system, "head": routed_head, "instructions": instructions}
         return cast(Completion, compact(transcript, **more, cancelled=cancelled))
 
@@ -137,7 +137,7 @@ class _Composite(FrozenModel):
             return self._member_answer(name, call)
 
     def _member_answer(self, name: str, call: CompletionCall) -> Completion:
-        head = None if call.head is None else routed(call.head, name, call.transcript)
+        head = None if call.head is None else head_of_route(call.head, name, call.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
             outer = (*call.outer_route, name)
@@ -311,7 +311,7 @@ def last_route(
     return next((name for name in route[len(outer_route) :] if name in models), "")
 
 
-def routed(head: AgentConfigured, route: str, transcript: Transcript) -> AgentConfigured:
+def head_of_route(head: AgentConfigured, route: str, transcript: Transcript) -> AgentConfigured:
     """Return the `AgentConfigured` event for the model behind `route`: with that model's name and
     parameters instead of the composite's. An event of a plain model is returned unchanged."""
     for name in route.split(ROUTE_SEPARATOR) if route else ():

@@ -254,15 +254,15 @@ class HTTPPool:
             return
         connection.reused = True
         connection.idle_since = now = time.monotonic()
-        expired: list[HttpConnection] = []
+        closing: list[HttpConnection] = []
         with self._lock:
-            closed = connection.pool_closes != self._closes
-            (expired if closed else self._idle).append(connection)
+            is_closed = connection.pool_closes != self._closes
+            (closing if is_closed else self._idle).append(connection)
             while self._idle and (
                 len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS
             ):
-                expired.append(self._idle.pop(0))
-        for idle_connection in expired:
+                closing.append(self._idle.pop(0))
+        for idle_connection in closing:
             idle_connection.close()
 
     def _take(self) -> HttpConnection | None:
@@ -332,11 +332,11 @@ class HTTPPool:
                     self._ssl_context = ssl.create_default_context()
         connection.apply_timeout()
         try:
-            secured = self._ssl_context.wrap_socket(
+            tls_socket = self._ssl_context.wrap_socket(
                 connection.sock, server_hostname=self.host, do_handshake_on_connect=False
             )
-            connection.replace(secured)
-            secured.do_handshake()
+            connection.replace(tls_socket)
+            tls_socket.do_handshake()
         except TimeoutError:
             connection.check()
             raise connection.timeout_error() from None

@@ -255,7 +255,7 @@ def body_chunks(
     if status in (204, 304):
         return
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        yield from _chunked(connection, data)
+        yield from _chunked_body(connection, data)
         return
     content_length = headers.get("content-length")
     remaining = NO_LENGTH
@@ -284,7 +284,7 @@ def body_chunks(
             raise ConnectionLost(reason, True)
 
 
-def _chunked(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
+def _chunked_body(connection: HttpConnection, data: bytes) -> Iterator[bytes]:
     """Yield a body in chunked transfer coding (RFC 9112 7.1). The chunks of one read are yielded
     as one piece, before the next read blocks."""
     pieces: list[bytes] = []

@@ -235,10 +235,10 @@ def _request_key(path: str, body: bytes) -> str:
     """Return the hash of a path (whose query may hold a key) and a decoded body."""
     from hashlib import sha256
 
-    decoded: Any = msgspec.json.decode(body)
-    if isinstance(decoded, dict):  # the cache key may differ for the same question
-        cast("dict[str, Any]", decoded).pop("prompt_cache_key", None)
-    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(decoded)).hexdigest()
+    fields: Any = msgspec.json.decode(body)
+    if isinstance(fields, dict):  # the cache key may differ for the same question
+        cast("dict[str, Any]", fields).pop("prompt_cache_key", None)
+    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(fields)).hexdigest()
 
 
 class _RecordingTransport:
@@ -260,11 +260,11 @@ class _RecordingTransport:
     def _send(self, path: str, body: bytes, send: Callable[[], HttpExchange]) -> HttpExchange:
         key = _request_key(path, body)
         request = redact_bytes(body, self._secrets)
-        recorded = self._tape.find(key, request.decode())
-        if recorded is not None:
-            if not recorded.status:  # raises the error that prevented an answer
-                list(recorded.chunks())
-            return HttpExchange(recorded.status, dict(recorded.headers), recorded.chunks())
+        replay = self._tape.find(key, request.decode())
+        if replay is not None:
+            if not replay.status:  # raises the error that prevented an answer
+                list(replay.chunks())
+            return HttpExchange(replay.status, dict(replay.headers), replay.chunks())
         recording = Recording(redact(redact_path(path), self._secrets), msgspec.Raw(request))
         if recording.key != key:
             recording.hash = key
@@ -310,7 +310,7 @@ class _RecordingResponse(HttpExchange):
         super().__init__(response.status, response.headers, iter(response))
         self._recording = recording
         self._transport = transport
-        self._received: list[bytes] = []
+        self._body_parts: list[bytes] = []
         self._broken: LLMError | None = None
         self.finish_within = response.finish_within
         self.close = response.close
@@ -318,11 +318,11 @@ class _RecordingResponse(HttpExchange):
     def __iter__(self) -> Iterator[bytes]:
         try:
             for chunk in self._chunks:
-                self._received.append(chunk)
+                self._body_parts.append(chunk)
                 yield chunk
         except LLMError as error:
             self._broken = error
             raise
 
     def record_outcome(self, error: LLMError | None) -> None:
-        self._transport.save(self._recording, b"".join(self._received), error, self._broken)
+        self._transport.save(self._recording, b"".join(self._body_parts), error, self._broken)

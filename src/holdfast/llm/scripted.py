@@ -19,7 +19,7 @@ from holdfast.llm.base import BaseModel, CompletionCall
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.request import ModelRequest, RequestTarget, make_request
 from holdfast.llm.wires import openai_chat
-from holdfast.llm.wires.calls import limited
+from holdfast.llm.wires.calls import limit_calls
 from holdfast.tools.arguments import refuse_async
 
 
@@ -114,9 +114,9 @@ class ScriptedLLM(BaseModel):
     def complete(self, call: CompletionCall) -> Completion:
         """Return the script's next answer."""
         started = time.monotonic()
-        built = self._request(call)
+        model_request = self._request(call)
         with self._lock:
-            request = ScriptedRequest(len(self.requests), built)
+            request = ScriptedRequest(len(self.requests), model_request)
             self.requests.append(request)
             answer: Any = next(self._answers, self)
         if answer is self:
@@ -133,15 +133,15 @@ class ScriptedLLM(BaseModel):
             raise Cancelled("The model call was cancelled.")
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
-        completion = limited(self._completion(answer, len(built.transcript)))
+        completion = limit_calls(self._completion(answer, len(model_request.transcript)))
         refuse_async("completion: on_delta", call.on_delta)
         if call.on_delta is not None and self.stream:
             _stream(completion, call.on_delta)
         if not completion.usage.input_tokens:
             output = completion.text + "".join([call.raw_arguments for call in completion.calls])
-            usage = Usage(_tokens(built), len(output) // 4 + 1)
+            usage = Usage(_tokens(model_request), len(output) // 4 + 1)
             completion = msgspec.structs.replace(completion, usage=usage)
-        return built.with_canonical_names(completion, duration=time.monotonic() - started)
+        return model_request.with_canonical_names(completion, duration=time.monotonic() - started)
 
     def _request(self, call: CompletionCall) -> ModelRequest:
         parameters = self.parameters() if call.head is None else call.head.parameters

@@ -280,8 +280,8 @@ class _Encoding:
             while id in self.ids:
                 self.ids[base_id] += 1
                 candidate = f"{base_id}_{self.ids[base_id]}"
-                renamed = msgspec.structs.replace(call, provider_id=candidate)
-                id = to.wire.call_id(renamed, to.family)
+                candidate_call = msgspec.structs.replace(call, provider_id=candidate)
+                id = to.wire.call_id(candidate_call, to.family)
         self.ids.setdefault(id, 1)
         same = id == call.provider_id or id == wire_id(call)
         return call if same else msgspec.structs.replace(call, provider_id=id)
@@ -550,14 +550,14 @@ class Transcript:
     ) -> tuple[str, ...]:
         if last is None or to.may_receive_native(last):
             return ()
-        compacted: tuple[str, ...] = ()
+        compaction_notes: tuple[str, ...] = ()
         if encoding.compacted_by:
-            compacted = (
+            compaction_notes = (
                 f"{encoding.compacted_by} has compacted the history in a form that only it can"
                 f" read: {to.model} was sent the whole history.",
             )
         destination = f"{to.model} at {to.only_host}" if to.only_host else to.model
-        return compacted + tuple(
+        return compaction_notes + tuple(
             [
                 f"{count} answer{'s' if count > 1 else ''} of {model_name} went to {destination} as"
                 f" text and calls only, without the rest that {model_name} sent (such as signed or"
@@ -582,8 +582,8 @@ class Transcript:
                     continue
                 for text, note in _omissions(block, to):
                     # A wire may still have encoded the file: the request itself decides.
-                    quoted = msgspec.json.encode(text)[1:-1]
-                    if any(quoted in fragment for fragment in fragments):
+                    json_text = msgspec.json.encode(text)[1:-1]
+                    if any(json_text in fragment for fragment in fragments):
                         notes[f"Left out: {note}."] = None
         return tuple(reversed(notes))
 

@@ -56,15 +56,15 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
     return ToolCall("", name, fields, provider_id, raw)
 
 
-def limited(completion: Completion) -> Completion:
+def limit_calls(completion: Completion) -> Completion:
     """Return an answer of any model, a custom one included, in which a call whose arguments are
     nested too deeply is invalid."""
-    calls = tuple([_limited(call) for call in completion.calls])
+    calls = tuple([_limit_call(call) for call in completion.calls])
     same = all(map(operator.is_, calls, completion.calls))
     return completion if same else msgspec.structs.replace(completion, calls=calls)
 
 
-def _limited(call: ToolCall) -> ToolCall:
+def _limit_call(call: ToolCall) -> ToolCall:
     try:
         if not call.arguments or not too_deep(_encoder.encode(call.arguments)):
             return call
