@@ -47,8 +47,10 @@ def usage(counts: Any) -> Usage:
             count(top, "cache_read_input_tokens"),
             count(top, "cache_creation_input_tokens"),
         )
-        uncached, received = count(top, "input_tokens"), count(top, "output_tokens")
-        return Usage(uncached + cache_reads + cache_writes, received, cache_reads, cache_writes)
+        input_tokens, output_tokens = count(top, "input_tokens"), count(top, "output_tokens")
+        return Usage(
+            input_tokens + cache_reads + cache_writes, output_tokens, cache_reads, cache_writes
+        )
     runs = [as_dict(one) for one in as_list(top.get("iterations"))]
 
     def total(key: str) -> int:
@@ -115,8 +117,8 @@ def add_details(
     for run in _runs(counts, runs, message.get("model")):
         builder.detail("runs", run)
     edits = as_list(as_dict(message.get("context_management")).get("applied_edits"))
-    if cleared := sum([count(as_dict(edit), "cleared_input_tokens") for edit in edits]):
-        builder.detail("cleared_tokens", cleared)
+    if cleared_tokens := sum([count(as_dict(edit), "cleared_input_tokens") for edit in edits]):
+        builder.detail("cleared_tokens", cleared_tokens)
     servers = {
         str(block.get("id")): block["server_name"]
         for block in blocks
@@ -144,19 +146,19 @@ def refusal(message: Mapping[str, Any]) -> str:
 def add_citations(builder: CompletionBuilder, block: dict[str, Any], start: int) -> None:
     """Add the citations of a text block, which begins at `start` in the answer's text."""
     for item in as_list(block.get("citations")):
-        cited = as_dict(item)
-        if cited:
-            builder.detail("citations", _citation(cited, start, start + len(block["text"])))
+        fields = as_dict(item)
+        if fields:
+            builder.detail("citations", _citation(fields, start, start + len(block["text"])))
 
 
-def _citation(cited: dict[str, Any], start: int, end: int) -> Citation:
+def _citation(fields: dict[str, Any], start: int, end: int) -> Citation:
     def text(key: str) -> str:
-        value = cited.get(key)
+        value = fields.get(key)
         return value if isinstance(value, str) else ""
 
     source = text("file_id") or text("source")
-    if not source and isinstance(cited.get("document_index"), int):
-        source = str(cited["document_index"])
+    if not source and isinstance(fields.get("document_index"), int):
+        source = str(fields["document_index"])
     return Citation(
         text("url") or (source if source.startswith(_ADDRESSES) else ""),
         text("title") or text("document_title"),
@@ -166,7 +168,7 @@ def _citation(cited: dict[str, Any], start: int, end: int) -> Citation:
         end,
         {
             key: value
-            for key, value in cited.items()
+            for key, value in fields.items()
             if value is not None and key not in _CITATION_KEYS and not key.startswith("encrypted_")
         },
     )

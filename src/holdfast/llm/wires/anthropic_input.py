@@ -150,7 +150,7 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
     here, and what comes before stays cached.
     """
     blocks: list[Part] = []
-    appended: list[Part] = []
+    trailing_parts: list[Part] = []
     for call, result in batch:
         id = call_id(call)
         block: Part = {"type": "tool_result", "tool_use_id": id}
@@ -182,10 +182,10 @@ def results(batch: Results, names: Names, family: str = "") -> bytes:
             block["content"] = text if text.strip() else "(no output)"
         if outside:
             caption = content_parts.caption(call.name, id)
-            appended += [{"type": "text", "text": caption}, *outside]
+            trailing_parts += [{"type": "text", "text": caption}, *outside]
         if result.is_error:
             block["is_error"] = True
-    return _json({"role": "user", "content": blocks + appended})
+    return _json({"role": "user", "content": blocks + trailing_parts})
 
 
 def _is_outside(part: Part, result: ToolResult) -> bool:
@@ -240,7 +240,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
     waiting = list(calls)
     blocks = _block_shapes.decode(native)
     # If the call names are the same, calls are matched by order, even if their ids have changed.
-    paired = [block.name for block in blocks if block.type == "tool_use"] == [
+    has_same_names = [block.name for block in blocks if block.type == "tool_use"] == [
         wire_name(call.name, names) for call in calls
     ]
     for block, raw in zip(blocks, cast("list[bytes]", _raw_blocks.decode(native)), strict=True):
@@ -248,13 +248,13 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
         if block.type == "text":
             if not str(block.text or "").strip():
                 continue
-            cited = as_list(block.citations)
-            if any("file_id" in as_dict(one) for one in cited):
-                for one in cited:
+            citations = as_list(block.citations)
+            if any("file_id" in as_dict(one) for one in citations):
+                for one in citations:
                     as_dict(one).pop("file_id", None)
-                changes["citations"] = cited
+                changes["citations"] = citations
         elif block.type == "tool_use":
-            call = waiting.pop(0) if paired else _take_call(waiting, block.id)
+            call = waiting.pop(0) if has_same_names else _take_call(waiting, block.id)
             if call is None:
                 continue
             if block.id != call_id(call):
@@ -265,7 +265,7 @@ def _echo(native: Raw, calls: Calls, names: Names) -> list[bytes]:
             continue
         if block.caller is not msgspec.UNSET and is_default_caller(block.caller):
             changes["caller"] = None
-        parts.append((block, _patched(raw, changes) if changes else raw))
+        parts.append((block, _patch(raw, changes) if changes else raw))
     if not waiting:
         _trim_end(parts)
     return [raw for _, raw in parts] + [_json(_call_part(call, names)) for call in waiting]
@@ -277,7 +277,7 @@ def _trim_end(parts: list[tuple[_BlockShape, bytes]]) -> None:
         parts.pop()
     if parts and parts[-1][0].type == "text" and parts[-1][0].text[-1].isspace():
         last, raw = parts[-1]
-        parts[-1] = last, _patched(raw, {"text": last.text.rstrip()})
+        parts[-1] = last, _patch(raw, {"text": last.text.rstrip()})
 
 
 def _is_server_call(kind: Any) -> bool:
@@ -328,7 +328,7 @@ def without_parts(fragment: bytes, ids: set[str]) -> bytes:
         if block.type == "tool_use":
             # A call by code that is left out becomes one of the model itself.
             is_orphan = str(as_dict(block.caller).get("tool_id")) in ids
-            parts.append((block, _patched(raw, {"caller": None}) if is_orphan else raw))
+            parts.append((block, _patch(raw, {"caller": None}) if is_orphan else raw))
         elif not ids & _ids_of(block):
             parts.append((block, raw))
     _trim_end(parts)
@@ -342,7 +342,7 @@ def _take_call(waiting: list[ToolCall], id: Any) -> ToolCall | None:
     return None
 
 
-def _patched(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+def _patch(raw: bytes, changes: Mapping[str, Any]) -> bytes:
     block: dict[str, Any] = {**_decoder.decode(raw), **changes}
     if "caller" in changes:
         del block["caller"]

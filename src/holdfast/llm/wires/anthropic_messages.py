@@ -90,7 +90,7 @@ def _with_found_tools(head: MessagesHead, parts: list[bytes]) -> MessagesHead:
     deferred. A reference to a tool that is gone becomes text."""
     used_names: set[str] = set()
 
-    def matched(reference: re.Match[bytes]) -> bytes:
+    def reference_or_text(reference: re.Match[bytes]) -> bytes:
         name = reference[1].decode()
         if name in head.deferred:
             used_names.add(name)
@@ -99,11 +99,11 @@ def _with_found_tools(head: MessagesHead, parts: list[bytes]) -> MessagesHead:
 
     for place, part in enumerate(parts):
         if part.startswith(USER):
-            parts[place] = REFERENCE.sub(matched, part)
+            parts[place] = REFERENCE.sub(reference_or_text, part)
     prefix = head.prefix
     for name in sorted(head.deferred - used_names):
-        encoded = _json(name)
-        prefix = prefix.replace(DEFERRED % encoded, b'{"name":%b,' % encoded, 1)
+        json_name = _json(name)
+        prefix = prefix.replace(DEFERRED % json_name, b'{"name":%b,' % json_name, 1)
     return msgspec.structs.replace(head, prefix=prefix)
 
 

@@ -108,7 +108,7 @@ def head(
             "LLM: seed is not supported on the wire anthropic_messages. Leave it out."
         )
     mark = _cache_mark(parameters.get("prompt_caching"))
-    marked = {"cache_control": mark} if mark else {}
+    cache_fields = {"cache_control": mark} if mark else {}
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
     body.update(protocol.set_parameters(parameters, _PARAMETERS))
     body.update(_thinking(model, parameters, body["max_tokens"]))
@@ -122,22 +122,22 @@ def head(
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():
-        body["system"] = [{"type": "text", "text": system_prompt, **marked}]
+        body["system"] = [{"type": "text", "text": system_prompt, **cache_fields}]
     elif tools:
         lasting = [one for one in body["tools"] if "defer_loading" not in one]
-        (lasting or body["tools"])[-1].update(marked)
+        (lasting or body["tools"])[-1].update(cache_fields)
     extra = dict(cast("Parameters", parameters.get("extra_body") or {}))
     citations = as_dict(extra.pop("citations", None))
-    merged = ["thinking", "output_config", "tool_choice"]
+    merged_keys = ["thinking", "output_config", "tool_choice"]
     ours, theirs = body.get("thinking", {}), as_dict(extra.get("thinking"))
     if theirs.get("type", ours.get("type")) != ours.get("type"):
-        merged.remove("thinking")  # a thinking setting of another type has other keys
-    protocol.merge_extra(body, extra, merged)
+        merged_keys.remove("thinking")  # a thinking setting of another type has other keys
+    protocol.merge_extra(body, extra, merged_keys)
     prefix = without = _prefix(body)
     container = as_dict(body.pop("container", {}))
     if "container" in extra:
-        chosen = not container or "id" in container
-        without = b"" if chosen else _prefix(body)
+        has_id = not container or "id" in container
+        without = b"" if has_id else _prefix(body)
     return MessagesHead(
         prefix,
         cache_mark=_json(mark) if mark else b"",

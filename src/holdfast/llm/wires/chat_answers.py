@@ -119,7 +119,7 @@ def parse_any(data: bytes, rules: ChatRules = _DEFAULT) -> Completion:
 
 
 def _read(answer: dict[str, Any], data: bytes, rules: ChatRules) -> Completion:
-    if error := _reported(answer):
+    if error := _reported_error(answer):
         raise error
     choices = as_list(answer.get("choices"))
     if not choices:
@@ -135,7 +135,7 @@ def _read(answer: dict[str, Any], data: bytes, rules: ChatRules) -> Completion:
     return _completion(answer, choice, cast("dict[str, Any]", message), rules, data)
 
 
-def _reported(answer: dict[str, Any]) -> LLMError | None:
+def _reported_error(answer: dict[str, Any]) -> LLMError | None:
     """Return the error that an answer with status 200 reports, in any provider's form."""
     if answer.get("error"):
         return reported_error(answer)
@@ -178,8 +178,8 @@ def _completion(
     if isinstance(content, list):  # Mistral sends text and thinking as parts
         parts = [as_dict(part) for part in cast("list[Any]", content)]
         reasoning = reasoning or "".join(map(_thinking, parts))
-        refused = [part.get("refusal") for part in parts if part.get("type") == "refusal"]
-        refusal = refusal or "".join([one for one in refused if isinstance(one, str)])
+        refusals = [part.get("refusal") for part in parts if part.get("type") == "refusal"]
+        refusal = refusal or "".join([one for one in refusals if isinstance(one, str)])
         content = "".join([str(part["text"]) for part in parts if _is_text(part)])
         builder.needs_native = True
     elif rules.think_tags and isinstance(content, str):
@@ -200,13 +200,13 @@ def _completion(
             builder.add_call(str(custom["name"]), arguments, item.get("id") or "")
             builder.needs_native = True
             continue
-        called = as_dict(item.get("function") if "function" in item else item)
-        if not called or not ("function" in item or isinstance(called.get("name"), str)):
+        function = as_dict(item.get("function") if "function" in item else item)
+        if not function or not ("function" in item or isinstance(function.get("name"), str)):
             raise answers.bad_part("an invalid tool call", entry)
-        called_name = str(called.get("name") or "")
-        builder.add_call(called_name, called.get("arguments"), item.get("id") or "")
+        function_name = str(function.get("name") or "")
+        builder.add_call(function_name, function.get("arguments"), item.get("id") or "")
         builder.covers(item, CALL_KEYS)
-        builder.covers(called, FUNCTION_KEYS)
+        builder.covers(function, FUNCTION_KEYS)
     if is_split or not is_plain:
         _keep_native(builder, message, entries, is_split, rules)
     word = str(choice.get("finish_reason") or "stop")
@@ -357,7 +357,7 @@ class ChatStream(StreamParser):
                 top[key] = value
         if "x_groq" in event and (error := as_dict(event["x_groq"]).get("error")):
             raise reported_error({"error": error})
-        if not choices and (error := _reported(event)):
+        if not choices and (error := _reported_error(event)):
             raise error
         for choice in choices or ():
             if choice.get("index"):  # another alternative (n > 1); the first is the answer

@@ -94,7 +94,7 @@ def add(
     for citation in _citations(answer, message, is_split):
         builder.detail("citations", citation)
     for item in map(as_dict, as_list(message.get("executed_tools"))):
-        builder.detail("server_calls", _executed(item))
+        builder.detail("server_calls", _executed_tool(item))
     for block in _media(message):
         builder.detail("media", block)
     for token in _logprobs(as_dict(choice.get("logprobs"))):
@@ -151,7 +151,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _executed(item: dict[str, Any]) -> ServerToolCall:
+def _executed_tool(item: dict[str, Any]) -> ServerToolCall:
     """Return a tool that Groq ran."""
     arguments: Any = item.get("arguments")
     if isinstance(arguments, str):
@@ -188,8 +188,8 @@ def _citations(answer: dict[str, Any], message: dict[str, Any], is_split: bool) 
     results += [as_dict(item) for item in as_list(venice.get("web_search_citations"))]
     by_url = {_text(item.get("url") or item.get("link")): item for item in results}
     # Perplexity and xAI: the n-th is [n] in the text.
-    cited = as_list(answer.get("citations")) or list(by_url)
-    for number, item in enumerate(cited, 1):
+    sources = as_list(answer.get("citations")) or list(by_url)
+    for number, item in enumerate(sources, 1):
         fields = as_dict(item)
         url = item if isinstance(item, str) else _text(fields.get("url"))
         fields = fields or by_url.get(url, {})
@@ -232,7 +232,7 @@ def _media(message: dict[str, Any]) -> list[Content]:
     """Return sound, and pictures in `images` or in the content."""
     blocks: list[Content] = []
     sound = as_dict(message.get("audio")).get("data")
-    if isinstance(sound, str) and sound and (data := _decoded(sound)):
+    if isinstance(sound, str) and sound and (data := _decode_base64(sound)):
         kinds = (kind for start, kind in _SOUNDS.items() if data.startswith(start))
         # The answer does not name the format. Streams have no header: 16-bit samples at 24 kHz.
         blocks.append(AudioContent(data, next(kinds, "audio/pcm")))
@@ -253,7 +253,7 @@ def _picture(url: str) -> Content | None:
     return content_at(url, "image/*" if "." not in url[-6:] else "")
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return a2b_base64(text)
     except (Error, ValueError):

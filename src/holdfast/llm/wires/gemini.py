@@ -118,23 +118,23 @@ def head(
         if key == "tools" and isinstance(ours, list) and isinstance(value, list):
             value = [*cast("list[Any]", ours), *cast("list[Any]", value)]
         elif isinstance(ours, dict) and isinstance(value, dict):
-            value = _merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
+            value = _merge(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
         body[key] = value
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
     return RequestHead(prefix, stream_suffix=b"]}")
 
 
-def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+def _merge(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """Return two objects of one name as one, and likewise their `thinkingConfig`. The API refuses a
     budget and a level together, so a level of theirs replaces our budget, and the reverse."""
-    merged = {**ours, **theirs}
+    fields = {**ours, **theirs}
     thinking, other = ours.get("thinkingConfig"), theirs.get("thinkingConfig")
     if isinstance(thinking, dict) and isinstance(other, dict):
         config = cast("dict[str, Any]", thinking)
         if other.keys() & _THINKING_AMOUNTS:
             config = {key: config[key] for key in config if key not in _THINKING_AMOUNTS}
-        merged["thinkingConfig"] = {**config, **cast("dict[str, Any]", other)}
-    return merged
+        fields["thinkingConfig"] = {**config, **cast("dict[str, Any]", other)}
+    return fields
 
 
 def _generation_config(model: str, parameters: Parameters) -> dict[str, Any]:

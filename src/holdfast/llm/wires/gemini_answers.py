@@ -122,13 +122,13 @@ def _add_parts(
     groups: list[str] = []  # texts with something else between them
     length, continues = 0, False
     for index, part in enumerate(parts):
-        called: Any = part.get("functionCall")
-        if called is not None:
-            call = _add_call(builder, called)
+        function_call: Any = part.get("functionCall")
+        if function_call is not None:
+            call = _add_call(builder, function_call)
             # The API would refuse arguments of another type in a later request.
-            if not isinstance(called.get("args"), dict | None):
-                part = {**part, "functionCall": {**called, "args": wire_input(call)}}
-            builder.covers(called, _CALL_KEYS)
+            if not isinstance(function_call.get("args"), dict | None):
+                part = {**part, "functionCall": {**function_call, "args": wire_input(call)}}
+            builder.covers(function_call, _CALL_KEYS)
         elif not any(part.values()):  # empty, and the API refuses empty parts
             continue
         text: Any = part.get("text") or ""
@@ -159,13 +159,13 @@ def _add_parts(
 
 
 def _add_call(builder: answers.CompletionBuilder, value: Any) -> ToolCall:
-    called = answers.as_dict(value)
-    raw_name: Any = called.get("name")
-    is_partial = called.get("partialArgs") or called.get("willContinue")
+    function_call = answers.as_dict(value)
+    raw_name: Any = function_call.get("name")
+    is_partial = function_call.get("partialArgs") or function_call.get("willContinue")
     if not isinstance(raw_name, str) or not raw_name or is_partial:
         raise answers.bad_part("an invalid or partial function call", value)
-    name, id = name_from_wire(raw_name), called.get("id")
-    args: Any = called.get("args")
+    name, id = name_from_wire(raw_name), function_call.get("id")
+    args: Any = function_call.get("args")
     if not isinstance(args, dict):
         return builder.add_call(name, args, id)
     call = msgspec.structs.replace(builder.add_call(name, None, id), arguments=args)
@@ -179,11 +179,11 @@ def _stop_reason(
     """Return the stop reason. Raises for an end that leaves no usable answer."""
     value: Any = candidate.get("finishReason")
     finish = value if isinstance(value, str) else ""
-    blocked = block_reason(answer.get("promptFeedback"))
-    if blocked and not parts:
+    filter_reason = block_reason(answer.get("promptFeedback"))
+    if filter_reason and not parts:
         raise errors.ContentFiltered(
-            f"The provider's content filter stopped the prompt: {blocked}",
-            code=blocked.partition(":")[0],
+            f"The provider's content filter stopped the prompt: {filter_reason}",
+            code=filter_reason.partition(":")[0],
         )
     broken = finish in _BROKEN_CALLS
     unsigned = finish == "MISSING_THOUGHT_SIGNATURE"
@@ -202,7 +202,7 @@ def _stop_reason(
     reason = _STOP_REASONS.get(finish, finish)
     if calls and (reason == "stop" or broken or unsigned):
         return "tool_calls"
-    return "content_filter" if blocked and reason == "stop" else reason
+    return "content_filter" if filter_reason and reason == "stop" else reason
 
 
 def block_reason(feedback: Any) -> str:

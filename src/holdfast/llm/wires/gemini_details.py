@@ -222,14 +222,18 @@ def _server_calls(
     return [ServerToolCall(**call) for call in calls]
 
 
-def _add_tool_call(calls: list[Fields], called: Fields) -> None:
+def _add_tool_call(calls: list[Fields], tool_call: Fields) -> None:
     calls.append(
-        {"name": _tool_name(called), "id": _id(called), "arguments": called.get("args") or {}}
+        {
+            "name": _tool_name(tool_call),
+            "id": _id(tool_call),
+            "arguments": tool_call.get("args") or {},
+        }
     )
 
 
 def _add_tool_response(calls: list[Fields], response: Fields) -> None:
-    call = _unanswered(calls, (_tool_name(response),), _id(response))
+    call = _unanswered_call(calls, (_tool_name(response),), _id(response))
     call["output"] = response.get("response") or None
 
 
@@ -244,7 +248,7 @@ def _add_code(calls: list[Fields], code: Fields) -> None:
 
 
 def _add_code_result(calls: list[Fields], result: Fields) -> None:
-    call = _unanswered(calls, ("code_execution", "file_search"), _id(result))
+    call = _unanswered_call(calls, ("code_execution", "file_search"), _id(result))
     call["output"] = {key: value for key, value in result.items() if key != "id"}
     call["is_error"] = result.get("outcome") not in ("OUTCOME_OK", "OUTCOME_UNSPECIFIED", None)
 
@@ -257,7 +261,7 @@ _READERS = {
 }
 
 
-def _unanswered(calls: list[Fields], names: tuple[str, ...], id: str) -> Fields:
+def _unanswered_call(calls: list[Fields], names: tuple[str, ...], id: str) -> Fields:
     """Return the call that a result belongs to: by its id, or else by its name."""
     waiting = [call for call in calls if "output" not in call]
     for call in waiting:

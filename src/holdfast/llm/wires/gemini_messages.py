@@ -175,12 +175,12 @@ def assistant(text: str, calls: Calls, native: Raw, names: Names, family: str = 
             signed = not calls or any(part.thought_signature for part in parts)
             if signed and ours == [(one.name, one.id or "") for one in native_calls]:
                 return bytes(content) if parts else b""
-            return _renamed(content, calls, names, signed)
+            return _rename_calls(content, calls, names, signed)
     new_parts: list[Part] = [{"text": text}] if text else []
     for call in calls:
-        called = {"name": _name(call, names), "args": wire_input(call), **_id(call)}
+        function_call = {"name": _name(call, names), "args": wire_input(call), **_id(call)}
         signature = {"thoughtSignature": _NO_SIGNATURE} if call is calls[0] else {}
-        new_parts.append({"functionCall": called, **signature})
+        new_parts.append({"functionCall": function_call, **signature})
     return _json({"role": "model", "parts": new_parts}) if new_parts else b""
 
 
@@ -193,16 +193,16 @@ def _without_new_parts(raw: Raw) -> Raw:
     return Raw(_json({**content, "parts": parts}))
 
 
-def _renamed(raw: Raw, calls: Calls, names: Names, signed: bool) -> bytes:
+def _rename_calls(raw: Raw, calls: Calls, names: Names, signed: bool) -> bytes:
     """Return a content whose calls have the names and ids of their results. A model may call a
     tool that does not exist, or use one id for two calls."""
     content: Any = _decoder.decode(raw)
     entries = [part for part in content["parts"] if part.get("functionCall")]
     for part, call in zip(entries, calls, strict=True):
-        called = part["functionCall"]
-        called["name"] = _name(call, names)
-        called.pop("id", None)
-        called.update(_id(call))
+        function_call = part["functionCall"]
+        function_call["name"] = _name(call, names)
+        function_call.pop("id", None)
+        function_call.update(_id(call))
     if not signed:
         entries[0]["thoughtSignature"] = _NO_SIGNATURE
     return _json(content)
@@ -303,7 +303,7 @@ def in_order(fragments: Sequence[bytes]) -> list[bytes]:
     roles = _roles(contents[max(0, checked - 2) :])
     # In most histories results follow their calls, and neither comes twice in a row.
     if "mm" in roles or "rr" in roles or "ur" in roles:
-        contents = _reordered(contents, _roles(contents))
+        contents = _reorder(contents, _roles(contents))
     elif isinstance(fragments, Fragments):
         fragments.in_order = len(contents)
     if contents and not contents[-1].startswith(_USER):
@@ -323,14 +323,14 @@ def _roles(contents: Sequence[bytes]) -> str:
     )
 
 
-def _reordered(fragments: Sequence[bytes], roles: str) -> list[bytes]:
+def _reorder(fragments: Sequence[bytes], roles: str) -> list[bytes]:
     contents: list[bytes] = []
     end = 0  # the position after the last answer or result
     last_role = ""  # of the content at that position
     for fragment, role in zip(fragments, roles, strict=True):
         at = end if role == "r" and end else len(contents)
         if role == last_role and at == end:
-            contents[end - 1] = _joined(contents[end - 1], fragment)
+            contents[end - 1] = _join(contents[end - 1], fragment)
             continue
         contents.insert(at, fragment)
         if role != "u":
@@ -338,7 +338,7 @@ def _reordered(fragments: Sequence[bytes], roles: str) -> list[bytes]:
     return contents
 
 
-def _joined(one: bytes, other: bytes) -> bytes:
+def _join(one: bytes, other: bytes) -> bytes:
     """Return two fragments of one kind as one: their first contents, and the files that follow."""
     first, second = (_turns.decode(b"[%b]" % fragment) for fragment in (one, other))
     longer = max(first, second, key=len)

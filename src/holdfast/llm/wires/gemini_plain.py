@@ -105,11 +105,18 @@ def read(data: bytes, name: str) -> Completion | None:
     candidate = answer.candidates[0]
     text, calls = "", list[ToolCall]()
     for place, part in enumerate(candidate.content.parts):
-        called = part.function_call
-        if called is not None:
+        function_call = part.function_call
+        if function_call is not None:
             if part.text is not None:
                 return None
-            calls.append(ToolCall("", name_from_wire(called.name), called.args, called.id or ""))
+            calls.append(
+                ToolCall(
+                    "",
+                    name_from_wire(function_call.name),
+                    function_call.args,
+                    function_call.id or "",
+                )
+            )
         elif place:  # text after a call, or two texts
             return None
         else:

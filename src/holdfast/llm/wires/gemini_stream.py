@@ -63,7 +63,7 @@ class GeminiStream(StreamParser):
         self._candidate: dict[str, Any] = {}
         self._parts: list[dict[str, Any]] = []
         self._pieces: list[str] = []  # pieces of the current text part
-        self._thought = False  # True if the current text part is a thought
+        self._is_thought = False  # True if the current text part is a thought
         self._call_count = 0  # number of calls so far
         self._open_call: _OpenCall | None = None
         self._usage: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class GeminiStream(StreamParser):
         piece = candidate.content.parts[0] if candidate.content.parts else None
         if piece is None or not piece.text or candidate.finish_reason:
             return None
-        if piece.thought is not self._thought:
+        if piece.thought is not self._is_thought:
             return None
         if event.usage_metadata:
             self._usage.update(event.usage_metadata)
@@ -166,40 +166,40 @@ class GeminiStream(StreamParser):
             self._emit("reasoning" if thought else "text", text)
         if text is not None and len(part) == 1 + ("thought" in part):
             if text:
-                if thought is not self._thought:
+                if thought is not self._is_thought:
                     self._close_text()
-                    self._thought = thought
+                    self._is_thought = thought
                 self._pieces.append(text)
             return
         self._close_text()
-        called = part.get("functionCall")
-        if called is None:
+        function_call = part.get("functionCall")
+        if function_call is None:
             self._parts.append(part)
         else:
-            self._call(part, called)
+            self._call(part, function_call)
 
-    def _call(self, part: dict[str, Any], called: dict[str, Any]) -> None:
+    def _call(self, part: dict[str, Any], function_call: dict[str, Any]) -> None:
         """Add a call, or a piece of one whose arguments are streamed: the first piece has the name,
         and the last one does not say `willContinue`."""
         opened = self._open_call
-        if opened is None or called.get("name"):
+        if opened is None or function_call.get("name"):
             self._close_call()
-            if not (called.get("partialArgs") or called.get("willContinue")):
+            if not (function_call.get("partialArgs") or function_call.get("willContinue")):
                 self._parts.append(part)
-                self._emit_call(called.get("name"), called.get("args") or {})
+                self._emit_call(function_call.get("name"), function_call.get("args") or {})
                 return
-            opened = self._open_call = _OpenCall(part, called)
+            opened = self._open_call = _OpenCall(part, function_call)
             self._parts.append(opened.part)
-            name = name_from_wire(called.get("name") or "")
+            name = name_from_wire(function_call.get("name") or "")
             self._deltas.append(Delta("tool", "", self._call_count, name))
         else:
-            opened.add(part, called)
-        if not called.get("willContinue"):
+            opened.add(part, function_call)
+        if not function_call.get("willContinue"):
             self._close_call()
 
     def _close_call(self) -> None:
         if self._open_call is not None:
-            self._emit_call("", self._open_call.called["args"])
+            self._emit_call("", self._open_call.function_call["args"])
             self._open_call = None
 
     def _emit_call(self, name: Any, arguments: Any) -> None:
@@ -211,7 +211,7 @@ class GeminiStream(StreamParser):
     def _close_text(self) -> None:
         if self._pieces:
             text = {"text": join_surrogates("".join(self._pieces))}
-            self._parts.append({**text, "thought": True} if self._thought else text)
+            self._parts.append({**text, "thought": True} if self._is_thought else text)
             self._pieces = []
 
 
@@ -219,18 +219,18 @@ class _OpenCall:
     """A call whose arguments arrive in pieces, each with the JSON path of a value (Vertex AI with
     `streamFunctionCallArguments`). Pieces of a string are joined."""
 
-    def __init__(self, part: dict[str, Any], called: dict[str, Any]) -> None:
-        self.called: dict[str, Any] = {"args": {}}
-        self.part: dict[str, Any] = {"functionCall": self.called}
+    def __init__(self, part: dict[str, Any], function_call: dict[str, Any]) -> None:
+        self.function_call: dict[str, Any] = {"args": {}}
+        self.part: dict[str, Any] = {"functionCall": self.function_call}
         self._unfinished: set[str] = set()  # paths of strings that continue
-        self.add(part, called)
+        self.add(part, function_call)
 
-    def add(self, part: dict[str, Any], called: dict[str, Any]) -> None:
+    def add(self, part: dict[str, Any], function_call: dict[str, Any]) -> None:
         self.part.update((key, part[key]) for key in part if key != "functionCall")
-        for key in called.keys() - {"args", "partialArgs", "willContinue"}:
-            self.called[key] = called[key]
-        self.called["args"].update(called.get("args") or {})
-        for piece in called.get("partialArgs") or ():
+        for key in function_call.keys() - {"args", "partialArgs", "willContinue"}:
+            self.function_call[key] = function_call[key]
+        self.function_call["args"].update(function_call.get("args") or {})
+        for piece in function_call.get("partialArgs") or ():
             self._add_value(piece)
 
     def _add_value(self, piece: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ class _OpenCall:
 
     def _set(self, path: str, value: Any, append: bool) -> None:
         steps = _steps(path)
-        place: Any = self.called["args"]
+        place: Any = self.function_call["args"]
         for step, following in pairwise(steps):
             inner = _value_at(place, step, path)
             if inner is None:
@@ -258,7 +258,7 @@ class _OpenCall:
 
     def cut(self) -> None:
         """Leave the arguments as invalid JSON text, because the rest of them is missing."""
-        self.called["args"] = encode(self.called["args"])[:-1].decode()
+        self.function_call["args"] = encode(self.function_call["args"])[:-1].decode()
 
 
 def _value_at(place: Any, step: str | int, path: str) -> Any:
@@ -327,7 +327,7 @@ def _merge_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
                 sources.append(source)
             places.append(sources.index(source))
         supports = answers.as_list(new.get("groundingSupports"))
-        moved = [_moved(answers.as_dict(support), places) for support in supports]
+        moved = [_move_support(answers.as_dict(support), places) for support in supports]
         new = {**new, "groundingChunks": sources, "groundingSupports": moved}
     for key, value in new.items():
         before = merged.get(key)
@@ -339,7 +339,7 @@ def _merge_metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _moved(support: dict[str, Any], places: list[int]) -> dict[str, Any]:
+def _move_support(support: dict[str, Any], places: list[int]) -> dict[str, Any]:
     indices = answers.as_list(support.get("groundingChunkIndices"))
     valid_indexes = range(len(places))
     moved = [places[one] if type(one) is int and one in valid_indexes else one for one in indices]

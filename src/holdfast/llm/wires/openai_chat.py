@@ -380,13 +380,13 @@ def head(
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
         prompt = system(system_prompt)
-        prefix += _marked(prompt, mark) if mark else prompt
-    streamed = b'],"stream":true}'
+        prefix += _mark(prompt, mark) if mark else prompt
+    stream_suffix = b'],"stream":true}'
     if options is not None:
-        streamed = b'],"stream":true,"stream_options":' + _json(options) + b"}"
+        stream_suffix = b'],"stream":true,"stream_options":' + _json(options) + b"}"
     return ChatHead(
         prefix,
-        stream_suffix=streamed,
+        stream_suffix=stream_suffix,
         first=not system_prompt,
         closed=rules.strict_roles,
         cache_mark=mark,
@@ -413,7 +413,7 @@ def _cache_mark(model: str, parameters: Parameters) -> bytes:
     return _json({"type": "ephemeral", **ttl})
 
 
-def _marked(message: bytes, mark: bytes) -> bytes:
+def _mark(message: bytes, mark: bytes) -> bytes:
     """Return a message with a mark for the cache: on the last part of its content or, in a tool's
     message, beside the content. Text that is empty cannot be marked."""
     if message.endswith(b"}]}"):  # content in parts
@@ -427,7 +427,7 @@ def _marked(message: bytes, mark: bytes) -> bytes:
     return b"%b%b[%b]}" % (start, content, part)
 
 
-def _filled(answer: bytes) -> bytes:
+def _fill_empty(answer: bytes) -> bytes:
     """Return an answer without text, which may have calls, with a text if it has none."""
     if b'"tool_calls":' in answer or b'"audio":' in answer:
         return answer
@@ -440,7 +440,7 @@ def _with_cache_marks(fragments: Sequence[bytes], mark: bytes) -> Sequence[bytes
     messages = list(fragments)
     ours = [at for at, one in enumerate(messages) if one.startswith((_USER, _TOOL))]
     for place in ours[-2:]:
-        messages[place] = _marked(messages[place], mark)
+        messages[place] = _mark(messages[place], mark)
     return messages
 
 
@@ -449,7 +449,7 @@ def body(head: RequestHead, fragments: Sequence[bytes], stream: bool) -> bytes:
         if head.cache_mark:
             fragments = _with_cache_marks(fragments, head.cache_mark)
         if not head.empty_answers:
-            fragments = [_filled(one) if one.startswith(_EMPTY) else one for one in fragments]
+            fragments = [_fill_empty(one) if one.startswith(_EMPTY) else one for one in fragments]
     if head.closed and fragments:
         fragments = _with_strict_roles(fragments)
     return protocol.join_body(head, fragments, stream)

@@ -175,7 +175,7 @@ def _native_items(calls: Calls, native: Raw, reasons: bool) -> list[Any]:
             needs_repair |= orphaned
         elif shape.action is not msgspec.UNSET:
             needs_repair |= _clean_action(shape.action) != shape.action
-        items.append(_repaired(_decoder.decode(raw), call, orphaned) if needs_repair else raw)
+        items.append(_repair(_decoder.decode(raw), call, orphaned) if needs_repair else raw)
     return items
 
 
@@ -187,18 +187,18 @@ def _clean_action(action: Any) -> Any:
     if not isinstance(action, dict):
         return action
     fields = cast("dict[str, Any]", action)
-    cleaned = {key: value for key, value in fields.items() if value is not None}
-    sources: Any = cleaned.get("sources")
+    clean_fields = {key: value for key, value in fields.items() if value is not None}
+    sources: Any = clean_fields.get("sources")
     if isinstance(sources, list):
         items = cast("list[Any]", sources)
         valid_sources: list[Any] = [one for one in items if type(one) is not dict or "url" in one]
-        cleaned["sources"] = valid_sources
+        clean_fields["sources"] = valid_sources
         if not valid_sources:
-            del cleaned["sources"]
-    return cleaned
+            del clean_fields["sources"]
+    return clean_fields
 
 
-def _repaired(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
+def _repair(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
     drops_id = orphaned and item.get("type") in ("message", "function_call")
     if drops_id or not _is_id(item.get("id")):
         item.pop("id", None)
@@ -271,9 +271,9 @@ def head(
     extra_tools = extra.get("tools")
     if tools and isinstance(extra_tools, list | tuple):  # these replace tools of the same name
         replacements = cast("Sequence[dict[str, Any]]", extra_tools)
-        replaced = [
+        replaced_names = [
             tool.get("name") or BUILT_IN.get(str(tool.get("type"))) for tool in replacements
         ]
-        body["tools"] = [tool for tool in body["tools"] if tool["name"] not in replaced]
+        body["tools"] = [tool for tool in body["tools"] if tool["name"] not in replaced_names]
     protocol.merge_extra(body, extra, ("reasoning", "text"))
     return RequestHead(_json(body)[:-1] + b',"input":[')

@@ -135,11 +135,11 @@ class _Reader:
         elif kind == "message":
             self._read_message(item)
         elif kind == "function_call":
-            called: Any = item.get("name")
-            if not isinstance(called, str):
+            function_name: Any = item.get("name")
+            if not isinstance(function_name, str):
                 raise answers.bad_part("an invalid tool call", item)
             id, arguments = item.get("call_id") or item.get("id") or "", item.get("arguments")
-            call = builder.add_call(called, arguments, id)
+            call = builder.add_call(function_name, arguments, id)
             if item.get("status") == "incomplete" and not arguments:
                 # Cut off before the first argument, which differs from having no arguments.
                 builder.calls[-1] = msgspec.structs.replace(call, invalid=_NO_ARGUMENTS)
@@ -185,10 +185,10 @@ class _Reader:
 
     def _read_client_call(self, item: dict[str, Any]) -> None:
         builder, kind = self._builder, CLIENT_CALLS[item["type"]]
-        called: Any = kind.tool or item.get("name")
-        if not isinstance(called, str):
+        tool_name: Any = kind.tool or item.get("name")
+        if not isinstance(tool_name, str):
             raise answers.bad_part("an invalid tool call", item)
-        call = builder.add_call(called, kind.arguments(item), item.get(kind.id_key))
+        call = builder.add_call(tool_name, kind.arguments(item), item.get(kind.id_key))
         changes: dict[str, Any] = {"provider_kind": item["type"]}
         if item.get("status") == "incomplete":
             changes |= {"arguments": {}, "raw": call.raw_arguments, "invalid": _CUT_OFF}

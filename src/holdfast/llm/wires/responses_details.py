@@ -146,7 +146,7 @@ def _read_generation(item: Item, outputs: _Outputs) -> _Read:
 def _read_mcp_call(item: Item, outputs: _Outputs) -> _Read:
     label, name = text_of(item.get("server_label")), text_of(item.get("name"))
     output = item.get("error") or item.get("output")
-    return f"{label}.{name}" if label else name, _decoded(item.get("arguments")), output
+    return f"{label}.{name}" if label else name, _decode(item.get("arguments")), output
 
 
 def _read_mcp_list(item: Item, outputs: _Outputs) -> _Read:
@@ -190,7 +190,7 @@ _SERVER_CALLS: dict[str, Callable[[Item, _Outputs], _Read]] = {
 }
 
 
-def _decoded(text: Any) -> Any:
+def _decode(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     try:
@@ -215,9 +215,9 @@ def _read_image_output(output: Item, builder: CompletionBuilder) -> None:
         builder.detail("media", picture)
 
 
-def _bytes(encoded: str) -> bytes:
+def _bytes(text: str) -> bytes:
     try:
-        return a2b_base64(encoded.encode("ascii", "replace"))
+        return a2b_base64(text.encode("ascii", "replace"))
     except ValueError:
         return b""
 

@@ -121,9 +121,9 @@ class ResponseStream(StreamParser):
             self.response_id = str(response.get("id") or "")
         elif kind in _ENDS:
             response, status = event["response"], _ENDS[kind]
-            reported: Any = response.get("status")
-            if status == "completed" and reported in _ENDS.values():
-                status = reported  # vLLM names every end "completed"
+            own_status: Any = response.get("status")
+            if status == "completed" and own_status in _ENDS.values():
+                status = own_status  # vLLM names every end "completed"
             self._response = {**response, "status": status}
             self.finished = self.done = True
 

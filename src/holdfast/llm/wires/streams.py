@@ -101,7 +101,7 @@ class StreamParser:
         tell: Callable[[Delta], object] | None = on_delta
         if on_delta is not None and self.filter is not None:
             tell = partial(self.filter.delta, on_delta=on_delta)
-        for (name, data), piece in zip(events, self._decoded(events), strict=True):
+        for (name, data), piece in zip(events, self._decode_pieces(events), strict=True):
             if piece is not None and not self.finished and not self.done:
                 delta = self._add_piece(piece)
                 if delta is not None:
@@ -116,7 +116,7 @@ class StreamParser:
                     for delta in deltas:
                         tell(delta)
 
-    def _decoded(self, events: list[tuple[bytes, bytes]]) -> Sequence[Any]:
+    def _decode_pieces(self, events: list[tuple[bytes, bytes]]) -> Sequence[Any]:
         """Return the events as `_piece_decoder` decodes them, all in one call; None for each event
         if any of them has another form."""
         if self._piece_decoder is not None and self._misses < _MOST_MISSES:

@@ -159,7 +159,7 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
             closed = answer.find(CLOSE, at)
             if closed >= 0:
                 return [*calls, _unreadable(answer[at:closed])], closed + len(CLOSE)
-            if cut_off or not _unfinished(answer, error):
+            if cut_off or not _is_unfinished(answer, error):
                 return calls, at
             return [*calls, _unreadable(answer[at:])], len(answer)
         items = cast("list[Any]", decoded) if isinstance(decoded, list) else []
@@ -174,7 +174,7 @@ def _calls(answer: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
         at = more.end()
 
 
-def _unfinished(answer: str, error: Exception) -> bool:
+def _is_unfinished(answer: str, error: Exception) -> bool:
     at_end = getattr(error, "pos", 0) >= len(answer.rstrip())
     return at_end or getattr(error, "msg", "").startswith("Unterminated")
 
