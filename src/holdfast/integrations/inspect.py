@@ -123,12 +123,12 @@ def judge_scorer(
 
     def holdfast_judge() -> Any:
         async def score(state: Any, target: Any) -> Any:
-            found = await _judged(_Bridge.here(), judge, state, list(target), runtime, timeout)
+            judgement = await _judged(_Bridge.here(), judge, state, list(target), runtime, timeout)
             return scorers.Score(
-                value=scorers.CORRECT if found.passed else scorers.INCORRECT,
+                value=scorers.CORRECT if judgement.passed else scorers.INCORRECT,
                 answer=state.output.completion,
-                explanation=found.reason or None,
-                metadata=None if found.score is None else {"score": found.score},
+                explanation=judgement.reason or None,
+                metadata=None if judgement.score is None else {"score": judgement.score},
             )
 
         return score
@@ -230,18 +230,18 @@ class _InspectTool(Tool):
     """A tool of the task, which inspect runs."""
 
     def __init__(self, bridge: _Bridge, tool: Any) -> None:
-        made = _part("inspect_ai.tool").ToolDef(tool)
-        schema = made.parameters.model_dump(exclude_none=True, by_alias=True)
-        super().__init__(made.name, made.description, input_schema=schema)
-        self._bridge, self._made = bridge, made
+        definition = _part("inspect_ai.tool").ToolDef(tool)
+        schema = definition.parameters.model_dump(exclude_none=True, by_alias=True)
+        super().__init__(definition.name, definition.description, input_schema=schema)
+        self._bridge, self._definition = bridge, definition
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run the tool in inspect's loop."""
         models, tools = _part("inspect_ai.model"), _part("inspect_ai.tool")
         call = tools.ToolCall(context.call_id, self.name, arguments)
-        asked = models.ChatMessageAssistant(content="", tool_calls=[call])
-        done = self._bridge.call(models.execute_tools, [asked], [self._made])
-        [message, *_] = done.messages
+        request = models.ChatMessageAssistant(content="", tool_calls=[call])
+        result = self._bridge.call(models.execute_tools, [request], [self._definition])
+        [message, *_] = result.messages
         if message.error is not None:
             raise ToolError(message.error.message, retryable=False)
         return ToolResult((TextContent(message.text),))
@@ -292,7 +292,7 @@ class _Sample(ObjectStruct):
                 "holdfast_solver: a sample begins with messages of the user and the system, not"
                 f" {', '.join(kinds) or 'none'}."
             )
-        agent = self._made()
+        agent = self._make_agent()
         self.conversation = conversation = Conversation(
             agent, self.store, f"{state.sample_id}-{state.epoch}-{state.uuid}".replace("/", "-")
         )
@@ -302,12 +302,12 @@ class _Sample(ObjectStruct):
                 if conversation.run().status is not _S.FINISHED:
                     return
 
-    def _made(self) -> Agent:
-        made: Any = self.agent
-        if not isinstance(made, Agent):
-            made = made(self.state) if inspect.signature(made).parameters else made()
-        if not isinstance(made, Agent):
-            raise wrong("holdfast_solver: agent", "an Agent, or a function of one", made)
+    def _make_agent(self) -> Agent:
+        agent: Any = self.agent
+        if not isinstance(agent, Agent):
+            agent = agent(self.state) if inspect.signature(agent).parameters else agent()
+        if not isinstance(agent, Agent):
+            raise wrong("holdfast_solver: agent", "an Agent, or a function of one", agent)
         changes: dict[str, Any] = {}
         if not self.own_model:
             active = _part("inspect_ai.model").get_model
@@ -316,17 +316,17 @@ class _Sample(ObjectStruct):
             )
             changes["llm"] = self.model
         elif (tokens := self.state.token_limit) is not None:
-            least = min(tokens, made.limits.tokens or tokens)
-            changes["limits"] = msgspec.structs.replace(made.limits, tokens=least)
+            least = min(tokens, agent.limits.tokens or tokens)
+            changes["limits"] = msgspec.structs.replace(agent.limits, tokens=least)
         theirs = [_InspectTool(self.bridge, tool) for tool in self.state.tools]
         self._theirs = frozenset(tool.name for tool in theirs)
         if theirs:
-            changes["tools"] = [*made.tools.list_tools(), *theirs]
+            changes["tools"] = [*agent.tools.list_tools(), *theirs]
         system = [one.text for one in self.state.messages if one.role == "system"]
         if system:
-            extensions = [*made.system_prompt_extensions, *system]
+            extensions = [*agent.system_prompt_extensions, *system]
             changes["system_prompt_extensions"] = extensions
-        return made.replace(**changes) if changes else made
+        return agent.replace(**changes) if changes else agent
 
     def _report(self) -> None:
         """Add the calls that Holdfast ran to the transcript; in the loop."""
@@ -356,17 +356,19 @@ class _Sample(ObjectStruct):
                 )
         self._reported = len(events)
 
-    def _finish(self, found: ConversationState) -> None:
+    def _finish(self, conversation: ConversationState) -> None:
         """Put the conversation into the sample's state; in the loop."""
         self._report()
         models, state = _part("inspect_ai.model"), self.state
-        head = next((one for one in found.events if isinstance(one, ev.AgentConfigured)), None)
-        messages = _chat(found.events)
+        head = next(
+            (one for one in conversation.events if isinstance(one, ev.AgentConfigured)), None
+        )
+        messages = _chat(conversation.events)
         if head is not None and head.system_prompt:
             messages.insert(0, models.ChatMessageSystem(content=head.system_prompt))
         with _part("inspect_ai.util").message_limit(None):  # it was checked at each request
             state.messages = messages
-        usage = found.usage
+        usage = conversation.usage
         last = [one for one in messages if one.role == "assistant"]
         state.output = models.ModelOutput(
             model="" if head is None else head.model,
@@ -381,8 +383,12 @@ class _Sample(ObjectStruct):
                 input_tokens_cache_write=usage.cache_write_tokens,
             ),
         )
-        about = {"id": found.id, "status": found.status.value, "steps": found.steps}
-        state.store.set(STORE_KEY, {**about, "cost": found.cost})
+        about = {
+            "id": conversation.id,
+            "status": conversation.status.value,
+            "steps": conversation.steps,
+        }
+        state.store.set(STORE_KEY, {**about, "cost": conversation.cost})
         state.completed = True
 
 
@@ -405,12 +411,12 @@ async def _judged(
             conversation.send_message("Score a sample.")
             return scores_of(conversation.run().raise_for_status().events)["judge"]
 
-    found = await bridge.work(ask, abandon=True)
+    judgement = await bridge.work(ask, abandon=True)
     if grader.limit is not None:
         raise grader.limit
-    if found.error:
-        raise ToolError(f"The judge failed: {found.error}")
-    return found
+    if judgement.error:
+        raise ToolError(f"The judge failed: {judgement.error}")
+    return judgement
 
 
 # --- messages, both ways ---
@@ -436,28 +442,30 @@ def _chat(events: Sequence[ev.AnyEvent]) -> list[Any]:
     are for the model."""
     models, tools = _part("inspect_ai.model"), _part("inspect_ai.tool")
     calls = _calls([one for one in events if isinstance(one, ev.AssistantReplied)])
-    found: list[Any] = []
+    messages: list[Any] = []
     for event in events:
         match event:
             case ev.MessageAdded():
-                found.append(models.ChatMessageUser(content=event.text))
+                messages.append(models.ChatMessageUser(content=event.text))
             case ev.AssistantReplied():
                 content: Any = event.text
                 if event.reasoning:
                     content = [models.ContentReasoning(reasoning=event.reasoning)]
                     content += [models.ContentText(text=event.text)] if event.text else []
-                made = [tools.ToolCall(_id(one), one.name, one.arguments) for one in event.calls]
-                found.append(
+                tool_calls = [
+                    tools.ToolCall(_id(one), one.name, one.arguments) for one in event.calls
+                ]
+                messages.append(
                     models.ChatMessageAssistant(
                         content=content,
-                        tool_calls=made or None,
+                        tool_calls=tool_calls or None,
                         model=event.model or None,
                         source="generate",
                     )
                 )
             case ev.ToolCallFinished() if event.call_id in calls:
                 call = calls[event.call_id]
-                found.append(
+                messages.append(
                     models.ChatMessageTool(
                         content=event.result.text,
                         tool_call_id=_id(call),
@@ -467,39 +475,39 @@ def _chat(events: Sequence[ev.AnyEvent]) -> list[Any]:
                 )
             case _:
                 pass
-    return found
+    return messages
 
 
 def _events(messages: Sequence[Any]) -> list[ev.AnyEvent]:
     """Return messages of inspect as the events of a finished conversation, for judges."""
-    found: list[ev.AnyEvent] = []
+    events: list[ev.AnyEvent] = []
     ids: dict[str, str] = {}
     for message in messages:
-        seq = len(found) + 1
+        seq = len(events) + 1
         same: dict[str, Any] = {"seq": seq, "id": f"{seq}", "timestamp": datetime.now(UTC)}
         if message.role == "user":
-            found.append(ev.MessageAdded(content=(TextContent(message.text),), **same))
+            events.append(ev.MessageAdded(content=(TextContent(message.text),), **same))
         elif message.role == "assistant":
             calls = tuple(
                 ToolCall(f"{seq}.{at}", one.function, dict(one.arguments), one.id)
                 for at, one in enumerate(message.tool_calls or ())
             )
             ids.update({call.provider_id: call.id for call in calls})
-            found.append(ev.AssistantReplied(text=message.text, calls=calls, based_on=seq, **same))
+            events.append(ev.AssistantReplied(text=message.text, calls=calls, based_on=seq, **same))
         elif message.role == "tool" and message.tool_call_id in ids:
             text = message.text if message.error is None else message.error.message
             result = ToolResult((TextContent(text),), is_error=message.error is not None)
             id = ids[message.tool_call_id]
-            found.append(ev.ToolCallFinished(call_id=id, result=result, **same))
-    return found
+            events.append(ev.ToolCallFinished(call_id=id, result=result, **same))
+    return events
 
 
-def _messages(asked: Sequence[dict[str, Any]]) -> list[Any]:
+def _messages(request_messages: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the messages of a Chat Completions request as messages of inspect."""
     models, tools = _part("inspect_ai.model"), _part("inspect_ai.tool")
-    found: list[Any] = []
+    messages: list[Any] = []
     names: dict[str, str] = {}
-    for message in asked:
+    for message in request_messages:
         content = _content(message.get("content"))
         match message["role"]:
             case "assistant":
@@ -512,18 +520,20 @@ def _messages(asked: Sequence[dict[str, Any]]) -> list[Any]:
                     except ValueError:
                         arguments = {}
                     calls.append(tools.ToolCall(one["id"], name, arguments))
-                found.append(models.ChatMessageAssistant(content=content, tool_calls=calls or None))
+                messages.append(
+                    models.ChatMessageAssistant(content=content, tool_calls=calls or None)
+                )
             case "tool":
                 id = message["tool_call_id"]
                 name = names.get(id)
-                found.append(
+                messages.append(
                     models.ChatMessageTool(content=content, tool_call_id=id, function=name)
                 )
             case "system" | "developer":
-                found.append(models.ChatMessageSystem(content=content))
+                messages.append(models.ChatMessageSystem(content=content))
             case _:
-                found.append(models.ChatMessageUser(content=content))
-    return found
+                messages.append(models.ChatMessageUser(content=content))
+    return messages
 
 
 def _content(content: Any) -> Any:
@@ -531,15 +541,15 @@ def _content(content: Any) -> Any:
     if not isinstance(content, list):
         return content or ""
     models = _part("inspect_ai.model")
-    found: list[Any] = []
+    blocks: list[Any] = []
     for part in cast("list[dict[str, Any]]", content):
         if part["type"] == "text":
-            found.append(models.ContentText(text=part["text"]))
+            blocks.append(models.ContentText(text=part["text"]))
         elif part["type"] == "image_url":
-            found.append(models.ContentImage(image=part["image_url"]["url"]))
+            blocks.append(models.ContentImage(image=part["image_url"]["url"]))
         else:
             raise BadResponse(f"inspect's models take no {part['type']} from a Holdfast agent.")
-    return found
+    return blocks
 
 
 def _tool_info(function: dict[str, Any]) -> Any:
@@ -567,8 +577,16 @@ def _completion(output: Any, model: str) -> Completion:
     )
     used = Usage()
     if usage is not None:
-        read, written = usage.input_tokens_cache_read or 0, usage.input_tokens_cache_write or 0
-        used = Usage(usage.input_tokens + read + written, usage.output_tokens, read, written)
+        cache_read, cache_write = (
+            usage.input_tokens_cache_read or 0,
+            usage.input_tokens_cache_write or 0,
+        )
+        used = Usage(
+            usage.input_tokens + cache_read + cache_write,
+            usage.output_tokens,
+            cache_read,
+            cache_write,
+        )
     return Completion(
         message.text,
         "\n".join(thoughts),

@@ -217,12 +217,12 @@ class _Reader:
         """Assign unique ids to the events and group the actions of one answer. Actions belong
         together if they have the same response id, with no message and no action of another
         response between them."""
-        response, current, taken = "", list[int](), set[str]()
+        response, current, used_ids = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")
-            if not isinstance(id, str) or not 0 < len(id) <= 200 or id in taken:
+            if not isinstance(id, str) or not 0 < len(id) <= 200 or id in used_ids:
                 id = f"event-{place}"
-            taken.add(id)
+            used_ids.add(id)
             self._ids.append(id)
             kind = event.get("kind")
             if kind == "ActionEvent":
@@ -326,8 +326,8 @@ class _Reader:
         self._close_open_calls()
         answer = self._answer(event, shims.content_of(message.get("content")), message, ())
         self._members[answer.seq] = [self._id]
-        kept = ("thinking_blocks", "responses_reasoning_item")
-        if rest := {key: message[key] for key in kept if message.get(key)}:
+        keys = ("thinking_blocks", "responses_reasoning_item")
+        if rest := {key: message[key] for key in keys if message.get(key)}:
             self._note({self._id: rest})
 
     def _actions(self, actions: Sequence[tuple[str, Fields]]) -> None:
@@ -353,11 +353,11 @@ class _Reader:
             if isinstance(kind, str) and kind != shims.kind_of(tool):
                 rest[id][ACTION_KIND] = kind
             if kind != "MCPToolAction" and not call.invalid:
-                given = call.arguments
+                arguments = call.arguments
                 more = {
                     key: value
                     for key, value in mapping(action.get("action")).items()
-                    if key != "kind" and (key not in given or given[key] != value)
+                    if key != "kind" and (key not in arguments or arguments[key] != value)
                 }
                 if more:
                     rest[id][ACTION_FIELDS] = more
@@ -425,8 +425,8 @@ class _Reader:
                 f"the condensation {self._id} forgets only a part of {len(parts)} answers; those"
                 " are shown whole"
             )
-        gone = [id for id in self._summaries if id in forgotten]
-        replaced = tuple([self._summaries.pop(id) for id in gone])
+        summary_ids = [id for id in self._summaries if id in forgotten]
+        replaced = tuple([self._summaries.pop(id) for id in summary_ids])
         summary = event.get("summary")
         before = {
             seq

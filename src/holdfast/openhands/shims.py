@@ -91,11 +91,11 @@ def mapping(value: Any) -> Fields:
 
 class ActionCall(ToolCall, frozen=True):
     """A call made from an action that its name and arguments alone do not restore. `action` is that
-    action. `made` holds the name and arguments that were derived from it, which reveals a call that
-    was edited since."""
+    action. `derived_call` holds the name and arguments that were derived from it, which reveals a
+    call that was edited since."""
 
     action: Fields = {}
-    made: tuple[str, Fields] = ("", {})
+    derived_call: tuple[str, Fields] = ("", {})
 
     def __eq__(self, other: object) -> bool:
         """Return True for a call with the same fields as a `ToolCall`, whatever its action."""
@@ -156,9 +156,9 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
         call = _of_action(fields, id)
     if origin is None or call.invalid or to_action(call, version) == origin:
         return call
-    made = (call.name, deepcopy(call.arguments))
+    derived_call = (call.name, deepcopy(call.arguments))
     fields_of_call = msgspec.structs.asdict(call)
-    return ActionCall(**fields_of_call, action=deepcopy(origin), made=made)
+    return ActionCall(**fields_of_call, action=deepcopy(origin), derived_call=derived_call)
 
 
 def _of_action(fields: Fields, id: str) -> ToolCall:
@@ -250,7 +250,7 @@ def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
     """
     if (
         isinstance(call, ActionCall)
-        and call.made == (call.name, call.arguments)
+        and call.derived_call == (call.name, call.arguments)
         and ("kind" in call.action) == (version == 1)
     ):
         return deepcopy(call.action)
@@ -425,7 +425,7 @@ def _shape(blocks: list[Any]) -> list[Any] | None:
 
 
 def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
-    blocks = [written(block) for block in content]
+    blocks = [block_fields(block) for block in content]
     parts = cast("list[Any]", shape) if isinstance(shape, list) else []
     if not parts or sum(part[0] for part in parts) != len(blocks):
         return blocks
@@ -467,7 +467,7 @@ def _image(url: str) -> Content:
     return ResourceLink(clean(url), mime_type="image/*")
 
 
-def written(block: Content) -> Fields:
+def block_fields(block: Content) -> Fields:
     """Return a block in OpenHands' format."""
     match block:
         case TextContent(text):

@@ -140,7 +140,7 @@ class _Writer:
         self._file(event, "SystemPromptEvent", "agent", system_prompt=prompt, tools=tools)
 
     def _message(self, event: ev.MessageAdded) -> None:
-        content = [shims.written(block) for block in event.content]
+        content = [shims.block_fields(block) for block in event.content]
         message = {"role": "user", "content": content, "thinking_blocks": []}
         fields: Fields = {} if event.sender == "user" else {"sender": event.sender}
         id = self._file(
@@ -183,8 +183,8 @@ class _Writer:
             if provider in self._providers:  # OpenHands finds results by this id
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
-            made = _uuid(event.id if index == 0 else f"{event.id}:{index}")
-            id = self._originals.get(call.id) or made
+            new_id = _uuid(event.id if index == 0 else f"{event.id}:{index}")
+            id = self._originals.get(call.id) or new_id
             rest = self._rest.get(id, {})
             action = None if call.invalid else _action(call, rest.get(ACTION_KIND))
             for name in ("security_risk", "summary"):
@@ -237,11 +237,11 @@ class _Writer:
             seq for one in before if isinstance(one, ev.HistoryCondensed) for seq in one.hidden
         }
         place = min(event.hidden)
-        shown = [ids for seq, ids in self._ids.items() if seq < place and seq not in hidden]
+        groups = [ids for seq, ids in self._ids.items() if seq < place and seq not in hidden]
         head = any(file["kind"] == "SystemPromptEvent" for file in self._files)
         more: Fields = {}
         if event.summary:
-            more = {"summary": event.summary, "summary_offset": sum(map(len, shown)) + head}
+            more = {"summary": event.summary, "summary_offset": sum(map(len, groups)) + head}
         if event.trimmed:
             self.notes.append(
                 f"the condensation {event.seq} shortens {len(event.trimmed)} results, which"
