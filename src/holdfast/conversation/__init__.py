@@ -16,8 +16,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'holdfast.conversation' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = import_module("holdfast.remote").RemoteConversation
-    return found
+    value = globals()[name] = import_module("holdfast.remote").RemoteConversation
+    return value
 
 
 def __dir__() -> list[str]:

@@ -66,10 +66,10 @@ def wait_for_answer(
                     return answer_of(event)
             if (error := ended()) is not None:
                 raise error
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 raise no_answer(id, timeout)
-            journal.changed.wait(left)
+            journal.changed.wait(remaining)
 
 
 def ask_owner(

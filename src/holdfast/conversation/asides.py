@@ -93,14 +93,16 @@ class Asides(ObjectStruct):
         until = _settled_until(journal.tail, fold)
         text = f"{_open_calls(fold)}{_ASKED}\n\n"
         reserved: dict[str, Any] = {}
-        read = 0
+        request_tokens = 0
         if (spending := journal.spending) is not None and spending.counts_amounts:
             sizes = fold.measure(journal.tail)
-            read = int(sizes.tokens * ESTIMATE_FACTOR) + tokens.text(text + command.question)
-            most = spending.beside(read, agent.llm)
+            request_tokens = int(sizes.tokens * ESTIMATE_FACTOR) + tokens.text(
+                text + command.question
+            )
+            most = spending.beside(request_tokens, agent.llm)
             cost = most.cost / DOLLAR
             reserved = {"reserved_tokens": most.tokens, "reserved_cost": cost}
-        asked = journal.add(
+        event = journal.add(
             ev.AsideAsked,
             aside=command.aside or journal.new_id(),
             question=clean(command.question),
@@ -108,13 +110,13 @@ class Asides(ObjectStruct):
             based_on=until,
             **reserved,
         )
-        text += asked.question
-        shown = fold.assistant if fold.assistant and fold.assistant.seq <= until else None
-        question = _Question(asked, head, agent, read, text, list(journal.tail), shown)
+        text += event.question
+        last = fold.assistant if fold.assistant and fold.assistant.seq <= until else None
+        question = _Question(event, head, agent, request_tokens, text, list(journal.tail), last)
         return partial(self._start, question)
 
     def _start(self, question: _Question) -> None:
-        token, id = Cancellation(), question.asked.aside
+        token, id = Cancellation(), question.event.aside
         thread = threading.Thread(
             target=self._answer, args=(question, token), name=f"holdfast-aside-{id}", daemon=True
         )
@@ -129,25 +131,25 @@ class Asides(ObjectStruct):
 
     def _answer(self, question: _Question, token: Cancellation) -> None:
         began = time.monotonic()
-        spent: list[ModelSpending] = []
+        model_calls: list[ModelSpending] = []
         ignored: list[str] = []
         fields: dict[str, Any]
         try:
-            fields = {"text": clean(self._ask(question, token, spent, ignored))}
+            fields = {"text": clean(self._ask(question, token, model_calls, ignored))}
         except BaseException as error:  # also a SystemExit of a custom model: the thread ends here
             kind = type(error).__name__ if isinstance(error, HoldfastError) else "HoldfastError"
             failed = clean(str(error)) or type(error).__name__
             if token and self._context.closing:
                 kind, failed = ConversationClosed.__name__, CLOSED
             fields = {"error": kind, "failed": failed}
-        total = sum(spent, ModelSpending())
+        total = sum(model_calls, ModelSpending())
         usage, cost = fair(total.usage, total.cost)
         fields |= {"usage": usage, "cost": cost, "model": total.model, "ignored": tuple(ignored)}
         self._write(question, {**fields, "duration": time.monotonic() - began})
 
     def _write(self, question: _Question, fields: dict[str, Any]) -> None:
         """Journal the outcome, unless the conversation's close has done so."""
-        journal, aside = self._context.journal, question.asked.aside
+        journal, aside = self._context.journal, question.event.aside
         try:
             with suppress(HoldfastError), journal:  # the lease may be lost, or the store gone
                 if aside in journal.fold.asides.pending:
@@ -161,20 +163,22 @@ class Asides(ObjectStruct):
         self,
         question: _Question,
         token: Cancellation,
-        spent: list[ModelSpending],
+        model_calls: list[ModelSpending],
         ignored: list[str],
     ) -> str:
         """Return the text of the answer. A call of a tool is refused, and the model asked once
-        more. `spent` receives the model calls, `ignored` the tools that it called."""
+        more. `model_calls` receives the model calls, `ignored` the tools that it called."""
         self._check_limits(question.agent)
-        transcript, prefix = question.transcript(), f"{question.asked.seq}."
+        transcript, prefix = question.transcript(), f"{question.event.seq}."
         for _ in range(MAX_ROUNDS):
             answer = self._complete(question, transcript, token)
             cost = answer.cost
             if cost is None:
                 with suppress(Exception):  # of a custom model class
                     cost = question.agent.llm.cost(answer.usage)
-            spent.append(ModelSpending(answer.usage, cost, answer.model or question.head.model))
+            model_calls.append(
+                ModelSpending(answer.usage, cost, answer.model or question.head.model)
+            )
             if answer.text.strip():
                 ignored += [call.name for call in answer.calls]
                 return answer.text
@@ -208,7 +212,7 @@ class Asides(ObjectStruct):
         spending = journal.spending
         if spending is None or not spending.counts_amounts:
             return complete()
-        return spending.ask_beside(question.read, agent.llm, token, complete, False)
+        return spending.ask_beside(question.request_tokens, agent.llm, token, complete, False)
 
     # --- the end ---
 
@@ -247,27 +251,27 @@ class Asides(ObjectStruct):
 
 
 class _Question(msgspec.Struct, frozen=True, eq=False):
-    """A journaled question and the parts of its request, whose size is `read` tokens.
+    """A journaled question and the parts of its request, which has `request_tokens` tokens.
 
     `text` is the question as the model gets it. `events` are those that a model is still shown,
     and later ones. `last` is the last answer among them.
     """
 
-    asked: ev.AsideAsked
+    event: ev.AsideAsked
     head: ev.AgentConfigured
     agent: Agent
-    read: int
+    request_tokens: int
     text: str
     events: list[ev.AnyEvent]
     last: ev.AssistantReplied | None
 
     def transcript(self) -> Transcript:
         """Return the request: the view up to `based_on`, and the question."""
-        until = self.asked.based_on
-        found = View.of([event for event in self.events if event.seq <= until]).ready()
-        found.last_answer = self.last  # even if a condensation hides it
-        found.say(self.text)
-        return found
+        until = self.event.based_on
+        transcript = View.of([event for event in self.events if event.seq <= until]).ready()
+        transcript.last_answer = self.last  # even if a condensation hides it
+        transcript.say(self.text)
+        return transcript
 
 
 # --- the request ---

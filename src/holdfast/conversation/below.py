@@ -24,10 +24,10 @@ def find_below(hosting: Hosting, id: str) -> Conversation | None:
 
 def asked_below(hosting: Hosting, decided: frozenset[str] = frozenset()) -> list[ChildItem]:
     """Return what the conversations below ask the user, without what was `decided` just now."""
-    found: list[ChildItem] = []
+    pending: list[ChildItem] = []
     for child in open_below(hosting):
         journal, awaits = child.hosting.journal, child.hosting.questions.awaits
         with journal.changed:
             items = child_items(child.id, journal.fold, awaits)
-        found += [item for item in items if item.mark not in decided]
-    return found
+        pending += [item for item in items if item.mark not in decided]
+    return pending

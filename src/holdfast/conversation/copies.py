@@ -47,16 +47,16 @@ def fork_events(
         result = ToolResult.failure(FORKED, "cancelled")
         return {"result": _unknown(FORKED_RUNNING) if item.attempt else result}
 
-    found = _settled(state, clock, new_id, settle)
+    events = _settled(state, clock, new_id, settle)
     title = fork_title(state.title) if title is None and state.title else title
     if title:
-        title, seq = check_title("fork", title), state.last_seq + len(found) + 1
+        title, seq = check_title("fork", title), state.last_seq + len(events) + 1
         time = clock()
-        named = ev.ConversationLabelled(
+        label = ev.ConversationLabelled(
             seq=seq, id=new_id(), timestamp=time, title=title, by="fork"
         )
-        found.append(named)
-    return found
+        events.append(label)
+    return events
 
 
 def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
@@ -71,8 +71,8 @@ def copy_events(state: Fold, clock: Clock, new_id: Callable[[], str]) -> list[ev
         if not item.approved:
             return {}
         hash, risk = item.call.arguments_hash, item.risk
-        asked = {"decision": "ask", "by": "holdfast", "reason": COPIED}
-        return {**asked, "arguments_hash": hash, "risk": risk}
+        decision = {"decision": "ask", "by": "holdfast", "reason": COPIED}
+        return {**decision, "arguments_hash": hash, "risk": risk}
 
     return _settled(state, clock, new_id, settle)
 
@@ -98,23 +98,23 @@ def _settled(
 
     If no call is left open, no call waits any more.
     """
-    found: list[ev.AnyEvent] = []
-    left = len(state.open)
+    events: list[ev.AnyEvent] = []
+    open_count = len(state.open)
 
     def add(kind: Any, **fields: Any) -> None:
-        seq = state.last_seq + len(found) + 1
-        found.append(kind(seq=seq, id=new_id(), timestamp=clock(), **fields))
+        seq = state.last_seq + len(events) + 1
+        events.append(kind(seq=seq, id=new_id(), timestamp=clock(), **fields))
 
     # the calls of a script end before the call whose script it is
     for item in sorted(state.open.values(), key=lambda item: not item.parent):
         if fields := settle(item):
-            left -= "result" in fields
+            open_count -= "result" in fields
             kind = ev.ToolCallFinished if "result" in fields else ev.DecisionMade
             add(kind, call_id=item.call.id, **fields)
     _cancelled(state, add)
-    if not left and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+    if not open_count and state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
         add(ev.StatusChanged, status=ConversationStatus.RUNNING.value)
-    return found
+    return events
 
 
 def _unknown(why: str) -> ToolResult:

@@ -88,5 +88,5 @@ class _MaskedDeltas:
         """Pass on the pieces that wait."""
         masks, self._masks = self._masks, {}
         for mask, delta in masks.values():
-            if held := mask.flush().decode(errors="replace"):
-                self._tell(replace(delta, text=held, name=""))
+            if text := mask.flush().decode(errors="replace"):
+                self._tell(replace(delta, text=text, name=""))

@@ -32,9 +32,9 @@ def goal_objection(
     code, so the caller must not hold the lock."""
     journal = context.journal
     with journal.changed:
-        known = _last_verdict(context)
+        outcome = _last_verdict(context)
         rounds = journal.fold.goal.rounds
-    if known is None:
+    if outcome is None:
         review = goal.review(stopping.text, rounds, lambda: stopping.events)
         try:
             verdict = goal.verdict(review, tools)
@@ -43,9 +43,9 @@ def goal_objection(
             text = clean(f"The run is not finished: its goal was not judged: {kind}: {error}")
             return StopObjection(GOAL, "", HookDenied(text, GOAL, "stop", True))
         _write(context, verdict, rounds)
-        known = verdict.done, verdict.missing
-    done, missing = known
-    if done:
+        outcome = verdict.done, verdict.missing
+    is_done, missing = outcome
+    if is_done:
         return None
     missing = missing.strip() or NOT_SAID
     if rounds < goal.rounds:

@@ -26,20 +26,20 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 def delegating_agents(agent: Agent, own: Agent) -> list[Agent]:
     """Return the agents with delegates; first `agent`, which answers now."""
-    known = [own, *reachable_agents(own).values()]
-    found = [agent, *(one for one in known if one is not agent)]
-    return [one for one in found if one.delegates is not None]
+    agents = [own, *reachable_agents(own).values()]
+    ordered = [agent, *(one for one in agents if one is not agent)]
+    return [one for one in ordered if one.delegates is not None]
 
 
 def refusal(context: RunContext, target: str) -> str:
     """Return the reason to refuse a handoff to that target before it runs; "" if none."""
-    shown, name = target or MAIN, resolve_target(target, context.agent_name)
+    label, name = target or MAIN, resolve_target(target, context.agent_name)
     if name == context.agent_name:
         return _already(context, target)
     if context.agent.planning == "first":
         plan, agent = context.journal.fold.planning.plan, find_agent(context.own_agent, name)
         if (plan is None or not plan.approved) and agent is not None and agent.planning != "first":
-            return UNPLANNED.format(name=shown)
+            return UNPLANNED.format(name=label)
     return ""
 
 
@@ -57,8 +57,8 @@ def chosen_agent(context: RunContext, chosen: str) -> str:
         present = resolve_target(pending, present)
     name = resolve_target(chosen, present)
     if find_agent(context.own_agent, name) is None:
-        known = ", ".join([MAIN, *reachable_agents(context.own_agent)])
-        text = f"This conversation has no agent or model {chosen!r}. It has: {known}."
+        names = ", ".join([MAIN, *reachable_agents(context.own_agent)])
+        text = f"This conversation has no agent or model {chosen!r}. It has: {names}."
         raise NotFound(text, "agent", chosen)
     return name if name.partition("#")[0] else MAIN + name
 
@@ -75,7 +75,7 @@ def handoff_problem(context: RunContext, name: str) -> tuple[Agent | None, str]:
             counts = spending.counts_tokens, spending.counts_cost
             check_tree("the budget of this conversation has", agent.llm, *counts)
     except ConfigurationError as error:
-        shown = name or MAIN
-        context.journal.log(f"nothing was handed over to {shown}: {error}")
+        label = name or MAIN
+        context.journal.log(f"nothing was handed over to {label}: {error}")
         return agent, UNBOUNDED.format(error=error)
     return agent, ""

@@ -23,8 +23,8 @@ _MAX_SHOWN_CHARS = 20_000  # of a patch in a result; the whole is in a file
 def folder_of(agent: Agent, runtime: object, id: str) -> OwnFolder | None:
     """Return the folder of a child in the runtime of its agent, or of its parent; None if it has
     none. Raises `ToolError`."""
-    found = OwnFolder(_local(agent, runtime), id)
-    return found if found.exists else None
+    folder = OwnFolder(_local(agent, runtime), id)
+    return folder if folder.exists else None
 
 
 class ChildFolders(ObjectStruct):
@@ -49,15 +49,15 @@ class ChildFolders(ObjectStruct):
                 runtime = origin.at(folder.workdir, folder.variables)
             except RuntimeFault as error:
                 raise ToolError(str(error), "validation", retryable=False) from error
-            self._open[id] = made = _moved(agent, origin, runtime), runtime
-            return made
+            self._open[id] = pair = _moved(agent, origin, runtime), runtime
+            return pair
 
     def close(self, id: str) -> None:
         """Close the runtime of a child that was closed, and remove a folder without changes."""
         with self._lock:
-            found = self._open.pop(id, None)
-        if found is not None:
-            found[1].close()
+            entry = self._open.pop(id, None)
+        if entry is not None:
+            entry[1].close()
             self.report(id)
 
     def report(self, id: str) -> str:
@@ -77,23 +77,23 @@ class ChildFolders(ObjectStruct):
             if not at_work:
                 folder.drop()
             return ""
-        shown = changes.patch
-        if len(shown) > _MAX_SHOWN_CHARS:
-            shown = f"{shown[:_MAX_SHOWN_CHARS]}\n... The whole patch is in {folder.patch_file}.\n"
+        patch = changes.patch
+        if len(patch) > _MAX_SHOWN_CHARS:
+            patch = f"{patch[:_MAX_SHOWN_CHARS]}\n... The whole patch is in {folder.patch_file}.\n"
         notes = "".join(f"{line}\n" for line in changes.notes)
         return (
             f"\n\nIt worked in a folder of its own. Its changes of {len(changes.files)} files are"
             f" not in yours: delegate_apply takes them over, delegate_drop throws them away.\n"
-            f"{notes}{shown}"
+            f"{notes}{patch}"
         ).rstrip("\n")
 
 
 def _local(agent: Agent, runtime: object | None) -> LocalRuntime:
     """Return the runtime whose folder a child gets a version of. Raises `ToolError`."""
-    found = runtime_of(agent) or runtime
-    if isinstance(found, LocalRuntime):
-        return found
-    has = "there is no runtime" if found is None else f"this one is a {type(found).__name__}"
+    origin = runtime_of(agent) or runtime
+    if isinstance(origin, LocalRuntime):
+        return origin
+    has = "there is no runtime" if origin is None else f"this one is a {type(origin).__name__}"
     raise ToolError(
         f"A folder of its own (isolation) needs a LocalRuntime, and {has}: git and the copy would"
         " work outside of a sandbox. Give that agent a runtime of its own instead.",

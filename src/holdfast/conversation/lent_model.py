@@ -111,12 +111,12 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
         with suppress(Exception):  # of a custom model class
             cost = self.cost(answer.usage) if cost is None else cost
         model = answer.model or self.wrapped.model
-        spent = ModelSpending(*fair(answer.usage, cost), model)
+        record = ModelSpending(*fair(answer.usage, cost), model)
         if self._condensation is None:
             about = LLM_NOTE if self._is_reserved else OTHER_LLM_NOTE
-            spent.note(self._journal, about, self._purpose)
+            record.note(self._journal, about, self._purpose)
         else:
-            self._condensation.append(spent)
+            self._condensation.append(record)
         return answer
 
     def lend(self, llm: Any) -> LentModel:
@@ -159,10 +159,10 @@ class LentModel(msgspec.Struct, frozen=True, eq=False):
 
 def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
     """Return a high estimate of a request's tokens."""
-    found = tokens.text(system or "") + sum(
+    count = tokens.text(system or "") + sum(
         [len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools]
     )
     if isinstance(messages, str):
-        return int((found + tokens.text(messages)) * ESTIMATE_FACTOR)
+        return int((count + tokens.text(messages)) * ESTIMATE_FACTOR)
     items = getattr(messages, "items", messages)
-    return found + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])
+    return count + sum([len(msgspec.json.encode(item, enc_hook=str)) // 3 + 10 for item in items])

@@ -67,15 +67,15 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     try:
         # fails for half of a surrogate pair, which has no UTF-8 bytes
         data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-        found = None if too_deep(data) else json.loads(data)
+        value = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments must be valid JSON: {error}.") from error
     except RecursionError:
-        found = None
-    if found is None and isinstance(arguments, dict):
+        value = None
+    if value is None and isinstance(arguments, dict):
         raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigurationError(
             f"approve: arguments takes a dict, not a {type(arguments).__name__}."
         )
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)

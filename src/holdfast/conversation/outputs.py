@@ -38,11 +38,11 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
         type(block) is TextContent and len(block.text) > limit for block in result.content
     ):
         return result, []
-    kept: list[bytes] = []
+    originals: list[bytes] = []
     blobs: list[dict[str, Any]] = []
 
     def keep(whole: bytes, of: str) -> str:
-        kept.append(whole)
+        originals.append(whole)
         blobs.append({"id": blob_id(whole), "of": of, "bytes": len(whole)})
         return blobs[-1]["id"]
 
@@ -51,9 +51,9 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
         if type(block) is TextContent and len(text := block.text) > limit:
             id = keep(text.encode(), f"content.{index}")
             head = int(limit * _HEAD)
-            left = len(text) - limit
+            excess = len(text) - limit
             note = (
-                f"\n... {left:,} of {len(text):,} characters left out here; the whole is kept as"
+                f"\n... {excess:,} of {len(text):,} characters left out here; the whole is kept as"
                 f" {id} ...\n"
             )
             block = TextContent(text[:head] + note + text[len(text) - (limit - head) :])
@@ -64,7 +64,7 @@ def trim_result(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]
     meta = {**result.meta, BLOBS: blobs}
     return (
         replace(result, content=tuple(content), structured_content=structured, meta=meta),
-        kept,
+        originals,
     )
 
 

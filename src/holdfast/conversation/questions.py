@@ -78,24 +78,24 @@ class UserQuestions(ObjectStruct):
         if on_question is None or any(flags):
             return None
         message = clean(message)[:_MAX_QUESTION_CHARS]
-        asked = self._begin(call_id, message, schema, clean(url), clean(asker))
-        if asked is None:
+        waiting = self._begin(call_id, message, schema, clean(url), clean(asker))
+        if waiting is None:
             return None
-        forget = [flag.add_callback(asked.woken.set) for flag in flags]
+        forget = [flag.add_callback(waiting.woken.set) for flag in flags]
         try:
             if isinstance(on_question, str):
-                self._end(asked, self._wait(asked, timeout, flags))
+                self._end(waiting, self._wait(waiting, timeout, flags))
             else:
-                self._end(asked, self._call(on_question, asked), "on_question")
+                self._end(waiting, self._call(on_question, waiting), "on_question")
         except BaseException:
-            self._end(asked, TAKEN_BACK)  # Ctrl-C
+            self._end(waiting, TAKEN_BACK)  # Ctrl-C
             raise
         finally:
             for one in forget:
                 one()
             with self._journal.changed:
-                (self._live or {}).pop(asked.question.id, None)
-        return asked.values
+                (self._live or {}).pop(waiting.question.id, None)
+        return waiting.values
 
     def _begin(
         self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str
@@ -118,34 +118,34 @@ class UserQuestions(ObjectStruct):
                 reason=message,
                 question=question,
             )
-            asked = _WaitingQuestion(question)
+            waiting = _WaitingQuestion(question)
             # before it is written: a reader may answer at once
-            self._live = {**(self._live or {}), question.id: asked}
-        return asked
+            self._live = {**(self._live or {}), question.id: waiting}
+        return waiting
 
     def _wait(
-        self, asked: _WaitingQuestion, timeout: float | None, flags: list[Cancellation]
+        self, waiting: _WaitingQuestion, timeout: float | None, flags: list[Cancellation]
     ) -> str:
         """Wait for an answer through `answer`; return the reason if none came."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not asked.settled and not any(flags):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+        while not waiting.settled and not any(flags):
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 return LATE.format(timeout=timeout)
-            asked.woken.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
-            asked.woken.clear()
+            waiting.woken.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
+            waiting.woken.clear()
         return TAKEN_BACK
 
     def _call(
         self,
         callback: Callable[[ev.Question], dict[str, Any] | bool | None],
-        asked: _WaitingQuestion,
+        waiting: _WaitingQuestion,
     ) -> str:
         """Journal the answer of `on_question`; return the reason if there is none."""
-        question = asked.question
+        question = waiting.question
         try:
-            found = callback(question)
-            values = complete_answer("on_question", question.schema, found)
+            answer = callback(question)
+            values = complete_answer("on_question", question.schema, answer)
         except ConfigurationError as error:
             self._journal.log(f"the answer to question {question.id} was dropped: {error}")
             return MISFIT
@@ -159,27 +159,27 @@ class UserQuestions(ObjectStruct):
                 if waits:
                     self._write(question, values, "on_question", "")
             if waits:  # otherwise another answer was first
-                asked.settle(values)
+                waiting.settle(values)
         return DECLINED
 
-    def _end(self, asked: _WaitingQuestion, reason: str, by: str = "holdfast") -> None:
+    def _end(self, waiting: _WaitingQuestion, reason: str, by: str = "holdfast") -> None:
         """Journal that there is no answer, unless there is one."""
         with self._journal.changed:
-            if asked.settled:
+            if waiting.settled:
                 return
             answered = False
             # suppressed, since its result cannot be stored either
             with suppress(ConversationClosed, StoreError), self._journal as journal:
-                if self._pending(asked.question.id):
-                    self._write(asked.question, None, by, reason)
+                if self._pending(waiting.question.id):
+                    self._write(waiting.question, None, by, reason)
                 else:
-                    answered = asked.question.id.rpartition("?")[0] in journal.fold.open
+                    answered = waiting.question.id.rpartition("?")[0] in journal.fold.open
             if not answered:
-                asked.settle(None)
+                waiting.settle(None)
         # the thread that journaled the answer is about to hand it over
-        while not asked.settled and asked.woken.wait(_HANDOVER_SECONDS):
-            asked.woken.clear()
-        asked.settle(None)
+        while not waiting.settled and waiting.woken.wait(_HANDOVER_SECONDS):
+            waiting.woken.clear()
+        waiting.settle(None)
 
     # --- answers ---
 
@@ -202,9 +202,9 @@ class UserQuestions(ObjectStruct):
         The returned effect hands it to the call. Raises `NotPending` if the call no longer
         waits for it.
         """
-        asked = self._waiting_question(question_id)
-        self._write(asked.question, values, by, reason)
-        return lambda: asked.settle(values)
+        waiting = self._waiting_question(question_id)
+        self._write(waiting.question, values, by, reason)
+        return lambda: waiting.settle(values)
 
     def withdraw(self) -> Callable[[], None]:
         """Journal within a transaction that the waiting questions have no answer.
@@ -212,17 +212,17 @@ class UserQuestions(ObjectStruct):
         The returned effect wakes their calls.
         """
         withdrawn = [one for one in (self._live or {}).values() if self._pending(one.question.id)]
-        for asked in withdrawn:
-            self._write(asked.question, None, "holdfast", TAKEN_BACK)
+        for waiting in withdrawn:
+            self._write(waiting.question, None, "holdfast", TAKEN_BACK)
 
         def wake() -> None:
-            for asked in withdrawn:
-                asked.settle(None)
+            for waiting in withdrawn:
+                waiting.settle(None)
 
         return wake
 
     def _waiting_question(self, question_id: str | None) -> _WaitingQuestion:
-        live = {id: asked for id, asked in (self._live or {}).items() if self._pending(id)}
+        live = {id: waiting for id, waiting in (self._live or {}).items() if self._pending(id)}
         if question_id is None and len(live) == 1:
             return next(iter(live.values()))
         if question_id in live:

@@ -137,19 +137,19 @@ def requests(
     The limits are those of the agent in force at each request; none without an agent.
     """
     view, state = View(), Fold()
-    seen = number = 0
+    position = number = 0
     for event in events:
         if type(event) is not ev.AssistantReplied:
             continue
-        new = events[seen : event.based_on]
-        if any(type(found) is ev.HistoryCondensed and found.changes for found in new):
+        new = events[position : event.based_on]
+        if any(type(item) is ev.HistoryCondensed and item.changes for item in new):
             view = View.of(events[: event.based_on])
         else:
-            for found in new:
-                view.feed(found)
-        for found in new:
-            state.apply(found)
-        seen = max(seen, event.based_on)
+            for item in new:
+                view.feed(item)
+        for item in new:
+            state.apply(item)
+        position = max(position, event.based_on)
         number += 1
         if state.agent is not None and not state.open:
             wires = wires_of(None if agent is None else agent_in_force(agent, state)[1].llm)
@@ -161,8 +161,10 @@ def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> A
     """Return the action of today's loop, by the settings of the agent in force if one is given."""
     if agent is None:
         return next_action(state, _UNLIMITED)
-    found = agent_in_force(agent, state)[1]
-    return next_action(state, limits or found.limits, None, found.stuck, found.output_rounds)
+    in_force = agent_in_force(agent, state)[1]
+    return next_action(
+        state, limits or in_force.limits, None, in_force.stuck, in_force.output_rounds
+    )
 
 
 def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
@@ -196,7 +198,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
             names.tools.update([tool.name for tool in event.tools])
             names.functions.update(functions_of(event.tools))
     compared: ev.AgentConfigured | None = None  # the previous head
-    shown = 0  # items of the transcript in the last equal request
+    item_count = 0  # items of the transcript in the last equal request
     for request in requests(events, agent):
         answer = request.answer
         if end and end <= answer.seq:
@@ -218,23 +220,25 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         if not text and answer.request_hash and request.is_known:
             hashed += 1
             if request.hash != answer.request_hash:
-                text = _messages_differ(request, shown)
+                text = _messages_differ(request, item_count)
         text = text or _after(events, answer)
         if text:
             return Replay(count, hashed, Difference(count, answer.seq, _short(text)))
-        shown = len(request.transcript)
+        item_count = len(request.transcript)
     return Replay(count, hashed, Difference(count, end, otherwise) if end else None)
 
 
 def _after(events: Sequence[ev.AnyEvent], answer: ev.AssistantReplied) -> str:
     """Compare the loop's own message after an empty or cut-off answer."""
     match events[answer.seq] if answer.seq < len(events) else None:
-        case ev.MessageAdded(sender="holdfast", about="") as told if (
-            told.text != nudge_for(answer)
+        case ev.MessageAdded(sender="holdfast", about="") as message if (
+            message.text != nudge_for(answer)
             # Refusals that earlier versions took for empty answers.
             and answer.stop_reason != REFUSAL
         ):
-            return f"After the answer the model is told:\n- {told.text!r}\n+ {nudge_for(answer)!r}"
+            return (
+                f"After the answer the model is told:\n- {message.text!r}\n+ {nudge_for(answer)!r}"
+            )
         case _:  # a journal forked there has no such message
             return ""
 
@@ -245,7 +249,7 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
 
     Ends at a limit are compared only with an `agent`.
     """
-    state, known = Fold(), agent is not None
+    state, has_agent = Fold(), agent is not None
     for event in events:
         same, recorded, action = True, "", None
         match event:
@@ -256,12 +260,14 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
                 recorded = f"the run is over: {event.status}"
                 same = isinstance(action, Stop) and action.status == event.status
                 # The stuck settings are unknown here if the model was nudged first.
-                nudged = not known and state.recent.nudged is not None
+                nudged = not has_agent and state.recent.nudged is not None
                 same = same or (nudged and event.status == ConversationStatus.STUCK)
-            case ev.MessageAdded(sender="holdfast") if known and event.about.startswith(_NUDGES):
+            case ev.MessageAdded(sender="holdfast") if has_agent and event.about.startswith(
+                _NUDGES
+            ):
                 action, recorded = _action(agent, state), f"the model is told: {event.text!r}"
                 same = action == Nudge(event.about, event.text)
-            case ev.ErrorRecorded() if known and event.error in _LIMITS and not of_tree(event):
+            case ev.ErrorRecorded() if has_agent and event.error in _LIMITS and not of_tree(event):
                 action, recorded = _action(agent, state), f"the run is over: {event.message}"
                 same = isinstance(action, Stop)
             case _:
@@ -304,16 +310,16 @@ def _head_differs(
     """Return the differences between the agent and an `AgentConfigured` event. The journal decides
     which tools existed, the agent what they are."""
     parts: list[str] = []
-    found = find_agent(agent, recorded.name)
-    if found is None:
+    target = find_agent(agent, recorded.name)
+    if target is None:
         return f"agent:\n- {recorded.name}\n+ the agent has no handoff of that name"
-    agent = found
+    agent = target
     if agent.llm.model != recorded.model:
         parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
-    written = without_vision(recorded.parameters)
+    recorded_parameters = without_vision(recorded.parameters)
     parameters = without_vision(agent.llm.parameters())
-    if parameters != written:
-        parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
+    if parameters != recorded_parameters:
+        parts.append("parameters:\n" + _diff(_json(recorded_parameters), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
     code = agent.code
@@ -335,8 +341,8 @@ def _head_differs(
     if not parts:
         names = [tool.name for tool in recorded.tools]
         earlier = () if before is None else before.tools
-        kept = [tool.name for tool in earlier if tool in recorded.tools]
-        ordered = [*kept, *(name for name in today if name in names and name not in kept)]
+        common = [tool.name for tool in earlier if tool in recorded.tools]
+        ordered = [*common, *(name for name in today if name in names and name not in common)]
         if ordered != names:
             parts.append(f"order of the tools:\n- {', '.join(names)}\n+ {', '.join(ordered)}")
     return "\n".join(parts)
@@ -346,10 +352,10 @@ def _model_part(tool: ev.ToolDefinition) -> ev.ToolDefinition:
     return replace(tool, executor="", parallel=False)
 
 
-def _messages_differ(request: ReplayedRequest, shown: int) -> str:
+def _messages_differ(request: ReplayedRequest, item_count: int) -> str:
     """Return the new messages in today's form, for requests whose heads are equal. Their
     recorded form is unknown."""
-    new = request.transcript.items[shown:]
+    new = request.transcript.items[item_count:]
     names = {tool.name: tool.wire_name for tool in request.head.tools}
     alone = Transcript(list(new)).fragments(request.wire, names, request.head.model)
     lines = [
@@ -357,11 +363,11 @@ def _messages_differ(request: ReplayedRequest, shown: int) -> str:
         for fragment in alone
         for message in msgspec.json.decode(b"[" + fragment + b"]")
     ]
-    told = (
+    heading = (
         "its messages are encoded differently than when it was recorded; these are new since the"
         " previous request, in today's form:"
     )
-    return "\n".join([told, *(f"+ {line}" for text in lines for line in text.splitlines())])
+    return "\n".join([heading, *(f"+ {line}" for text in lines for line in text.splitlines())])
 
 
 def _diff(recorded: str, today: str) -> str:

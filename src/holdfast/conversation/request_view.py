@@ -24,13 +24,13 @@ class RequestView(ObjectStruct):
     def transcript(self) -> Transcript:
         """Return the next request's transcript, at the cost of the new events. Needs the lock."""
         journal, view = self._journal, self._view
-        changed = view is None
+        outdated = view is None
         if view is not None:
             for event in journal.after(self._seq):
-                if changed := type(event) is ev.HistoryCondensed and event.changes:
+                if outdated := type(event) is ev.HistoryCondensed and event.changes:
                     break
                 view.feed(event)
-        if view is None or changed:
+        if view is None or outdated:
             view = self._view = View.of(journal.tail)
         self._seq = journal.fold.last_seq
         transcript = view.ready()

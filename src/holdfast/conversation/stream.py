@@ -181,10 +181,10 @@ def _weak_listener(stream: EventStream, deltas: DeltaSource) -> Callable[[Delta]
     reference = weakref.ref(stream)
 
     def listen(delta: Delta) -> None:
-        found = reference()
-        if found is None:
+        target = reference()
+        if target is None:
             deltas.forget(listen)
         else:
-            found.take_delta(delta)
+            target.take_delta(delta)
 
     return listen

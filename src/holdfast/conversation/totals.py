@@ -8,7 +8,7 @@ from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
 
-class Spent(Data, frozen=True):
+class Consumption(Data, frozen=True):
     """The usage and cost of model calls.
 
     `steps` are answers of the agent's model. `usage` and `cost` (US dollars) are those of all
@@ -21,9 +21,9 @@ class Spent(Data, frozen=True):
     cost: float | None = 0.0
     unpriced: int = 0
 
-    def __add__(self, other: Spent) -> Spent:
+    def __add__(self, other: Consumption) -> Consumption:
         unpriced = self.unpriced + other.unpriced
-        return Spent(
+        return Consumption(
             self.steps + other.steps,
             self.usage + other.usage,
             cost_sum(self.cost, other.cost, unpriced),
@@ -38,11 +38,11 @@ class Totals(Data, frozen=True):
     """
 
     id: str
-    own: Spent
+    own: Consumption
     children: tuple[Totals, ...] = ()
 
     @property
-    def whole(self) -> Spent:
+    def whole(self) -> Consumption:
         """The spending of the whole tree, each answer counted once."""
         return sum((child.whole for child in self.children), self.own)
 
@@ -58,19 +58,19 @@ def totals(store: Store, conversation_id: str) -> Totals:
             root = summary
     if root is None:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
-    found: dict[str, Totals] = {}
+    by_id: dict[str, Totals] = {}
     order = [root]
     for summary in order:  # grows: parents before children
         order += children.get(summary.id, ())
     for summary in reversed(order):
         below = sorted(children.get(summary.id, ()), key=lambda child: child.parent_seq)
-        found[summary.id] = Totals(
-            summary.id, _own(store, summary), tuple(found[child.id] for child in below)
+        by_id[summary.id] = Totals(
+            summary.id, _own(store, summary), tuple(by_id[child.id] for child in below)
         )
-    return found[conversation_id]
+    return by_id[conversation_id]
 
 
-def _own(store: Store, summary: Summary) -> Spent:
+def _own(store: Store, summary: Summary) -> Consumption:
     state = fold(store.read(summary.id, summary.parent_seq))
     cost = known_cost(state.cost, state.unpriced)
-    return Spent(state.steps, state.usage, cost, state.unpriced)
+    return Consumption(state.steps, state.usage, cost, state.unpriced)

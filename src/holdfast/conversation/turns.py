@@ -30,23 +30,23 @@ class AnswerPieces:
 
     def __init__(self, kind: Literal["text", "reasoning"] = "text") -> None:
         self._kind = kind
-        self._sent = ""
+        self._streamed = ""
 
     def take(self, item: TurnItem) -> tuple[str, bool]:
         """Return the text of an item that was not sent yet, and whether a new answer begins."""
-        begins = not self._sent
+        begins = not self._streamed
         if isinstance(item, Delta):
             if item.kind == "restart":
-                self._sent = ""
+                self._streamed = ""
             elif item.kind == self._kind:
-                self._sent += item.text
+                self._streamed += item.text
                 return item.text, begins and bool(item.text)
         elif isinstance(item, ev.AssistantReplied):
             text = item.text if self._kind == "text" else item.reasoning
-            sent, self._sent = self._sent, ""
-            if text.startswith(sent):
-                return text[len(sent) :], not sent and bool(text)
-            if text.strip().startswith(sent.strip()):  # the whole text was stripped
-                return text.strip()[len(sent.strip()) :], False
+            streamed, self._streamed = self._streamed, ""
+            if text.startswith(streamed):
+                return text[len(streamed) :], not streamed and bool(text)
+            if text.strip().startswith(streamed.strip()):  # the whole text was stripped
+                return text.strip()[len(streamed.strip()) :], False
             return text, True  # an answer in place of one that broke off: no text is taken back
         return "", False

@@ -73,10 +73,10 @@ class FileUndo:
                 f" LocalRuntime(folder), not {type(runtime).__name__}."
             )
         with self._lock:
-            found = self._places.get(runtime.workdir)
-            if found is None:
-                found = self._places[runtime.workdir] = self.snapshots(runtime.workdir)
-            return found
+            snapshots = self._places.get(runtime.workdir)
+            if snapshots is None:
+                snapshots = self._places[runtime.workdir] = self.snapshots(runtime.workdir)
+            return snapshots
 
     def snapshots(self, workdir: Path) -> Snapshots:
         """Return the snapshots of a work folder. Raises `ConfigurationError` without git."""
@@ -165,9 +165,9 @@ class FileUndo:
             else:
                 pairs.append((before, place.load(f"{digest}/after")))
         now = place.take()
-        found = _put_back(place, pairs, now)
+        outcome = _put_back(place, pairs, now)
         return msgspec.structs.replace(
-            found, without_snapshot=tuple(unknown), outside=dict(outside), left_out=now.left_out
+            outcome, without_snapshot=tuple(unknown), outside=dict(outside), left_out=now.left_out
         )
 
 
@@ -192,7 +192,7 @@ def _put_back(
     first: dict[str, FileState] = {}
     last: dict[str, FileState] = {}
     modes: dict[str, int] = {}
-    made: set[str] = set()
+    added: set[str] = set()
     removed: set[str] = set()
     for index, (before, after) in enumerate(pairs):
         # Without its end, the call was killed: what the next call found counts as its work.
@@ -202,23 +202,23 @@ def _put_back(
                 modes[path] = before.modes[path]
             first.setdefault(path, old)
             last[path] = new
-        made |= {*end.folders} - {*before.folders}
+        added |= {*end.folders} - {*before.folders}
         removed |= {*before.folders} - {*end.folders}
     present = place.files(now)
-    wanted: dict[str, FileState] = {}
-    kept: list[str] = []
+    targets: dict[str, FileState] = {}
+    conflicts: list[str] = []
     for path, state in first.items():
         current = present.get(path, FileState())
         if current == state:
             continue
         if current == last[path]:
-            wanted[path] = state
+            targets[path] = state
         else:
-            kept.append(path)
+            conflicts.append(path)
     empty = pairs[0][0].folders
-    failed = place.put_back(wanted, modes, made - {*empty}, removed & {*empty}, empty)
-    changed = [path for path in wanted if path not in failed]
-    return PutBack(tuple(sorted(changed)), tuple(sorted(kept)), tuple(sorted(failed)))
+    failed = place.put_back(targets, modes, added - {*empty}, removed & {*empty}, empty)
+    restored = [path for path in targets if path not in failed]
+    return PutBack(tuple(sorted(restored)), tuple(sorted(conflicts)), tuple(sorted(failed)))
 
 
 def _is_read_only(tools: ToolManager, name: str) -> bool:

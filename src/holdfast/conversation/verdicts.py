@@ -52,7 +52,7 @@ def decide(
     policy, analyzer, first = agent.confirm, agent.security, agent.planning == "first"
     if policy is None and analyzer is None and not first:
         return []
-    found: list[CallVerdict] = []
+    verdicts: list[CallVerdict] = []
     risks = dict[tuple[str, str], Risk]()
     last = (
         {(call.name, call.arguments_hash): index for index, call in enumerate(calls)}
@@ -61,13 +61,13 @@ def decide(
     )
     for call in calls:
         if call.invalid:
-            found.append(CallVerdict("allow"))
+            verdicts.append(CallVerdict("allow"))
             continue
         if agent.output is not None and call.name == FINISH and asks_nobody(policy):
-            found.append(CallVerdict("allow", silent=True))
+            verdicts.append(CallVerdict("allow", silent=True))
             continue
         if agent.code is not None and call.name == RUN_CODE and asks_nobody(policy, RUN_CODE):
-            found.append(CallVerdict("allow", silent=True))  # each call of its script is judged
+            verdicts.append(CallVerdict("allow", silent=True))  # each call of its script is judged
             continue
         risk, counted = None, True
         if analyzer is not None:
@@ -83,10 +83,10 @@ def decide(
         if first:
             verdict = plan_verdict(call, verdict, plan, agent.tools.get)
         silent = policy is None and analyzer is None and verdict.decision == "allow"
-        found.append(
+        verdicts.append(
             CallVerdict(verdict.decision, verdict.reason, verdict.by, risk, counted, silent)
         )
-    return found
+    return verdicts
 
 
 def _assess(
@@ -137,9 +137,9 @@ def _user_text(journal: Journal) -> str:
     """Return the user's last messages, the latest at the end."""
     with journal.changed:
         events = journal.tail[-_MAX_SCANNED_EVENTS:]
-    found = [
+    texts = [
         event.text
         for event in events
         if isinstance(event, ev.MessageAdded) and event.sender == "user"
     ]
-    return "\n\n".join(found[-_MAX_USER_MESSAGES:])
+    return "\n\n".join(texts[-_MAX_USER_MESSAGES:])
